@@ -1,0 +1,48 @@
+# Every target first makes .venv and installs the pinned dependencies, so a fresh clone needs only python3 and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The first of these that is recent enough and can make environments; `make PYTHON=...` names another one.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; \
+	done)
+
+EXTRAS_run :=
+EXTRAS_dev := [dev,plots]
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format clean
+.NOTPARALLEL:  # two installs into one environment would race
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and explain one forecast
+	$(BIN)/bridgemem demo
+
+# One torch thread in each of the two workers: more would only wait for each other.
+test: lint  ## Check the code, then run every test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+lint: $(VENV)/dev.stamp  ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp  ## Rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## Remove the environment, caches and builds; runs/ stays
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is written only after a whole install. Without any stamp an install was cut short, so it starts over empty.
+$(VENV)/%.stamp: pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Install python3 >= 3.11 with its venv module, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "Installing into $(VENV), a minute or so."
+	@test -e $(VENV)/run.stamp || $(PYTHON) -m venv --clear $(VENV)
+	@rm -f $(VENV)/*.stamp
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".$(EXTRAS_$*)"
+	@touch $(VENV)/run.stamp $@

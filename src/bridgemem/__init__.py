@@ -1,0 +1,35 @@
+"""BridgeMem: forecasts on temporal knowledge graphs from what happened between the two parties in question."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+# public name -> where it lives; imported when first used, so that `import bridgemem` stays light
+_PUBLIC = {
+    "load": "bridgemem.api",
+    "fit": "bridgemem.api",
+    "Forecaster": "bridgemem.forecast",
+    "EventLog": "bridgemem.events.log",
+    "Dataset": "bridgemem.events.dataset",
+    "DyadMemory": "bridgemem.memory.dyads",
+    "Settings": "bridgemem.config",
+    "Backbone": "bridgemem.backbones.base",
+    "check_backbone": "bridgemem.backbones.check",
+    "simulate": "bridgemem.events.world",
+    "BridgeMemError": "bridgemem.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'bridgemem' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

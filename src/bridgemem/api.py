@@ -1,0 +1,175 @@
+"""The three lines: load, fit, forecast; and the steps that the command line is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
+from bridgemem.backbones.base import Backbone
+from bridgemem.config import Settings
+from bridgemem.errors import DataError, NotFoundError, SettingsError
+from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
+from bridgemem.evaluation.records import Record
+from bridgemem.events.benchmarks import CATALOG, load_benchmark, unpack
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.read import read_events
+from bridgemem.events.world import simulate
+from bridgemem.fitting import Fitted
+from bridgemem.fitting import fit as fit_residual
+from bridgemem.forecast import Forecaster
+from bridgemem.progress import SILENT, Progress
+from bridgemem.runs import Run, RunConfig
+
+
+def load(
+    source: Any,
+    *,
+    step: str | int | None = None,
+    valid: float = 0.1,
+    test: float = 0.1,
+    data_dir: Path | str | None = None,
+    progress: Progress = SILENT,
+) -> Dataset:
+    """Events, split by time: a benchmark's name, "world", a packed .npz, a CSV/TSV/Parquet file, or a data frame."""
+    if isinstance(source, str) and source == "world":
+        return simulate().dataset
+    if isinstance(source, str) and source in CATALOG:
+        return load_benchmark(source, data_dir, progress=progress)
+    if isinstance(source, Dataset):
+        return source
+    name = Path(source).name.split(".")[0] if isinstance(source, str | Path) else "events"
+    if isinstance(source, str | Path) and Path(source).suffix == ".npz":
+        return unpack(source)
+    if isinstance(source, str) and not Path(source).exists():
+        raise NotFoundError(
+            f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
+        )
+    events = source if isinstance(source, EventLog) else read_events(source, step=step, progress=progress).events
+    return Dataset.chronological(name, events, valid, test)
+
+
+def check_device(device: str) -> str:
+    """The device, if this machine has it."""
+    import torch
+
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SettingsError("no CUDA device is to be had here; use --device cpu, or a CUDA build of torch.")
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise SettingsError(f"there is no device called {device!r}; use cpu or cuda.") from None
+    return device
+
+
+def train(
+    name: str,
+    dataset: Dataset,
+    folder: Path | str,
+    settings: Any = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> Backbone:
+    """Train a backbone on the train split and save it in a folder."""
+    backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress)
+    backbone.save(Path(folder))
+    return backbone
+
+
+def fit(
+    dataset: Dataset,
+    backbone: str | Backbone = "cenet",
+    settings: Settings | None = None,
+    seed: int = 42,
+    device: str = "cpu",
+    selection: str = "time",
+    progress: Progress = SILENT,
+) -> Forecaster:
+    """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation."""
+    model = backbone
+    if isinstance(model, str):
+        model = backbone_class(model).fit(dataset.without_test(), None, seed, check_device(device), progress)
+    fitted = fit_residual(dataset, model, settings, seed, device, progress)
+    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), fitted.selections[selection].choice)
+
+
+def fit_run(
+    dataset: Dataset,
+    backbone_folder: Path,
+    folder: Path,
+    settings: Settings | None = None,
+    seed: int = 42,
+    backbone_seed: int = 42,
+    device: str = "cpu",
+    history: str = "rolling",
+    replace: bool = False,
+    progress: Progress = SILENT,
+) -> tuple[Run, Fitted]:
+    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection."""
+    settings = settings or Settings()
+    if history not in ("rolling", "frozen"):
+        raise SettingsError(f"history is rolling or frozen, not {history!r}.")
+    backbone = load_backbone(backbone_folder).to(check_device(device))
+    fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
+    config = RunConfig(
+        dataset=dataset.name,
+        fingerprint=dataset.events.fingerprint,
+        valid_start=dataset.valid_start,
+        test_start=-1 if dataset.test_start is None else dataset.test_start,
+        backbone=backbone.name,
+        backbone_seed=backbone_seed,
+        seed=seed,
+        device=device,
+        history=history,
+        epochs=fitted.epochs,
+        select_fit_seconds=fitted.select_fit_seconds,
+        refit_seconds=fitted.refit_seconds,
+    )
+    return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace), fitted
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What `reproduce` made: one run per seed, and every record."""
+
+    dataset: Dataset
+    split: str
+    runs: list[Run]
+    records: list[Record]
+
+
+def reproduce(
+    dataset: Dataset,
+    runs: Path,
+    backbone: str = "cenet",
+    backbone_settings: Any = None,
+    settings: Settings | None = None,
+    seeds: tuple[int, ...] = (42,),
+    backbone_seed: int = 42,
+    device: str = "cpu",
+    history: str = "rolling",
+    retrain: bool = False,
+    progress: Progress = SILENT,
+) -> Reproduction:
+    """Train the backbone (or take the one trained before), then for each seed fit, select on validation, test once."""
+    if backbone not in BACKBONES:
+        raise NotFoundError(f"there is no backbone called {backbone!r}; choose from {', '.join(BACKBONES)}.")
+    if not seeds:
+        raise DataError("name at least one seed.")
+    split = "valid" if dataset.test_start is None else "test"
+    home = runs / f"{dataset.name}-{backbone}-b{backbone_seed}"
+    if retrain or not (home / "config.toml").is_file():
+        train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
+    made, records = [], []
+    suffix = "" if history == "rolling" else f"-{history}"
+    for seed in seeds:
+        folder = runs / f"{home.name}-s{seed}{suffix}"
+        run, _ = fit_run(dataset, home, folder, settings, seed, backbone_seed, device, history, True, progress)
+        records += evaluate(run, dataset, split, device, progress)
+        made.append(run)
+    for name in TRAINING_FREE:
+        records += evaluate_backbone(name, dataset, split, device, progress)
+    return Reproduction(dataset, split, made, records)

@@ -1,0 +1,97 @@
+"""The contract of a backbone: log scores of every entity, and an uncertainty, from facts strictly before t."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.history import History
+from bridgemem.errors import BackboneError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
+from bridgemem.evidence.gate import met_mass
+from bridgemem.progress import SILENT, Progress
+
+
+@dataclass(frozen=True)
+class Scores:
+    """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle."""
+
+    log_p: Tensor
+    uncertainty: Tensor | None = None
+
+
+class Backbone(ABC):
+    """A forecaster that is never changed by what is added to it.
+
+    Scores must depend on a query, and on facts strictly before its step (or before `past.frozen_at`), alone: not on
+    its answer, nor on the other queries of the batch, nor on their order.
+    """
+
+    name: ClassVar[str]
+    default: ClassVar[Any]
+    settings: Any
+
+    @classmethod
+    @abstractmethod
+    def fit(
+        cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+    ) -> Self:
+        """Train on the train split alone."""
+
+    @abstractmethod
+    def score(self, queries: Queries, past: History) -> Scores:
+        """Score every entity as the answer of each query."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All that was learned, by name; what `restore` needs besides the settings."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        """A backbone from what `tensors` and the settings gave."""
+
+    def to(self, device: str) -> Self:
+        """Move to a device; a backbone without tensors of its own stays as it is."""
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Write config.toml and weights.safetensors, whole or not at all."""
+        from bridgemem.store import save_tensors
+
+        save_tensors(folder, {"backbone": {"name": self.name}, "settings": asdict(self.settings)}, self.tensors())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        from bridgemem.store import load_tensors
+
+        config, tensors = load_tensors(folder)
+        return cls.restore(config["settings"], tensors)
+
+
+def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:
+    """The scores of a batch, or an error that says how they break the contract."""
+    expected = (len(queries), n_entities)
+    if tuple(scores.log_p.shape) != expected:
+        raise BackboneError(f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}.")
+    if not torch.isfinite(scores.log_p).all():
+        raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
+    u = scores.uncertainty
+    if u is not None and (u.shape != (len(queries),) or not ((u >= 0) & (u <= 1)).all()):
+        raise BackboneError(f"{name} returned an uncertainty outside [0, 1] or of the wrong shape.")
+    return scores
+
+
+def score_queries(backbone: Backbone, queries: Queries, past: History) -> Scores:
+    """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on met candidates."""
+    blind = queries.unanswered()
+    scores = check_scores(backbone.score(blind, past), blind, past.events.n_entities, backbone.name)
+    if scores.uncertainty is not None:
+        return scores
+    return Scores(scores.log_p, met_mass(scores.log_p, *past.met(queries.actor, queries.step)))

@@ -1,0 +1,124 @@
+"""History: the sparse past that backbones share, read strictly before a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.events.log import EventLog
+from bridgemem.memory.dyads import DyadMemory
+from bridgemem.memory.timeline import Timeline, changes, expand
+
+NEVER = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """What the actor of each query did under its relation before: every candidate once, flat, ordered by row.
+
+    row int64 [m] of the batch; candidate int64 [m]; step int64 [m] of the last occurrence; count int64 [m]: the
+    snapshots in which (actor, relation, candidate) occurred.
+    """
+
+    row: Tensor
+    candidate: Tensor
+    step: Tensor
+    count: Tensor
+
+
+class History:
+    """Everything known, asked by step: rolling (all facts before t), or frozen at a step for multi-step forecasting."""
+
+    def __init__(self, events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> None:
+        self.events = events
+        self.frozen_at = frozen_at
+        self.device = torch.device(device)
+
+    def cut(self, step: Tensor) -> Tensor:
+        """The step up to which (excluded) a query at this step may look."""
+        return step if self.frozen_at is None else step.clamp(max=self.frozen_at)
+
+    def _directed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Actor, directed relation, candidate and step of both sides of every event, int64 [2n]."""
+        e, relations = self.events, self.events.n_relations
+        actor = np.concatenate([e.subject, e.object]).astype(np.int64)
+        relation = np.concatenate([e.relation, e.relation.astype(np.int64) + relations])
+        candidate = np.concatenate([e.object, e.subject]).astype(np.int64)
+        return actor, relation, candidate, np.concatenate([e.step, e.step]).astype(np.int64)
+
+    @cached_property
+    def _triples(self) -> tuple[Timeline, Tensor, Tensor]:
+        """Occurrences under (actor, directed relation), one a snapshot; the count at each, and the step of the next."""
+        actor, relation, candidate, step = self._directed()
+        key = self.relation_key(actor, relation)
+        order = np.lexsort((step, candidate, key))
+        key, candidate, step = key[order], candidate[order], step[order]
+        new_triple = changes(key, candidate)
+        new_snapshot = new_triple | changes(step)
+        key, candidate, step, new_triple = (c[new_snapshot] for c in (key, candidate, step, new_triple))
+        rows = np.arange(len(key), dtype=np.int64)
+        count = rows - np.maximum.accumulate(np.where(new_triple, rows, 0)) + 1
+        following = np.append(np.where(new_triple[1:], NEVER, step[1:]), NEVER)[: len(key)]
+        by_time = Timeline.build(key, step, rows, self.device)
+        place = by_time.value.cpu().numpy()
+        columns = (torch.from_numpy(c[place]).to(self.device) for c in (candidate, count, following))
+        candidates, counts, followings = columns
+        return Timeline(by_time.codes, candidates), counts, followings
+
+    def relation_key(self, actor: Any, relation: Any) -> Any:
+        """One number for (actor, directed relation), of arrays or tensors."""
+        return actor * (2 * self.events.n_relations) + relation
+
+    def occurrence_slices(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the past occurrences of each query lie, for `occurrences_in`."""
+        return self._triples[0].before(self.relation_key(actor, relation), self.cut(step))
+
+    def occurrences_in(self, start: Tensor, stop: Tensor, step: Tensor, size: int | None = None) -> Occurrences:
+        """The occurrences in given slices; naming the slices' total length spares a device the wait for it."""
+        line, count, following = self._triples
+        row, at = expand(start, stop, size)
+        # of the snapshots of one triple only the last before the query knows the whole count
+        last = following[at] >= self.cut(step)[row]
+        row, at = row[last], at[last]
+        return Occurrences(row, line.value[at], line.step[at], count[at])
+
+    def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
+        """With whom the actor of each query did its directed relation before, how often, and when last."""
+        return self.occurrences_in(*self.occurrence_slices(actor, relation, step), step)
+
+    @cached_property
+    def dyads(self) -> DyadMemory:
+        """The events of every pair, either way round."""
+        return DyadMemory.build(self.events, self.device)
+
+    @cached_property
+    def _met_in_role(self) -> Timeline:
+        actor, relation, candidate, step = self._directed()
+        return self._first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step)
+
+    @cached_property
+    def _met(self) -> Timeline:
+        actor, _, candidate, step = self._directed()
+        return self._first_meetings(actor, candidate, step)
+
+    def _first_meetings(self, key: np.ndarray, candidate: np.ndarray, step: np.ndarray) -> Timeline:
+        order = np.lexsort((step, candidate, key))
+        key, candidate, step = key[order], candidate[order], step[order]
+        first = changes(key, candidate)
+        return Timeline.build(key[first], step[first], candidate[first], self.device)
+
+    def met_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all that the actor has met in the role the relation gives it, under any relation."""
+        role = (relation >= self.events.n_relations).long()
+        row, at = expand(*self._met_in_role.before(actor * 2 + role, self.cut(step)))
+        return row, self._met_in_role.value[at]
+
+    def met(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all that the actor has met under any relation, either way round."""
+        row, at = expand(*self._met.before(actor, self.cut(step)))
+        return row, self._met.value[at]

@@ -1,0 +1,94 @@
+"""Training-free backbones: popularity, recurrence of the exact triple, and recurrence with dyadic recency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.history import History
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
+from bridgemem.progress import SILENT, Progress
+from bridgemem.residual import log_base
+
+
+@dataclass(frozen=True)
+class RecurrenceSettings:
+    """score = popularity_weight * share of c
+
+    + [triple seen] triple * (1 + decay^lag) + [pair seen either way] (met + recency / (1 + lag)).
+    """
+
+    popularity_weight: float = 0.001
+    decay: float = 0.9
+    triple: float = 1.0
+    met: float = 0.0
+    recency: float = 0.0
+
+
+class Popularity(Backbone):
+    """Every actor's answer is the most active entity of train: the floor that any forecaster must clear."""
+
+    name: ClassVar[str] = "popularity"
+    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(popularity_weight=1.0, triple=0.0)
+
+    def __init__(self, settings: RecurrenceSettings, share: Tensor) -> None:
+        self.settings = settings
+        self.share = share
+
+    @classmethod
+    def fit(
+        cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+    ) -> Self:
+        train = dataset.train
+        counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)
+        return cls(settings or cls.default, torch.from_numpy(counts / counts.sum()).to(device))
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        s = self.settings
+        score = (s.popularity_weight * self.share).repeat(len(queries), 1)
+        if s.triple:
+            seen = past.occurrences(queries.actor, queries.relation, queries.step)
+            lag = self._dense(score, seen.row, seen.candidate, queries.step[seen.row] - seen.step)
+            score += s.triple * torch.where(lag.isfinite(), 1 + s.decay**lag, 0.0)
+        if s.met or s.recency:
+            states = past.dyads.partners(queries.actor, queries.step, k=1, window=0, until=past.cut(queries.step))
+            lag = self._dense(score, states.row, states.candidate, states.lag[:, 0])
+            score += torch.where(lag.isfinite(), s.met + s.recency / (1 + lag), 0.0)
+        return Scores(log_base(score))
+
+    @staticmethod
+    def _dense(like: Tensor, row: Tensor, candidate: Tensor, lag: Tensor) -> Tensor:
+        """The lag of every (query, candidate), inf where there is none; float64 [n, E]."""
+        dense = torch.full_like(like, torch.inf)
+        dense[row, candidate] = lag.to(like.dtype)
+        return dense
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"share": self.share}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        return cls(RecurrenceSettings(**settings), tensors["share"])
+
+    def to(self, device: str) -> Self:
+        return type(self)(self.settings, self.share.to(device))
+
+
+class Recurrence(Popularity):
+    """What the actor did under this very relation, the last time first."""
+
+    name: ClassVar[str] = "recurrence"
+    default: ClassVar[RecurrenceSettings] = RecurrenceSettings()
+
+
+class RecurrenceDyadic(Popularity):
+    """Recurrence, and how recently the pair met at all."""
+
+    name: ClassVar[str] = "recurrence-dyadic"
+    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(met=0.05, recency=0.5)

@@ -1,0 +1,191 @@
+"""`bridgemem data`: list, check, stats, import, pack and download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir, Json, Quiet, Step, whole_or_text
+from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.progress import terminal_progress
+
+app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
+Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
+
+
+@app.command("list")
+def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """The named data sets, and which of them are at hand."""
+    from bridgemem.events.benchmarks import CATALOG, benchmark_status
+
+    found: list[dict[str, str | None]] = []
+    for name in CATALOG:
+        status = benchmark_status(name, data_dir)
+        found.append(
+            {"name": name, "title": status.benchmark.title, "found": str(status.copy) if status.copy else None}
+        )
+    found.append({"name": "world", "title": "the simulated world", "found": "built in"})
+
+    def text() -> None:
+        rows = [[f["name"] or "", f["title"] or "", f["found"] or "not found"] for f in found]
+        table("Data sets", ["name", "what", "where"], rows)
+
+    emit(found, as_json, text)
+
+
+@app.command()
+def check(
+    source: Source,
+    step: Step = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
+    from bridgemem.api import load
+    from bridgemem.events.benchmarks import CATALOG
+    from bridgemem.events.read import read_events
+
+    with terminal_progress(quiet=quiet) as progress:
+        if source in CATALOG or source == "world" or source.endswith(".npz"):
+            events = load(source, data_dir=data_dir, progress=progress).events
+            count, sentence, rejects = 0, f"All {len(events):,} events are as they should be.", []
+        else:
+            reading = read_events(source, step=whole_or_text(step), progress=progress)
+            events, count, sentence = reading.events, reading.rejects.count, reading.rejects.sentence()
+            rejects = list(reading.rejects.rows)
+    result = {"events": len(events), "rejected": count, "fingerprint": events.fingerprint, "rejects": rejects}
+
+    def text() -> None:
+        say(sentence)
+        for reject in rejects[:20]:
+            say(f"  {reject.file}:{reject.line}: {reject.reason}")
+        if count > 20:
+            say(f"  ... and {count - 20:,} more; --json lists them.")
+
+    emit(result, as_json, text)
+    if count:
+        raise typer.Exit(2)
+
+
+@app.command()
+def stats(
+    source: Source, step: Step = None, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False
+) -> None:
+    """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
+    from bridgemem.api import load
+    from bridgemem.events.stats import describe
+
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        found = describe(dataset, progress)
+
+    def text() -> None:
+        splits = found["splits"]
+        say(
+            f"{dataset.name}: {found['entities']:,} entities, {found['relations']:,} relations, "
+            f"{found['events']:,} events"
+        )
+        say("  " + ", ".join(f"{name} {size:,}" for name, size in splits.items()))
+        say(f"  steps {found['steps']:,} ({found['first']} to {found['last']}), fingerprint {found['fingerprint']}")
+        say(f"  transition examples in train {found['transition_examples']:,}")
+        say(f"  parameters of the reader {found['reader_parameters']:,}")
+
+    if "test" not in found["splits"]:
+        warn(f"{dataset.name} has no test split; commands use its validation split and say so.")
+    emit(found, as_json, text)
+
+
+@app.command("import")
+def import_(
+    sources: Annotated[
+        list[Path], typer.Argument(help="CSV, TSV or Parquet files of subject, relation, object, time.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
+    step: Step = None,
+    subject: Annotated[str, typer.Option(help="Heading of the subject column.")] = "",
+    relation: Annotated[str, typer.Option(help="Heading of the relation column.")] = "",
+    object_: Annotated[str, typer.Option("--object", help="Heading of the object column.")] = "",
+    time: Annotated[str, typer.Option(help="Heading of the time column.")] = "",
+    valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
+    strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read your own events once, split them by time, and keep them as one packed file."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.events.benchmarks import pack
+    from bridgemem.events.dataset import Dataset
+    from bridgemem.events.read import ColumnNames, read_events
+
+    if out.suffix != ".npz":
+        raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
+    names = {"subject": subject, "relation": relation, "object": object_, "time": time}
+    given = {name: heading for name, heading in names.items() if heading}
+    columns = ColumnNames(**given) if given else None
+    with terminal_progress(quiet=quiet) as progress:
+        paths = [str(path) for path in sources]
+        reading = read_events(paths, columns=columns, step=whole_or_text(step), strict=strict, progress=progress)
+        dataset = Dataset.chronological(out.stem, reading.events, valid, test)
+        pack(dataset, out)
+    splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
+    rejects = [vars(r) if hasattr(r, "__dict__") else r for r in reading.rejects.rows[:100]]
+    result = {
+        "out": out,
+        "events": len(reading.events),
+        **splits,
+        "rejected": reading.rejects.count,
+        "rejects": rejects,
+    }
+
+    def text() -> None:
+        say(reading.rejects.sentence())
+        for reject in reading.rejects.rows[:20]:
+            say(f"  {reject.file}:{reject.line}: {reject.reason}")
+        say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")
+
+    emit(result, as_json, text)
+
+
+@app.command("pack")
+def pack_(
+    names: Annotated[list[str], typer.Argument(help="Named data sets.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the packed files.")],
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Named data sets as compact files that load with numpy alone."""
+    from bridgemem.events.benchmarks import load_benchmark, pack
+
+    out.mkdir(parents=True, exist_ok=True)
+    written = {}
+    with terminal_progress(quiet=quiet) as progress:
+        for name in names:
+            path = out / f"{name}.npz"
+            pack(load_benchmark(name, data_dir, progress=progress), path)
+            written[str(path)] = path.stat().st_size
+
+    def text() -> None:
+        for path, size in written.items():
+            say(f"{path}  {size:,} bytes")
+
+    emit(written, as_json, text)
+
+
+@app.command("download")
+def download_(
+    name: Annotated[str, typer.Argument(help="A named data set.")],
+    base_url: Annotated[str | None, typer.Option(help="Another place that serves the same files.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fetch a named data set from its public source into the cache, verified by its fingerprint."""
+    from bridgemem.events.benchmarks import download
+
+    with terminal_progress(quiet=quiet) as progress:
+        folder = download(name, base_url=base_url, progress=progress)
+    emit({"folder": folder}, as_json, lambda: say(f"{name} is in {folder}, and its content is the expected one."))

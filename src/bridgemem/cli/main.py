@@ -1,0 +1,57 @@
+"""The program `bridgemem`: its commands, and how every error becomes one sentence and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from bridgemem import __version__
+from bridgemem.cli import data, model, results
+from bridgemem.cli.output import say, warn
+from bridgemem.errors import BridgeMemError
+
+app = typer.Typer(
+    name="bridgemem",
+    help="Forecasts on temporal knowledge graphs, from what happened between the two parties in question.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(data.app, name="data")
+model.register(app)
+results.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run a command. Exit codes: 0 done, 1 failed or interrupted, 2 bad input."""
+    try:
+        app()
+    except BridgeMemError as problem:
+        warn(f"bridgemem: {problem}")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        warn("bridgemem: interrupted; nothing half-written was kept.")
+        sys.exit(1)
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as problem:
+        where = f" ({problem.filename})" if problem.filename else ""
+        warn(f"bridgemem: {problem.strerror or problem}{where}.")
+        sys.exit(2)

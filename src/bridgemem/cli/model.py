@@ -1,0 +1,244 @@
+"""Commands that make models: demo, train, fit, evaluate, reproduce."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bridgemem.cli.options import Data, DataDir, Device, Json, Quiet, Records, Seed, Set, Step, seeds_of, whole_or_text
+from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.progress import terminal_progress
+
+Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+HistoryKind = Annotated[
+    str, typer.Option("--history", help="rolling: all facts before t; frozen: none of the split's own.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (demo, train, fit, evaluate, reproduce):
+        app.command()(command)
+
+
+def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: Quiet = False) -> None:
+    """The whole path on the simulated world: train, fit, select, test once, explain one forecast."""
+    from bridgemem.api import check_device
+    from bridgemem.demo import run_demo
+    from bridgemem.evaluation.filters import FILTERS
+    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure
+
+    check_device(device)
+    with terminal_progress(quiet=quiet) as progress:
+        made = run_demo(seed=seed, device=device, progress=progress)
+    order = ["recurrence", "recurrence-dyadic", "cenet", "cenet + bridgemem", "ceiling"]
+
+    def text() -> None:
+        events = made.dataset.events
+        say(f"A simulated world: {events.n_entities} actors, {events.n_relations} relations, {len(events):,} events.")
+        for name, selection in made.fitted.selections.items():
+            c = selection.choice
+            say(f"Validation chose under the {FILTER_WORDS[name]}: lambda {c.lam:g}, gate {c.gate}, tau {c.tau:g}.")
+        say()
+        rows = [
+            [f"{FILTER_WORDS[f]}: {name}", *(figure(v) for v in made.metrics[name][f].as_dict().values())]
+            for f in FILTERS
+            for name in order
+        ]
+        title = f"Test, {2 * len(made.dataset.test):,} queries, rolling history, mean ties"
+        table(title, ["filter: method", *HEADINGS.values()], rows)
+        say()
+        for f, gain in made.gains.items():
+            share = f", {made.headroom[f]:.0%} of the headroom to the ceiling" if f in made.headroom else ""
+            say(f"Gain in MRR, {FILTER_WORDS[f]}: {gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]{share}.")
+        say(
+            "Under the static filter the ceiling is no bound: the mask gives the answer away to whoever counts triples."
+        )
+        say()
+        say(made.forecast.sentence())
+
+    result = {
+        "metrics": made.metrics,
+        "gains": made.gains,
+        "headroom": made.headroom,
+        "selections": {n: {"choice": s.choice, "lock": s.lock()} for n, s in made.fitted.selections.items()},
+        "forecast": {**asdict(made.forecast), "sentence": made.forecast.sentence()},
+    }
+    emit(result, as_json, text)
+
+
+def _backbone_settings(name: str, dataset: str, assignments: list[str] | None) -> Any:
+    """Settings of a backbone for a data set, changed by --set."""
+    from bridgemem.backbones import backbone_defaults
+    from bridgemem.config import override
+
+    return override(backbone_defaults(name, dataset), assignments or [])
+
+
+def train(
+    name: Annotated[str, typer.Argument(help="The backbone, as in `cenet`.")],
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trained backbone.")],
+    seed: Seed = 42,
+    device: Device = "cpu",
+    step: Step = None,
+    set_: Set = None,
+    data_dir: DataDir = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a backbone on the train split."""
+    from bridgemem import api
+    from bridgemem.errors import RunError
+
+    if out.exists() and not force:
+        raise RunError(f"{out} exists already; choose another name, or say --force to replace it.")
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        settings = _backbone_settings(name, dataset.name, set_)
+        trained = api.train(name, dataset, out, settings, seed, device, progress)
+    size = sum(tensor.numel() for tensor in trained.tensors().values())
+    result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
+    emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
+
+
+def fit(
+    data: Data,
+    backbone: Annotated[
+        str, typer.Option("--backbone", "-b", help="Folder of a trained backbone, or a training-free name.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
+    seed: Seed = 42,
+    device: Device = "cpu",
+    step: Step = None,
+    history: HistoryKind = "rolling",
+    set_: Set = None,
+    data_dir: DataDir = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit the residual on a backbone, choose on validation, lock the choice, refit on train + validation."""
+    import tempfile
+
+    from bridgemem import api
+    from bridgemem.backbones import BACKBONES
+    from bridgemem.config import Settings, override
+    from bridgemem.errors import RunError
+    from bridgemem.evaluation.report import FILTER_WORDS, figure
+
+    if out.exists() and not force:
+        raise RunError(f"{out} exists already; choose another name, or say --force to replace it.")
+    settings = override(Settings(), set_ or [])
+    with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
+        dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        folder = Path(backbone)
+        if backbone in BACKBONES and not folder.is_dir():
+            folder = Path(aside) / backbone
+            own = _backbone_settings(backbone, dataset.name, None)
+            api.train(backbone, dataset, folder, own, seed, device, progress)
+        run, fitted = api.fit_run(dataset, folder, out, settings, seed, seed, device, history, force, progress)
+    selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
+    result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
+
+    def text() -> None:
+        say(
+            f"Fitted on {dataset.name} in {fitted.select_fit_seconds:.1f} s ({fitted.epochs} epochs), "
+            f"refitted in {fitted.refit_seconds:.1f} s."
+        )
+        for name, s in fitted.selections.items():
+            c = s.choice
+            say(
+                f"Validation, {FILTER_WORDS[name]}: MRR {figure(s.backbone.mrr)} -> {figure(s.chosen.mrr)} with lambda "
+                f"{c.lam:g}, gate {c.gate}, tau {c.tau:g}{'' if s.feasible else ' (no choice kept every metric up)'}."
+            )
+        say(f"The run is in {run.folder}; its selection is locked. Next: bridgemem evaluate {run.folder}")
+
+    emit(result, as_json, text)
+
+
+def _no_test(dataset: Any, wanted: str) -> str:
+    if wanted == "test" and dataset.test_start is None:
+        warn(f"{dataset.name} has no test split; its validation split is read instead.")
+        return "valid"
+    return wanted
+
+
+def _show(records: list[Any], title: str) -> None:
+    from bridgemem.evaluation.filters import FILTERS
+    from bridgemem.evaluation.report import FILTER_WORDS, main_table
+
+    say(title)
+    for f in FILTERS:
+        made = main_table(records, f)
+        table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    device: Device = "cpu",
+    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
+    from bridgemem.api import check_device
+    from bridgemem.errors import SettingsError
+    from bridgemem.evaluation.evaluate import evaluate as evaluate_run
+    from bridgemem.evaluation.records import write_records
+    from bridgemem.runs import Run
+
+    if split not in ("test", "valid"):
+        raise SettingsError(f"split is test or valid, not {split!r}.")
+    opened = Run(run)
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = opened.dataset(data_dir)
+        split = _no_test(dataset, split)
+        found = evaluate_run(opened, dataset, split, check_device(device), progress)
+    if records is not None:
+        write_records(records, found)
+    emit(
+        [asdict(r) for r in found],
+        as_json,
+        lambda: _show(found, f"{dataset.name}, {split}, {found[0].queries:,} queries"),
+    )
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(help="A named data set, world, or your own file.")],
+    backbone: Annotated[str, typer.Option("--backbone", "-b", help="The backbone to correct.")] = "cenet",
+    seeds: Annotated[str, typer.Option(help="Seeds of the residual: 42, or 42-46.")] = "42",
+    backbone_seed: Annotated[int, typer.Option(help="Seed of the backbone.")] = 42,
+    device: Device = "cpu",
+    runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
+    records: Records = Path("results/records.jsonl"),
+    history: HistoryKind = "rolling",
+    retrain: Annotated[bool, typer.Option("--retrain", help="Train the backbone again even if it is there.")] = False,
+    set_: Set = None,
+    backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train the backbone, fit, select on validation, test once, write runs and records, the paper's row beside ours."""
+    from bridgemem import api
+    from bridgemem.config import Settings, override
+    from bridgemem.evaluation.records import write_records
+
+    wanted = seeds_of(seeds)
+    settings = override(Settings(), set_ or [])
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = api.load(name, data_dir=data_dir, progress=progress)
+        _no_test(dataset, "test")
+        own = _backbone_settings(backbone, dataset.name, backbone_set)
+        made = api.reproduce(
+            dataset, runs, backbone, own, settings, wanted, backbone_seed, device, history, retrain, progress
+        )
+    write_records(records, made.records)
+    title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"
+    emit([asdict(r) for r in made.records], as_json, lambda: _show(made.records, title))

@@ -1,0 +1,66 @@
+"""What commands print: JSON for programs, tables and sentences for people; nothing else prints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def emit(value: Any, as_json: bool, text: Callable[[], None]) -> None:
+    """The value as one JSON document, or the text for people."""
+    if as_json:
+        sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
+    else:
+        text()
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, tuples and numbers as JSON knows them; what is not a number becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def warn(text: str) -> None:
+    """A remark beside the result, where it cannot spoil a pipe."""
+    sys.stderr.write(text + "\n")
+
+
+def table(title: str, header: list[str], rows: list[list[str]]) -> None:
+    """A table as wide as its cells; rich fits it to a terminal, a pipe gets plain aligned columns."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        shown = Table(title=title, title_justify="left", header_style="bold")
+        for i, heading in enumerate(header):
+            shown.add_column(heading, justify="left" if i == 0 else "right")
+        for row in rows:
+            shown.add_row(*row)
+        Console().print(shown)
+        return
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+
+    def line(cells: list[str]) -> str:
+        padded = [cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))]
+        return "  ".join(padded).rstrip()
+
+    say(title)
+    say(line(header))
+    say("  ".join("-" * w for w in widths))
+    for row in rows:
+        say(line(row))

@@ -1,0 +1,148 @@
+"""Settings, with the paper's values as defaults; the same field names in Python, on the command line and in TOML."""
+
+from __future__ import annotations
+
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bridgemem.errors import SettingsError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The dyadic residual. A window of 0 keeps the whole past; bins are the upper edges of the recency bins."""
+
+    # what a pair remembers
+    k: int = 8
+    window: int = 65
+    # what an event is reduced to
+    bins: tuple[int, ...] = (1, 4, 16, 64)
+    directions: bool = True
+    # the count reader
+    smoothing: float = 10.0
+    pooling: str = "sum"
+    # the attention reader
+    width: int = 64
+    hidden: int = 128
+    learning_rate: float = 1e-3
+    batch: int = 8192
+    max_epochs: int = 20
+    patience: int = 3
+    min_improvement: float = 1e-6
+    max_examples: int = 2_000_000
+    # the grid that validation chooses from
+    lambdas: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
+    gates: tuple[str, ...] = ("uncertain", "none")
+    taus: tuple[float, ...] = (30.0, 100.0, 300.0)
+
+    def __post_init__(self) -> None:
+        for name in ("k", "width", "hidden", "batch", "max_epochs", "patience", "max_examples"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.window < 0:
+            raise SettingsError(f"window must be a number of steps, or 0 for the whole past, not {self.window}.")
+        if list(self.bins) != sorted(set(self.bins)) or any(edge < 1 for edge in self.bins):
+            raise SettingsError(f"bins must be growing lags of at least 1, not {self.bins}.")
+        if self.pooling not in ("sum", "mean"):
+            raise SettingsError(f"pooling must be 'sum' or 'mean', not {self.pooling!r}.")
+        if self.smoothing <= 0 or self.learning_rate <= 0:
+            raise SettingsError("smoothing and learning_rate must be above 0.")
+        if not (self.lambdas and self.gates and self.taus):
+            raise SettingsError("lambdas, gates and taus must each name at least one value.")
+        if min(self.lambdas) < 0 or min(self.taus) < 0:
+            raise SettingsError("lambdas and taus must not be negative.")
+        unknown = set(self.gates) - {"uncertain", "none"}
+        if unknown:
+            raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain or none.")
+
+
+def as_settings(kind: type[T], values: Mapping[str, Any], where: str = "settings") -> T:
+    """Build a frozen settings class from plain values, refusing unknown names and wrong types."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise SettingsError(f"{where} has no setting called {unknown[0]!r}; known are {', '.join(sorted(known))}.")
+    hints = typing.get_type_hints(kind)
+    return kind(**{name: _coerce(value, hints[name], f"{where}: {name}") for name, value in values.items()})
+
+
+def _coerce(value: Any, hint: Any, where: str) -> Any:
+    """One value as the type that its field declares; text from the command line is parsed."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):
+        inner = next(a for a in typing.get_args(hint) if a is not type(None))
+        return None if value is None or value == "" else _coerce(value, inner, where)
+    if origin is tuple:
+        items = value.split(",") if isinstance(value, str) else value
+        if not isinstance(items, list | tuple):
+            raise SettingsError(f"{where} must be a list, not {value!r}.")
+        return tuple(_coerce(item, typing.get_args(hint)[0], where) for item in items if item != "")
+    if hint is bool:
+        named = {"true": True, "false": False, True: True, False: False}
+        key = value.lower() if isinstance(value, str) else value
+        if isinstance(key, bool | str) and key in named:
+            return named[key]
+        raise SettingsError(f"{where} must be true or false, not {value!r}.")
+    if hint is str:
+        if isinstance(value, str):
+            return value
+        raise SettingsError(f"{where} must be text, not {value!r}.")
+    try:
+        if isinstance(value, bool) or (hint is int and isinstance(value, float) and value != int(value)):
+            raise ValueError
+        return hint(value)
+    except (TypeError, ValueError, OverflowError):
+        raise SettingsError(
+            f"{where} must be {'a whole number' if hint is int else 'a number'}, not {value!r}."
+        ) from None
+
+
+def override(settings: T, assignments: list[str]) -> T:
+    """Settings changed by 'name=value' texts, as `--set` on the command line gives them."""
+    values = asdict(settings)  # type: ignore[call-overload]
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals:
+            raise SettingsError(f"--set takes name=value, not {assignment!r}.")
+        if name not in values:
+            raise SettingsError(f"there is no setting called {name!r}; known are {', '.join(sorted(values))}.")
+        values[name] = text
+    return as_settings(type(settings), values, "--set")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"there is no settings file {path}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise SettingsError(f"{path} is not valid TOML: {problem}.") from None
+
+
+def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Flat tables of plain values as TOML text; None is left out, since TOML has no word for it."""
+    lines: list[str] = []
+    for title, table in tables.items():
+        lines.append(f"[{title}]")
+        lines += [f"{name} = {_toml(value)}" for name, value in table.items() if value is not None]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = "".join(c if c >= " " and c not in '"\\\x7f' else f"\\u{ord(c):04x}" for c in value)
+        return f'"{escaped}"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return repr(value)

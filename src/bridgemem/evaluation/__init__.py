@@ -1,0 +1,1 @@
+"""How good it is: queries, filters, ranks, metrics, intervals, reports."""

@@ -1,0 +1,170 @@
+"""Evaluate: read a split once under locked selections, and write metrics, intervals, ranks and records."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from bridgemem.backbones import backbone_class
+from bridgemem.backbones.history import History
+from bridgemem.evaluation.filters import FILTERS, Filters
+from bridgemem.evaluation.intervals import paired_gains
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.replay import Replay, replay
+from bridgemem.events.dataset import Dataset
+from bridgemem.fitting import SELECTION_FILTERS, Selection
+from bridgemem.progress import SILENT, Progress
+from bridgemem.runs import Run, write_table
+
+TRAINING_FREE = ("recurrence", "recurrence-dyadic")
+
+
+def evaluate(
+    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """Metrics of a run on a split, under all filters, for the backbone and for each locked selection.
+
+    Test is opened only after every selection record was found intact.
+    """
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    dataset = dataset or run.dataset()
+    if split == "valid":
+        dataset = dataset.without_test()
+    events = dataset.split(split)
+    transitions = run.transitions("known" if split == "test" else "train", device)
+    replayed = replay(
+        Queries.of(events),
+        run.backbone(device),
+        history(run, dataset, split, device),
+        Filters(dataset.events, device),
+        transitions,
+        [selection.choice for selection in selections.values()],
+        progress,
+        f"reading {split}",
+    )
+    records = _records(run, dataset, split, replayed, selections, device)
+    write_table(run.ranks_path(split), rank_columns(replayed, list(selections)))
+    run.write_metrics({split: [asdict(record) for record in records]})
+    return records
+
+
+def history(run: Run, dataset: Dataset, split: str, device: str) -> History:
+    frozen_at = dataset.test_start if split == "test" else dataset.valid_start
+    return History(dataset.events, frozen_at if run.config.history == "frozen" else None, device)
+
+
+def evaluate_backbone(
+    name: str, dataset: Dataset, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """Metrics of a training-free backbone, for the same table."""
+    if split == "valid":
+        dataset = dataset.without_test()
+    backbone = backbone_class(name).fit(dataset, device=device)
+    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    queries = Queries.of(dataset.split(split))
+    replayed = replay(queries, backbone, past, filters, progress=progress, label=f"reading {split} for {name}")
+    base = _base(dataset, split, name, device, len(queries))
+    return [
+        Record(
+            **base, method="backbone", filter=f, selection=None, history="rolling", seed=0, **_values(replayed, f, 0)
+        )
+        for f in FILTERS
+    ]
+
+
+def rank_columns(replayed: Replay, methods: list[str]) -> dict[str, np.ndarray]:
+    """One row a query: what was asked, what was known, and the answer's rank by method and filter."""
+    q = replayed.queries
+    assert q.answer is not None
+    columns = {
+        "actor": q.actor.numpy(),
+        "relation": q.relation.numpy(),
+        "step": q.step.numpy(),
+        "answer": q.answer.numpy(),
+        "uncertainty": replayed.uncertainty,
+        "answer_support": replayed.answer_support,
+        "answer_lag": replayed.answer_lag,
+    }
+    for column, method in enumerate(["backbone", *(f"bridgemem_by_{name}" for name in methods)]):
+        for filter_name in FILTERS:
+            columns[f"{method}_{filter_name}"] = replayed.of(filter_name, column)
+    return columns
+
+
+def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int) -> dict[str, Any]:
+    from bridgemem import __version__
+
+    return {
+        "dataset": dataset.name,
+        "fingerprint": dataset.events.fingerprint,
+        "split": split,
+        "backbone": backbone,
+        "queries": queries,
+        "device": describe_device(device),
+        "version": __version__,
+    }
+
+
+def describe_device(device: str) -> str:
+    """The device in words; starts with cpu or cuda."""
+    import torch
+
+    if device.startswith("cuda"):
+        return f"cuda {torch.cuda.get_device_name(device)}"
+    return f"cpu {torch.get_num_threads()} threads"
+
+
+def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
+    return replayed.metrics(filter_name, column).as_dict()
+
+
+def _records(
+    run: Run, dataset: Dataset, split: str, replayed: Replay, selections: dict[str, Selection], device: str
+) -> list[Record]:
+    config, settings = run.config, run.settings
+    base = {**_base(dataset, split, config.backbone, device, len(replayed.queries)), "history": config.history}
+    step = replayed.queries.step.numpy()
+    own = {"backbone_seed": config.backbone_seed}
+    records = [
+        Record(
+            **base,
+            method="backbone",
+            filter=f,
+            selection=None,
+            seed=config.backbone_seed,
+            settings=own,
+            **_values(replayed, f, 0),
+        )
+        for f in FILTERS
+    ]
+    for column, (name, selection) in enumerate(selections.items(), start=1):
+        chosen = {
+            **own,
+            "lambda": selection.choice.lam,
+            "gate": selection.choice.gate,
+            "tau": selection.choice.tau,
+            "window": settings.window,
+            "k": settings.k,
+            "epochs": config.epochs,
+        }
+        for f in FILTERS:
+            gains = paired_gains(replayed.of(f), replayed.of(f, column), step)
+            records.append(
+                Record(
+                    **base,
+                    method="bridgemem",
+                    filter=f,
+                    selection=name,
+                    seed=config.seed,
+                    settings=chosen,
+                    gain={metric: [g.value, g.low, g.high] for metric, g in gains.items()},
+                    fit_seconds=config.select_fit_seconds,
+                    refit_seconds=config.refit_seconds,
+                    lock=selection.lock(),
+                    **_values(replayed, f, column),
+                )
+            )
+    return records

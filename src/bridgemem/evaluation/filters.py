@@ -1,0 +1,52 @@
+"""Filters: which other true answers are taken out of the ranking before the answer's rank is read.
+
+raw: none. static: every answer that was ever true for (actor, relation), at any time. time: only those true at the same
+step. The masks are nested, so raw <= time <= static holds for the reciprocal rank of any query under any scorer.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.log import EventLog
+from bridgemem.memory.timeline import Timeline, changes, expand
+
+FILTERS = ("raw", "static", "time")
+
+
+class Filters:
+    """Masks built from given events: train + validation for fitting and choosing, all events for reading test."""
+
+    def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
+        self._n_directed = 2 * events.n_relations
+        facts = Queries.of(events)
+        assert facts.answer is not None
+        key = (facts.actor * self._n_directed + facts.relation).numpy()
+        step, answer = facts.step.numpy(), facts.answer.numpy()
+        self._time = self._build(key, step, answer, device)
+        self._static = self._build(key, np.zeros_like(step), answer, device)
+
+    @staticmethod
+    def _build(key: np.ndarray, step: np.ndarray, answer: np.ndarray, device: str | torch.device) -> Timeline:
+        """Each (key, step, answer) once: a mask must not take the same candidate out twice."""
+        order = np.lexsort((answer, step, key))
+        key, step, answer = key[order], step[order], answer[order]
+        fresh = changes(key, step, answer)
+        return Timeline.build(key[fresh], step[fresh], answer[fresh], device)
+
+    def mask(self, name: str, queries: Queries) -> tuple[Tensor, Tensor]:
+        """(row, candidate) int64 [m]: the entries that the filter removes; never the answer itself."""
+        if queries.answer is None:
+            raise ValueError("a filter needs queries with answers")
+        if name == "raw":
+            nothing = queries.actor.new_empty(0)
+            return nothing, nothing
+        key = queries.actor * self._n_directed + queries.relation
+        line = self._time if name == "time" else self._static
+        row, at = expand(*(line.at(key, queries.step) if name == "time" else line.ever(key)))
+        candidate = line.value[at]
+        other = candidate != queries.answer[row]
+        return row[other], candidate[other]

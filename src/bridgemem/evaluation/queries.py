@@ -1,0 +1,55 @@
+"""Queries: who comes next for (actor, directed relation, ?, step); both sides of a fact in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.events.log import EventLog
+
+
+@dataclass(frozen=True)
+class Queries:
+    """actor, relation (directed, 0..2R-1), step: int64 [n]; answer: int64 [n], or None where it is not known."""
+
+    actor: Tensor
+    relation: Tensor
+    step: Tensor
+    answer: Tensor | None = None
+
+    @classmethod
+    def of(cls, events: EventLog) -> Queries:
+        """Two queries a fact, in the order of the facts: (s, r, ?) with answer o, then (o, r + R, ?) with answer s."""
+
+        def interleave(first: np.ndarray, second: np.ndarray) -> Tensor:
+            return torch.from_numpy(np.stack([first, second], axis=1).ravel().astype(np.int64))
+
+        return cls(
+            interleave(events.subject, events.object),
+            interleave(events.relation, events.relation + events.n_relations),
+            interleave(events.step, events.step),
+            interleave(events.object, events.subject),
+        )
+
+    def __len__(self) -> int:
+        return len(self.actor)
+
+    def take(self, rows: Tensor | slice) -> Queries:
+        answer = None if self.answer is None else self.answer[rows]
+        return Queries(self.actor[rows], self.relation[rows], self.step[rows], answer)
+
+    def batches(self, size: int) -> Iterator[Queries]:
+        for at in range(0, len(self), size):
+            yield self.take(slice(at, at + size))
+
+    def to(self, device: str | torch.device) -> Queries:
+        answer = None if self.answer is None else self.answer.to(device)
+        return Queries(self.actor.to(device), self.relation.to(device), self.step.to(device), answer)
+
+    def unanswered(self) -> Queries:
+        """The same queries without their answers: all that a forecaster is ever shown."""
+        return Queries(self.actor, self.relation, self.step)

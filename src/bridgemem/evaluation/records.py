@@ -1,0 +1,66 @@
+"""Records: every measured figure is one JSON line that says exactly how it was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridgemem.errors import DataError
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row: what was measured, on what, under which filter, by which choices, at what cost."""
+
+    dataset: str
+    fingerprint: str
+    split: str
+    backbone: str
+    method: str
+    filter: str
+    selection: str | None
+    history: str
+    seed: int
+    queries: int
+    mrr: float
+    hits1: float
+    hits3: float
+    hits10: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    gain: dict[str, list[float]] = field(default_factory=dict)
+    fit_seconds: float | None = None
+    refit_seconds: float | None = None
+    device: str = "cpu"
+    version: str = ""
+    ties: str = "mean"
+    lock: str | None = None
+
+    def key(self) -> str:
+        """What makes two records measurements of the same thing; a newer one replaces the older."""
+        named = ("dataset", "split", "backbone", "method", "filter", "selection", "history", "seed")
+        device = self.device.split(":")[0].split(" ")[0]
+        return json.dumps([getattr(self, name) for name in named] + [device, self.settings.get("backbone_seed")])
+
+
+def write_records(path: Path, records: list[Record]) -> None:
+    """Add records to a file of JSON lines, replacing earlier measurements of the same thing."""
+    from bridgemem.store import whole_file
+
+    kept = {record.key(): record for record in (read_records(path) if path.exists() else [])}
+    kept.update({record.key(): record for record in records})
+    with whole_file(path) as aside:
+        aside.write_text("".join(json.dumps(asdict(r)) + "\n" for r in kept.values()), encoding="utf-8")
+
+
+def read_records(path: Path) -> list[Record]:
+    if not path.is_file():
+        raise DataError(f"there is no file of records at {path}; `bridgemem reproduce` writes one.")
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            records.append(Record(**json.loads(line)))
+        except (ValueError, TypeError) as problem:
+            raise DataError(f"{path}, line {number} is not a record: {problem}.") from None
+    return records

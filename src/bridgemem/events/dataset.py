@@ -1,0 +1,79 @@
+"""Dataset: an event log with its chronological split into train, validation and test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bridgemem.errors import DataError
+from bridgemem.events.log import EventLog
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Events and two boundaries: train < valid_start <= valid < test_start <= test.
+
+    test_start is None where no test split exists; validation then reaches to the end.
+    """
+
+    name: str
+    events: EventLog
+    valid_start: int
+    test_start: int | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.train) or not len(self.valid):
+            raise DataError(
+                f"{self.name} needs events before and after the start of validation, step {self.valid_start}."
+            )
+        if self.test_start is not None and not len(self.test):
+            raise DataError(f"{self.name} has no event at or after the start of test, step {self.test_start}.")
+
+    @property
+    def train(self) -> EventLog:
+        return self.events.prefix(self.valid_start)
+
+    @property
+    def known(self) -> EventLog:
+        """Train and validation: all that fitting and choosing may ever read."""
+        return self.events if self.test_start is None else self.events.prefix(self.test_start)
+
+    @property
+    def valid(self) -> EventLog:
+        return self.known.between(self.valid_start, self.events.end)
+
+    @property
+    def test(self) -> EventLog:
+        if self.test_start is None:
+            raise DataError(f"{self.name} has no test split; use its validation split.")
+        return self.events.between(self.test_start, self.events.end)
+
+    def split(self, name: str) -> EventLog:
+        """The events of "train", "valid" or "test"."""
+        if name not in ("train", "valid", "test"):
+            raise DataError(f"there is no split called {name!r}: choose train, valid or test.")
+        return getattr(self, name)
+
+    def without_test(self) -> Dataset:
+        """The same data with the test events gone, for whatever must not be able to see them."""
+        return replace(self, events=self.known, test_start=None)
+
+    @classmethod
+    def chronological(cls, name: str, events: EventLog, valid: float = 0.1, test: float = 0.1) -> Dataset:
+        """Cut a log by time so that about the given shares of its events fall into validation and test."""
+        if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
+            raise DataError("the shares of validation and test must be between 0 and 1 and leave room for train.")
+        if len(np.unique(events.step)) < (3 if test else 2):
+            raise DataError(f"{name} has too few time steps to be split; give events over at least three steps.")
+        steps = events.step
+        valid_start = int(steps[min(int(len(steps) * (1 - valid - test)), len(steps) - 1)])
+        valid_start = max(valid_start, int(steps[0]) + 1)
+        if not test:
+            return cls(name, events, valid_start)
+        test_start = max(int(steps[min(int(len(steps) * (1 - test)), len(steps) - 1)]), valid_start + 1)
+        test_start = min(test_start, int(steps[-1]))
+        # a sparse log may have no event between two boundaries: move validation back to the step before
+        if valid_start >= test_start or not ((steps >= valid_start) & (steps < test_start)).any():
+            valid_start = int(steps[steps < test_start][-1])
+        return cls(name, events, valid_start, test_start)

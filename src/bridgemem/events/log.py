@@ -1,0 +1,199 @@
+"""EventLog: what happened, as immutable columns in one total order, with the names behind the ids."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+
+import numpy as np
+
+from bridgemem.errors import DataError, NotFoundError
+
+Columns = np.ndarray
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Names of entities or relations; the id of a name is its position."""
+
+    kind: str
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        # reversed, so that of two equal names the first one wins
+        return {name: i for i, name in reversed(list(enumerate(self.names)))}
+
+    def id(self, name: str | int) -> int:
+        """The id of a name; a number (or its digits, when no name matches) is taken as the id itself."""
+        if isinstance(name, str) and name in self._ids:
+            return self._ids[name]
+        if str(name).isdigit() and int(name) < len(self):
+            return int(name)
+        close = difflib.get_close_matches(str(name), self.names, n=3, cutoff=0.6)
+        hint = f"; did you mean {', '.join(repr(c) for c in close)}?" if close else "."
+        raise NotFoundError(f"no {self.kind} is called {str(name)!r}{hint}")
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The map between steps and the user's own times: time = origin + step * unit.
+
+    kind "integer": origin and unit are in the file's own time units.
+    kind "date": origin and unit are seconds since 1970-01-01 UTC.
+    """
+
+    kind: str = "integer"
+    origin: int = 0
+    unit: int = 1
+
+    def label(self, step: int) -> str:
+        """The time of a step as a user writes it."""
+        time = self.origin + int(step) * self.unit
+        if self.kind == "integer":
+            return str(time)
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=time)
+        return moment.strftime("%Y-%m-%d" if self.unit % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
+
+    def step(self, time: str | int) -> int:
+        """The step that a user's time falls into."""
+        try:
+            value = int(time)
+        except ValueError:
+            if self.kind == "integer":
+                raise DataError(f"{time!r} is not a time of this data set: give a whole number.") from None
+            value = parse_date(str(time))
+        return (value - self.origin) // self.unit
+
+
+def parse_date(text: str) -> int:
+    """Seconds since 1970-01-01 UTC of an ISO date or date-time."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise DataError(f"{text!r} is not a date: write it as 2014-12-01 or 2014-12-01T06:00.") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp())
+
+
+@dataclass(frozen=True, eq=False)
+class EventLog:
+    """Events in total order: by step, and inside a step as they stood in the file.
+
+    subject, relation, object, step: int32 [n]. Duplicates and self loops are events like any other.
+    """
+
+    subject: Columns
+    relation: Columns
+    object: Columns
+    step: Columns
+    entities: Vocabulary
+    relations: Vocabulary
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        for name in ("subject", "relation", "object", "step"):
+            column = np.ascontiguousarray(getattr(self, name), dtype=np.int32).view()
+            column.flags.writeable = False
+            object.__setattr__(self, name, column)
+        sizes = {len(self.subject), len(self.relation), len(self.object), len(self.step)}
+        if len(sizes) != 1:
+            raise DataError("the columns subject, relation, object and step must have equal length.")
+        if len(self) and (np.diff(self.step) < 0).any():
+            raise DataError("events must be ordered by step; EventLog.from_columns sorts them.")
+        for name, bound in (("subject", self.n_entities), ("object", self.n_entities), ("relation", self.n_relations)):
+            column = getattr(self, name)
+            if len(column) and not (column.min() >= 0 and column.max() < bound):
+                raise DataError(f"the {name} column holds an id outside 0..{bound - 1}; the vocabulary is too small.")
+        if len(self) and self.step[0] < 0:
+            raise DataError("steps must not be negative.")
+
+    @classmethod
+    def from_columns(
+        cls,
+        subject: Columns,
+        relation: Columns,
+        object: Columns,
+        step: Columns,
+        entities: Vocabulary,
+        relations: Vocabulary,
+        clock: Clock | None = None,
+    ) -> EventLog:
+        """A log from columns in any order: sorted by step, the given order kept inside a step."""
+        order = np.argsort(step, kind="stable")
+        return cls(
+            np.asarray(subject)[order],
+            np.asarray(relation)[order],
+            np.asarray(object)[order],
+            np.asarray(step)[order],
+            entities,
+            relations,
+            clock or Clock(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.subject)
+
+    @property
+    def n_entities(self) -> int:
+        return len(self.entities)
+
+    @property
+    def n_relations(self) -> int:
+        return len(self.relations)
+
+    @property
+    def end(self) -> int:
+        """The first step after the last event: the earliest step a forecast of the unknown can ask for."""
+        return int(self.step[-1]) + 1 if len(self) else 0
+
+    def rows(self, start: int, stop: int) -> EventLog:
+        """The events at positions start..stop-1, sharing memory with this log."""
+        part = slice(start, stop)
+        return EventLog(
+            self.subject[part],
+            self.relation[part],
+            self.object[part],
+            self.step[part],
+            self.entities,
+            self.relations,
+            self.clock,
+        )
+
+    def between(self, start: int, stop: int) -> EventLog:
+        """The events with start <= step < stop."""
+        lo, hi = np.searchsorted(self.step, [start, stop])
+        return self.rows(int(lo), int(hi))
+
+    def prefix(self, step: int) -> EventLog:
+        """The past of a step: the events strictly before it."""
+        return self.rows(0, int(np.searchsorted(self.step, step)))
+
+    def append(self, later: EventLog) -> EventLog:
+        """This log followed by events that are not earlier than its last one."""
+        if len(later) and len(self) and later.step[0] < self.step[-1]:
+            raise DataError("appended events must not be earlier than the last event of the log.")
+        return EventLog(
+            np.concatenate([self.subject, later.subject]),
+            np.concatenate([self.relation, later.relation]),
+            np.concatenate([self.object, later.object]),
+            np.concatenate([self.step, later.step]),
+            later.entities,
+            later.relations,
+            self.clock,
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the content: the events in order and the sizes of the vocabularies."""
+        digest = hashlib.sha256(f"{self.n_entities} {self.n_relations} {len(self)}".encode())
+        for column in (self.subject, self.relation, self.object, self.step):
+            digest.update(column.astype("<i4").tobytes())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,245 @@
+"""Reading events: TSV, CSV, Parquet (gz too) and data frames -> EventLog, with a report of rejected rows.
+
+Columns arrive as codes into the distinct texts they hold, so that names, ids and times are judged once per distinct
+text and not once per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bridgemem.errors import DataError
+from bridgemem.events.gather import (
+    INTEGER,
+    KEPT_REJECTS,
+    ColumnNames,
+    Gathered,
+    Reject,
+    blocks,
+    fault,
+    gather_file,
+    gather_frame,
+    new_codes,
+    short,
+)
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.times import clock_for, read_times
+from bridgemem.progress import SILENT, Progress
+
+__all__ = ["ColumnNames", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
+
+
+@dataclass(frozen=True)
+class Rejects:
+    """The rejected rows among all rows read: all are counted, the first 10,000 are kept."""
+
+    rows: tuple[Reject, ...]
+    count: int
+    total: int
+
+    def sentence(self) -> str:
+        """The report in one sentence."""
+        if not self.count:
+            return f"All {self.total:,} rows were read."
+        first = self.rows[0]
+        were = "was" if self.count == 1 else "were"
+        place = f"{first.file}:{first.line}"
+        return f"{self.count:,} of {self.total:,} rows {were} rejected, the first at {place}: {first.reason}."
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Events, and the rows that could not become events."""
+
+    events: EventLog
+    rejects: Rejects
+
+
+def read_events(
+    source: Any,
+    *,
+    columns: ColumnNames | None = None,
+    step: str | int | None = None,
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+    strict: bool = False,
+    progress: Progress = SILENT,
+) -> Reading:
+    """Read events from a file, several files, a data frame, or a dict of columns.
+
+    columns: the headings, where they are neither subject, relation, object, time nor a usual synonym. Text files of
+        four or five columns without a heading are read by position.
+    step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
+        "day", "week", "15min", "7d" or a number of seconds. Left out, it is the longest step that fits all times.
+    entities, relations: vocabularies that the events must use, by name or by id. Left out, columns of whole numbers
+        (without leading zeros or wide gaps) are ids, and other names get ids in the order of first appearance.
+    strict: make the first rejected row an error.
+    """
+    gathered = Gathered()
+    several = isinstance(source, Sequence) and not isinstance(source, str)
+    with progress.task("reading events") as advance:
+        for part in source if several else [source]:
+            before = gathered.total
+            if isinstance(part, str | Path):
+                gathered.files.append(str(part))
+                gather_file(Path(part), columns, gathered, advance)
+            else:
+                gathered.files.append("data frame")
+                gather_frame(part, columns, gathered, advance)
+            if gathered.total == before:
+                raise DataError(f"{gathered.files[-1]} holds no events: give rows of subject, relation, object, time.")
+    if not gathered.files:
+        raise DataError("no file was given to read events from.")
+    return _resolve(gathered, step, entities, relations, strict)
+
+
+def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
+    """Names from a file of ``name<TAB>id`` lines in any order; the ids must be 0..n-1, each once."""
+    names: dict[int, str] = {}
+    for first, lines, clean in blocks(Path(path)):
+        for number, line in enumerate(lines, first):
+            if not line.strip():
+                continue
+            name, tab, text = line.rpartition("\t")
+            if not tab or not INTEGER.fullmatch(text.strip()) or (not clean and fault(line)):
+                raise DataError(f"{path}:{number}: expected a name in UTF-8, a tab and an id, found {short(line)!r}.")
+            if int(text) in names:
+                raise DataError(f"{path}:{number}: the id {int(text)} is given twice.")
+            names[int(text)] = name.strip()
+    if not names:
+        raise DataError(f"{path} holds no names: expected lines of a name, a tab and an id.")
+    if min(names) != 0 or max(names) != len(names) - 1:
+        raise DataError(f"{path} has {len(names)} names, so its ids must be 0..{len(names) - 1}, each once.")
+    return Vocabulary(kind, tuple(names[i] for i in range(len(names))))
+
+
+@dataclass
+class _Texts:
+    """The distinct texts of one or two columns: codes int64 [n] per column, texts [d], and how many rows hold each."""
+
+    columns: list[np.ndarray]
+    texts: list[str]
+    rows: np.ndarray
+    faults: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, texts: Mapping[str, int], columns: Sequence[np.ndarray]) -> _Texts:
+        """Strip the texts, and let those that are then equal share a code."""
+        codes = new_codes()
+        merged = np.array([codes[text.strip()] for text in texts], np.int64)
+        renamed = [merged[column] for column in columns]
+        rows = np.bincount(np.concatenate(renamed), minlength=len(codes))
+        return cls(renamed, list(codes), rows)
+
+    def valid(self) -> np.ndarray:
+        """Which rows have no fault in any of the columns: bool [n]."""
+        good = np.ones(len(self.texts), bool)
+        good[list(self.faults)] = False
+        return np.logical_and.reduce([good[column] for column in self.columns])
+
+
+def _resolve(
+    gathered: Gathered, step: str | int | None, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool
+) -> Reading:
+    columns = {name: np.concatenate(parts) if parts else np.zeros(0, int) for name, parts in gathered.columns.items()}
+    actors = _Texts.of(gathered.texts["subject"], [columns["subject"], columns["object"]])
+    links = _Texts.of(gathered.texts["relation"], [columns["relation"]])
+    moments = _Texts.of(gathered.texts["time"], [columns["time"]])
+    actor_ids = _ids(actors, "entity", entities)
+    link_ids = _ids(links, "relation", relations)
+    times = read_times(moments.texts, moments.rows)
+    moments.faults = times.faults
+
+    good = actors.valid() & links.valid() & moments.valid()
+    rejects = _rejects(gathered, columns, good, actors, links, moments)
+    if not good.any():
+        raise DataError(f"no row of {', '.join(gathered.files)} is an event: {rejects.sentence()}")
+    if strict and rejects.count:
+        first = rejects.rows[0]
+        raise DataError(f"{first.file}:{first.line}: {first.reason}.")
+
+    moment = times.values[moments.columns[0][good]]
+    clock = clock_for(moment, times.kind, step)
+    steps = (moment - clock.origin) // clock.unit
+    order = np.argsort(steps, kind="stable")
+    pairs = np.stack([column[good][order] for column in actors.columns], axis=1)
+    pair_ids, entities = _numbered(actor_ids, actors.texts, pairs, "entity", entities)
+    relation_ids, relations = _numbered(link_ids, links.texts, links.columns[0][good][order], "relation", relations)
+    events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
+    return Reading(events, rejects)
+
+
+def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None) -> np.ndarray | None:
+    """The id of each distinct text, int64 [d], or None where names are still to be numbered; notes the faults."""
+    whole = np.array([bool(INTEGER.fullmatch(text)) for text in found.texts], bool)
+    filled = np.array([bool(text) for text in found.texts], bool)
+    found.faults = {int(i): f"the {kind} is empty" for i in np.flatnonzero(~filled)}
+    all_whole = bool((whole == filled).all())
+    if vocabulary is None:
+        if not all_whole:
+            return None
+        ids = np.array([int(text or -1) for text in found.texts], np.int64)
+        if ids.max(initial=0) >= 10_000 + 100 * len(ids):
+            return None  # numbers with wide gaps name things, they do not count them
+        found.faults |= {int(i): f"the {kind} id {ids[i]} is negative" for i in np.flatnonzero(filled & (ids < 0))}
+        return ids
+    known = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
+    named = np.array([text in known for text in found.texts], bool)
+    by_id = all_whole or found.rows[whole].sum() > found.rows[named].sum()
+    ids = np.zeros(len(found.texts), np.int64)
+    for i in np.flatnonzero(filled):
+        text = found.texts[i]
+        if by_id and whole[i]:
+            ids[i] = int(text)
+            if not 0 <= ids[i] < len(vocabulary):
+                found.faults[int(i)] = f"unknown {kind} id {text}, the vocabulary ends at {len(vocabulary) - 1}"
+        elif text in known:
+            ids[i] = known[text]
+        else:
+            found.faults[int(i)] = f"unknown {kind} {short(text)!r}"
+    return ids
+
+
+def _numbered(
+    ids: np.ndarray | None, texts: list[str], codes: np.ndarray, kind: str, vocabulary: Vocabulary | None
+) -> tuple[np.ndarray, Vocabulary]:
+    """The ids of the accepted rows, and the vocabulary behind them; codes int64, in the order of the events."""
+    if ids is not None:
+        given = ids[codes]
+        return given, vocabulary or Vocabulary(kind, tuple(map(str, range(int(given.max()) + 1))))
+    used, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    by_appearance = np.argsort(first)
+    number = np.empty(len(used), np.int64)
+    number[by_appearance] = np.arange(len(used))
+    return number[inverse].reshape(codes.shape), Vocabulary(kind, tuple(texts[i] for i in used[by_appearance]))
+
+
+def _rejects(
+    gathered: Gathered,
+    columns: Mapping[str, np.ndarray],
+    good: np.ndarray,
+    actors: _Texts,
+    links: _Texts,
+    moments: _Texts,
+) -> Rejects:
+    """All rejected rows in the order of files and lines: those that were no rows, and those with a faulty value."""
+    bad = np.flatnonzero(~good)
+    rows = list(gathered.rejects)
+    fields = (
+        (actors, actors.columns[0]),
+        (links, links.columns[0]),
+        (actors, actors.columns[1]),
+        (moments, moments.columns[0]),
+    )
+    for i in bad[:KEPT_REJECTS]:
+        reason = next(found.faults[int(codes[i])] for found, codes in fields if int(codes[i]) in found.faults)
+        text = "\t".join(found.texts[codes[i]] for found, codes in fields)
+        rows.append(Reject(gathered.files[columns["file"][i]], int(columns["line"][i]), reason, short(text)))
+    place = {file: i for i, file in reversed(list(enumerate(gathered.files)))}
+    rows.sort(key=lambda reject: (place[reject.file], reject.line))
+    return Rejects(tuple(rows[:KEPT_REJECTS]), gathered.rejected + len(bad), gathered.total)

@@ -1,0 +1,118 @@
+"""Times as a user writes them, whole numbers or dates, and the steps they fall into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.events.log import Clock, parse_date
+
+INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
+COMPACT_DATE = re.compile(r"(19|20)[0-9]{6}")
+SPAN = re.compile(r"([0-9]*) *(s|sec|second|min|minute|h|hour|d|day|w|week)s?")
+SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
+SECONDS |= {"d": 86_400, "day": 86_400, "w": 604_800, "week": 604_800}
+MONDAY = 4 * 86_400  # 1970-01-05, from which weeks are counted
+LAST_STEP = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Times:
+    """Distinct times: kind "integer" or "date", values int64 [n], and why some texts are none, by position."""
+
+    kind: str
+    values: np.ndarray
+    faults: dict[int, str]
+
+
+def is_time(text: str) -> bool:
+    """Whether a text is a whole number or a date."""
+    return bool(INTEGER.fullmatch(text)) or _date(text) is not None
+
+
+def read_times(texts: Sequence[str], rows: np.ndarray) -> Times:
+    """Judge distinct texts together; rows int64 [n] counts how often each occurs.
+
+    Whole numbers and dates do not mix: the kind that most rows have decides, and the rest are faults. Numbers that
+    all read as a day such as 20140131 are dates.
+    """
+    whole = np.array([bool(INTEGER.fullmatch(text)) for text in texts], bool)
+    compact = [COMPACT_DATE.fullmatch(text) is not None and _date(text) is not None for text in texts]
+    dates: list[int | None] = [None] * len(texts)
+    for i, text in enumerate(texts):
+        if not whole[i] or compact[i]:
+            dates[i] = _date(text)
+    dated = np.array([date is not None for date in dates], bool)
+    plain = whole & ~np.array(compact, bool)
+    as_dates = rows[dated].sum() > rows[whole].sum() or (dated.any() and rows[plain].sum() == 0)
+    values = np.zeros(len(texts), np.int64)
+    faults: dict[int, str] = {}
+    for i, text in enumerate(texts):
+        value = dates[i] if as_dates else int(text) if whole[i] else None
+        if value is not None and (as_dates or value >= 0):
+            values[i] = value
+        elif not text:
+            faults[i] = "the time is empty"
+        elif value is not None:
+            faults[i] = f"the time {text} is negative"
+        elif whole[i] or dated[i]:
+            faults[i] = f"the time {text!r} is not {'a date' if as_dates else 'a whole number'} as the others are"
+        else:
+            faults[i] = f"the time {text[:40]!r} is neither a whole number nor a date"
+    return Times("date" if as_dates else "integer", values, faults)
+
+
+def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
+    """The clock of times int64 [n], n > 0, with the given step, or the longest one that meets every time."""
+    first, last = int(values.min()), int(values.max())
+    if kind == "integer":
+        unit = (int(np.gcd.reduce(values)) or 1) if step is None else _whole(step)
+        # whole numbers keep their own zero, unless steps counted from it would not fit
+        origin = 0 if last // unit <= LAST_STEP else first - first % unit
+    else:
+        unit = (int(np.gcd.reduce(values - first)) or _coarsest(first)) if step is None else seconds(step)
+        origin = first if step is None else _floor(first, unit)
+    if (last - origin) // unit > LAST_STEP:
+        raise DataError(f"the times span more than {LAST_STEP:,} steps of {unit}: give a longer step.")
+    return Clock(kind, origin, unit)
+
+
+def seconds(step: str | int) -> int:
+    """The length of a step of dates: "hour", "day", "week", "15min", "7d", or a number of seconds."""
+    match = SPAN.fullmatch(str(step).strip().lower())
+    if match:
+        unit = int(match[1] or 1) * SECONDS[match[2]]
+    else:
+        unit = int(step) if INTEGER.fullmatch(str(step)) else 0
+    if unit < 1:
+        raise SettingsError(f"{step!r} is not a time step: give hour, day, week, 15min, 7d, or a number of seconds.")
+    return unit
+
+
+def _whole(step: str | int) -> int:
+    if not INTEGER.fullmatch(str(step)) or int(step) < 1:
+        raise SettingsError(f"{step!r} is not a step of these times: they are whole numbers, and so must the step be.")
+    return int(step)
+
+
+def _floor(moment: int, unit: int) -> int:
+    """Where the first step begins: on a Monday for weeks, at midnight for days, else at a multiple of the step."""
+    if unit % 604_800 == 0:
+        return moment - (moment - MONDAY) % 604_800
+    return moment - moment % (86_400 if unit % 86_400 == 0 else unit)
+
+
+def _coarsest(moment: int) -> int:
+    """The step of a log with one moment only: the coarsest usual one that it is a multiple of."""
+    return next(unit for unit in (86_400, 3600, 60, 1) if moment % unit == 0)
+
+
+def _date(text: str) -> int | None:
+    try:
+        return parse_date(text)
+    except (DataError, OverflowError):
+        return None

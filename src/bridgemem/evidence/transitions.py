@@ -1,0 +1,148 @@
+"""Transitions: all that the residual learned from a causal prefix, and the evidence it gives for queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.history import History
+from bridgemem.config import Settings
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.log import EventLog
+from bridgemem.evidence.counts import CountTable, log_prior
+from bridgemem.evidence.examples import Examples, mine
+from bridgemem.evidence.reader import Reader, select_epochs, train_reader
+from bridgemem.evidence.tokens import TokenSpace, distinct_states
+from bridgemem.memory.timeline import code, expand
+from bridgemem.progress import SILENT, Progress
+from bridgemem.residual import count_evidence
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Both readers' evidence for every (query, candidate) with a dyadic state; all others have none.
+
+    row, candidate int64 [m], ascending; a_ct, a_nn, support float64 [m]; tokens int64 [m, K]; lag int64 [m] of the
+    newest event.
+    """
+
+    row: Tensor
+    candidate: Tensor
+    a_ct: Tensor
+    a_nn: Tensor
+    support: Tensor
+    tokens: Tensor
+    lag: Tensor
+
+
+@dataclass(frozen=True)
+class EpochChoice:
+    """The epoch that the later tenth of the prefix chose, and its likelihood curve."""
+
+    epochs: int
+    curve: tuple[float, ...]
+
+
+class Transitions:
+    """Prior, count table and reader, fitted on one prefix of events."""
+
+    def __init__(self, settings: Settings, log_pi: Tensor, counts: CountTable, reader: Reader) -> None:
+        self.settings = settings
+        self.space = TokenSpace.of(settings, len(log_pi) // 2)
+        self.log_pi = log_pi
+        self.counts = counts
+        self.reader = reader
+
+    @classmethod
+    def fit(
+        cls,
+        events: EventLog,
+        settings: Settings,
+        seed: int,
+        device: str = "cpu",
+        epochs: int | None = None,
+        progress: Progress = SILENT,
+    ) -> tuple[Transitions, EpochChoice]:
+        """Fit on all given events; without a number of epochs, the last tenth of the examples chooses it first."""
+        space = TokenSpace.of(settings, events.n_relations)
+        with progress.task("mining transitions"):
+            examples = mine(events, space, settings)
+            counts = CountTable.of(examples, space)
+        sample = examples.sample(settings.max_examples, seed)
+        choice = EpochChoice(epochs or 0, ())
+        if epochs is None:
+            choice = _choose_epochs(events, sample, space, settings, seed, device, progress)
+        log_pi = log_prior(events)
+        reader = train_reader(sample, space, log_pi, settings, choice.epochs, seed, device, progress)
+        return cls(settings, log_pi, counts, reader).to(device), choice
+
+    def to(self, device: str | torch.device) -> Transitions:
+        counts = CountTable(self.counts.counts.to(device))
+        return Transitions(self.settings, self.log_pi.to(device), counts, self.reader.to(device))
+
+    @cached_property
+    def p_ct(self) -> Tensor:
+        return self.counts.smooth(self.log_pi, self.settings.smoothing)
+
+    @cached_property
+    def support(self) -> Tensor:
+        return self.counts.support()
+
+    def evidence(self, queries: Queries, past: History) -> Evidence:
+        """A_ct, A_nn and n_B of every candidate met inside the window, for the relation that each query asks."""
+        s = self.settings
+        # a state depends on actor and step alone, so it is read once for all the relations asked of them
+        asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)
+        actor, step = asked_at >> 31, asked_at & (2**31 - 1)
+        states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
+        tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
+        first, group = distinct_states(tokens)
+        a_nn = self.reader.evidence(tokens[first])
+        bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=tokens.device))
+        row, at = expand(bounds[which], bounds[which + 1])
+        asked = queries.relation[row]
+        return Evidence(
+            row,
+            states.candidate[at],
+            count_evidence(self.p_ct, self.log_pi, tokens[at], asked, s.pooling),
+            a_nn[group[at], asked].double(),
+            self.support[tokens].sum(1)[at],
+            tokens[at],
+            states.lag[:, 0][at],
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        reader = {f"reader.{name}": tensor.contiguous() for name, tensor in self.reader.state_dict().items()}
+        return {"log_prior": self.log_pi, "counts": self.counts.counts, **reader}
+
+    @classmethod
+    def restore(cls, settings: Settings, tensors: dict[str, Tensor]) -> Transitions:
+        log_pi = tensors["log_prior"]
+        space = TokenSpace.of(settings, len(log_pi) // 2)
+        reader = Reader(space, log_pi, settings.width, settings.hidden)
+        reader.load_state_dict({k.removeprefix("reader."): v for k, v in tensors.items() if k.startswith("reader.")})
+        return cls(settings, log_pi, CountTable(tensors["counts"]), reader.eval())
+
+
+def _choose_epochs(
+    events: EventLog,
+    examples: Examples,
+    space: TokenSpace,
+    settings: Settings,
+    seed: int,
+    device: str,
+    progress: Progress,
+) -> EpochChoice:
+    """Cut at the .9 quantile of the examples' times; what comes later judges what was learned from before."""
+    if not len(examples):
+        return EpochChoice(1, ())
+    cut = int(np.quantile(examples.step.numpy(), 0.9))
+    early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
+    if not len(early):
+        return EpochChoice(1, ())
+    epochs, curve = select_epochs(early, late, space, log_prior(events.prefix(cut)), settings, seed, device, progress)
+    return EpochChoice(epochs, tuple(curve))

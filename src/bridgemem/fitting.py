@@ -1,0 +1,145 @@
+"""Fitting and selection: transitions from a prefix, lambda, gate and tau from validation, nothing from test."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.history import History
+from bridgemem.config import Settings
+from bridgemem.errors import SelectionError
+from bridgemem.evaluation.filters import Filters
+from bridgemem.evaluation.metrics import METRICS, Metrics
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.replay import Choice, Replay, replay
+from bridgemem.events.dataset import Dataset
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.progress import SILENT, Progress
+
+SELECTION_FILTERS = ("static", "time")
+PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What validation chose under one filter, and everything it was chosen from. Written before test is read."""
+
+    filter: str
+    choice: Choice
+    feasible: bool
+    backbone: Metrics
+    chosen: Metrics
+    grid: list[dict[str, Any]] = field(repr=False)
+    dataset: str = ""
+    fingerprint: str = ""
+    queries: int = 0
+
+    def lock(self) -> str:
+        """A digest of the whole record; test figures carry it, so that a later change of mind shows."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Selection:
+        try:
+            return cls(
+                **{
+                    **values,
+                    "choice": Choice(**values["choice"]),
+                    "backbone": Metrics(**values["backbone"]),
+                    "chosen": Metrics(**values["chosen"]),
+                }
+            )
+        except (KeyError, TypeError) as problem:
+            raise SelectionError(f"the selection record is damaged ({problem}); select again in a new run.") from None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Transitions of both prefixes, the selections made on validation, and what the fitting cost."""
+
+    train: Transitions
+    known: Transitions
+    epochs: int
+    curve: tuple[float, ...]
+    selections: dict[str, Selection]
+    select_fit_seconds: float
+    refit_seconds: float
+
+
+def grid(settings: Settings) -> list[Choice]:
+    return [Choice(*point) for point in itertools.product(settings.lambdas, settings.gates, settings.taus)]
+
+
+def fit(
+    dataset: Dataset,
+    backbone: Backbone,
+    settings: Settings | None = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+    frozen: bool = False,
+) -> Fitted:
+    """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
+    settings = settings or Settings()
+    dataset = dataset.without_test()
+    began = time.perf_counter()
+    train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)
+    fitted_after = time.perf_counter() - began
+    past = History(dataset.events, dataset.valid_start if frozen else None, device)
+    replayed = replay(
+        Queries.of(dataset.valid),
+        backbone,
+        past,
+        Filters(dataset.events, device),
+        train,
+        grid(settings),
+        progress,
+        "choosing on validation",
+    )
+    selections = {name: select(replayed, name, settings, dataset) for name in SELECTION_FILTERS}
+    began = time.perf_counter()
+    known, _ = Transitions.fit(dataset.events, settings, seed, device, epoch_choice.epochs, progress)
+    refitted_after = time.perf_counter() - began
+    return Fitted(train, known, epoch_choice.epochs, epoch_choice.curve, selections, fitted_after, refitted_after)
+
+
+def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:
+    """The choice with the best validation MRR among those that lower none of the four metrics.
+
+    Ties go to the paper's values. Where no choice is allowed the residual is switched off: lambda 0.
+    """
+    choices = grid(settings)
+    backbone = replayed.metrics(filter_name)
+    measured = [replayed.metrics(filter_name, column + 1) for column in range(len(choices))]
+    allowed = [all(getattr(m, name) >= getattr(backbone, name) for name in METRICS) for m in measured]
+    rows = [
+        {**asdict(choice), **m.as_dict(), "allowed": ok}
+        for choice, m, ok in zip(choices, measured, allowed, strict=True)
+    ]
+    candidates = [i for i, ok in enumerate(allowed) if ok]
+
+    def preference(i: int) -> tuple[float, bool, bool, bool]:
+        choice = choices[i]
+        return (-measured[i].mrr, choice.gate != PAPER.gate, choice.tau != PAPER.tau, choice.lam != PAPER.lam)
+
+    best = min(candidates, key=preference, default=None)
+    choice, chosen = (Choice(lam=0.0), backbone) if best is None else (choices[best], measured[best])
+    return Selection(
+        filter_name,
+        choice,
+        best is not None,
+        backbone,
+        chosen,
+        rows,
+        dataset.name,
+        dataset.known.fingerprint,
+        len(replayed.queries),
+    )

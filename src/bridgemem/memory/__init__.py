@@ -1,0 +1,1 @@
+"""What a pair remembers: the scan kernel and the index of ordered pairs."""

@@ -1,0 +1,139 @@
+"""DyadMemory: the events of every ordered pair, both orientations, read strictly before a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.errors import DataError
+from bridgemem.events.log import EventLog
+from bridgemem.memory.scan import last_events
+from bridgemem.memory.timeline import STEP_BITS, expand
+
+_PAIR_BITS = 32
+
+
+@dataclass(frozen=True)
+class PairStates:
+    """Dyadic states B(a, c, t) that hold at least one event, newest event first.
+
+    row int64 [n]: which (actor, step) of the request; candidate int64 [n].
+    relation, direction, lag int64 [n, K]; found bool [n, K] (False: no such event, the other values mean nothing).
+    """
+
+    row: Tensor
+    candidate: Tensor
+    relation: Tensor
+    direction: Tensor
+    lag: Tensor
+    found: Tensor
+
+
+def pair_rows(events: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Every event seen from both parties: pair code, step, relation, direction (int64 [2n] each), in total order.
+
+    Direction 0: the event went from the first of the ordered pair to the second; 1: the other way.
+    """
+    subject, object_ = events.subject.astype(np.int64), events.object.astype(np.int64)
+    pair = np.stack([(subject << _PAIR_BITS) | object_, (object_ << _PAIR_BITS) | subject], axis=1).ravel()
+    direction = np.tile(np.array([0, 1], dtype=np.int64), len(events))
+    return pair, np.repeat(events.step.astype(np.int64), 2), np.repeat(events.relation.astype(np.int64), 2), direction
+
+
+class DyadMemory:
+    """Sparse index keyed by ordered pair: pairs int64 [p] ascending, rows grouped by pair in total order."""
+
+    def __init__(
+        self, pairs: Tensor, start: Tensor, step: Tensor, relation: Tensor, direction: Tensor, end: int
+    ) -> None:
+        self.pairs, self.start = pairs, start
+        self.step, self.relation, self.direction = step, relation, direction
+        self.end = end
+
+    @classmethod
+    def build(cls, events: EventLog, device: str | torch.device = "cpu") -> DyadMemory:
+        pair, step, relation, direction = pair_rows(events)
+        order = np.argsort(pair, kind="stable")
+        return cls._from_rows(pair[order], step[order], relation[order], direction[order], events.end).to(device)
+
+    @classmethod
+    def _from_rows(
+        cls, pair: np.ndarray, step: np.ndarray, relation: np.ndarray, direction: np.ndarray, end: int
+    ) -> DyadMemory:
+        pairs, first = np.unique(pair, return_index=True)
+        start = np.append(first, len(pair)).astype(np.int64)
+        columns = [torch.from_numpy(a) for a in (pairs, start, step, relation, direction)]
+        return cls(columns[0], columns[1], columns[2], columns[3], columns[4], end)
+
+    def to(self, device: str | torch.device) -> DyadMemory:
+        return DyadMemory(
+            self.pairs.to(device),
+            self.start.to(device),
+            self.step.to(device),
+            self.relation.to(device),
+            self.direction.to(device),
+            self.end,
+        )
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def append(self, events: EventLog) -> DyadMemory:
+        """The memory after further events; the same as one built from the whole log at once."""
+        if not len(events):
+            return self
+        if int(events.step[0]) < self.end - 1:
+            raise DataError("appended events must not be earlier than the last event of the memory.")
+        pair, *columns = pair_rows(events)
+        order = np.argsort(pair, kind="stable")
+        own_pair = np.repeat(self.pairs.cpu().numpy(), np.diff(self.start.cpu().numpy()))
+        # new events are the latest of their pair, so each goes right behind the pair's old rows
+        place = np.searchsorted(own_pair, pair[order], side="right")
+        own = (own_pair, *(c.cpu().numpy() for c in (self.step, self.relation, self.direction)))
+        merged = [np.insert(old, place, new[order]) for old, new in zip(own, (pair, *columns), strict=True)]
+        return self._from_rows(merged[0], merged[1], merged[2], merged[3], events.end).to(self.pairs.device)
+
+    @cached_property
+    def _row_codes(self) -> Tensor:
+        rank = torch.repeat_interleave(torch.arange(len(self.pairs), device=self.start.device), self.start.diff())
+        return (rank << STEP_BITS) | self.step
+
+    def read(
+        self, actor: Tensor, candidate: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None
+    ) -> PairStates:
+        """The states of given pairs; `row` counts the requests, requests without any event are left out.
+
+        Lags count from `step`; only events before `until` are read, which is `step` itself unless history is frozen.
+        """
+        pair = (actor.long() << _PAIR_BITS) | candidate.long()
+        rank = torch.searchsorted(self.pairs, pair).clamp(max=max(len(self.pairs) - 1, 0))
+        row = (self.pairs[rank] == pair).nonzero().squeeze(1) if len(self.pairs) else pair.new_empty(0)
+        return self._states(row, rank[row], step, step if until is None else until, k, window)
+
+    def partners(self, actor: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None) -> PairStates:
+        """The states of every candidate that an actor has met inside the window, for each (actor, step) asked.
+
+        Ordered by row and candidate; lags and `until` as in `read`.
+        """
+        low = torch.searchsorted(self.pairs, actor.long() << _PAIR_BITS)
+        high = torch.searchsorted(self.pairs, (actor.long() + 1) << _PAIR_BITS)
+        row, rank = expand(low, high)
+        return self._states(row, rank, step, step if until is None else until, k, window)
+
+    def _states(self, row: Tensor, rank: Tensor, step: Tensor, until: Tensor, k: int, window: int) -> PairStates:
+        # the one place where the past is cut off: strictly before `until`, which is never after the step that asks
+        limit = torch.minimum(until, step).long()[row]
+        now, first = step.long()[row], self.start[rank]
+        end = torch.searchsorted(self._row_codes, (rank << STEP_BITS) | limit)
+        met = end > first
+        if window:
+            met &= (now - self.step[(end - 1).clamp(min=0)]) <= window
+        row, rank, now, first, end = (x[met] for x in (row, rank, now, first, end))
+        back = torch.arange(1, k + 1, device=row.device)
+        position, lag, found = last_events(first, end, now, self.step, back, window)
+        candidate = self.pairs[rank] & ((1 << _PAIR_BITS) - 1)
+        return PairStates(row, candidate, self.relation[position], self.direction[position], lag, found)

@@ -1,0 +1,77 @@
+"""Timeline: values filed under a key and a step, with one strict way to ask for the past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+STEP_BITS = 31
+
+
+def code(key: Tensor, step: Tensor | int) -> Tensor:
+    """Key and step in one int64 whose order is (key, step)."""
+    return (key.long() << STEP_BITS) | step
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Entries in the order (key, step): codes int64 [m] ascending, value int64 [m].
+
+    Every read returns slices (start, stop) of the entries, int64 [n] each; `expand` turns slices into rows.
+    """
+
+    codes: Tensor
+    value: Tensor
+
+    @classmethod
+    def build(
+        cls, key: np.ndarray, step: np.ndarray, value: np.ndarray, device: str | torch.device = "cpu"
+    ) -> Timeline:
+        """File values under (key, step), keeping the given order among equals."""
+        codes = (key.astype(np.int64) << STEP_BITS) | step
+        order = np.argsort(codes, kind="stable")
+        return cls(
+            torch.from_numpy(codes[order]).to(device),
+            torch.from_numpy(value.astype(np.int64)[order]).to(device),
+        )
+
+    def to(self, device: str | torch.device) -> Timeline:
+        return replace(self, codes=self.codes.to(device), value=self.value.to(device))
+
+    @property
+    def step(self) -> Tensor:
+        return self.codes & ((1 << STEP_BITS) - 1)
+
+    def before(self, key: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The past: entries of the key with a strictly smaller step."""
+        return self._search(code(key, 0)), self._search(code(key, step))
+
+    def at(self, key: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Entries of the key at exactly this step."""
+        return self._search(code(key, step)), self._search(code(key, step + 1))
+
+    def ever(self, key: Tensor) -> tuple[Tensor, Tensor]:
+        """All entries of the key."""
+        return self._search(code(key, 0)), self._search(code(key + 1, 0))
+
+    def _search(self, codes: Tensor) -> Tensor:
+        return torch.searchsorted(self.codes, codes)
+
+
+def expand(start: Tensor, stop: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
+    """Slices as flat rows: (row, position) int64 [sum of lengths], row i repeated for each of its positions."""
+    length = (stop - start).clamp(min=0)
+    rows = torch.arange(len(length), device=length.device)
+    row = torch.repeat_interleave(rows, length, output_size=size)
+    first = length.cumsum(0) - length
+    return row, torch.arange(len(row), device=length.device) - (first - start)[row]
+
+
+def changes(*columns: np.ndarray) -> np.ndarray:
+    """True for the first row and wherever any of the sorted columns differs from the row before; bool [m]."""
+    new = np.ones(len(columns[0]), dtype=bool)
+    new[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns])
+    return new

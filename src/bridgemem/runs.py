@@ -1,0 +1,176 @@
+"""Runs: a fitted model as a folder: config, data, backbone, transitions, locked selections, metrics and ranks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bridgemem import __version__
+from bridgemem.backbones import load_backbone
+from bridgemem.backbones.base import Backbone
+from bridgemem.config import Settings, as_settings, write_toml
+from bridgemem.errors import RunError, SelectionError
+from bridgemem.events.benchmarks import CATALOG, load_benchmark, pack, unpack
+from bridgemem.events.dataset import Dataset
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.store import (
+    FORMAT,
+    link_or_copy,
+    read_config,
+    read_json,
+    read_tensors,
+    whole_file,
+    whole_folder,
+    write_json,
+    write_tensors,
+)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is: enough to find its data again and to refuse data that changed."""
+
+    dataset: str
+    fingerprint: str
+    valid_start: int
+    test_start: int
+    backbone: str
+    backbone_seed: int
+    seed: int
+    device: str
+    history: str = "rolling"
+    epochs: int = 0
+    select_fit_seconds: float = 0.0
+    refit_seconds: float = 0.0
+    version: str = __version__
+    format: int = FORMAT
+
+
+class Run:
+    """A run folder that is on disk, whole."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.toml").is_file():
+            raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
+        tables = read_config(self.folder)
+        if tables.get("run", {}).get("format") != FORMAT:
+            raise RunError(f"{self.folder} has another format version than this program's, which is {FORMAT}.")
+        self.config = as_settings(RunConfig, tables["run"], f"{self.folder}/config.toml")
+        self.settings = as_settings(Settings, tables.get("settings", {}), f"{self.folder}/config.toml")
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path | str,
+        dataset: Dataset,
+        backbone: Path,
+        fitted: Fitted,
+        settings: Settings,
+        config: RunConfig,
+        replace: bool = False,
+    ) -> Run:
+        """Write a fitted model; `backbone` is the folder of the saved backbone."""
+        with whole_folder(Path(folder), replace) as aside:
+            tables = {"run": asdict(config), "settings": asdict(settings)}
+            (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
+            if dataset.name not in CATALOG:
+                pack(dataset, aside / "data.npz")
+            for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
+                names = (name.replace("\n", " ") for name in vocabulary.names)
+                (aside / f"{kind}.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+            link_or_copy(backbone, aside / "backbone")
+            parts = {"train": fitted.train, "known": fitted.known}
+            tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
+            write_tensors(aside / "model.safetensors", tensors)
+            locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
+            write_json(aside / "selection.json", locked)
+            write_json(aside / "epochs.json", {"epochs": fitted.epochs, "nll": fitted.curve})
+        return cls(folder)
+
+    def dataset(self, data_dir: Path | None = None) -> Dataset:
+        """The data the run was fitted on, refused if it is not the same any more."""
+        own = self.folder / "data.npz"
+        dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, data_dir)
+        if dataset.events.fingerprint != self.config.fingerprint:
+            raise RunError(
+                f"the data of {self.folder} changed since it was fitted; fit a new run on the data as it is."
+            )
+        return dataset
+
+    def backbone(self, device: str = "cpu") -> Backbone:
+        return load_backbone(self.folder / "backbone").to(device)
+
+    def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
+        """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
+        prefix = f"{part}."
+        tensors = read_tensors(self.folder / "model.safetensors")
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        try:
+            return Transitions.restore(self.settings, own).to(device)
+        except (KeyError, RuntimeError) as problem:
+            raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
+
+    def selection(self, filter_name: str) -> Selection:
+        """The locked selection made under a filter; a record that was edited afterwards is refused."""
+        if filter_name not in SELECTION_FILTERS:
+            raise SelectionError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {filter_name!r}.")
+        path = self.folder / "selection.json"
+        values = read_json(path).get(filter_name) if path.is_file() else None
+        if values is None:
+            raise SelectionError(f"{self.folder} has no selection under the {filter_name} filter; test stays closed.")
+        lock = values.pop("lock", None)
+        selection = Selection.from_dict(values)
+        if selection.lock() != lock:
+            raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
+        return selection
+
+    def write_metrics(self, values: dict[str, Any]) -> None:
+        path = self.folder / "metrics.json"
+        known = read_json(path) if path.is_file() else {}
+        write_json(path, {**known, **values})
+
+    def metrics(self) -> dict[str, Any]:
+        path = self.folder / "metrics.json"
+        if not path.is_file():
+            raise RunError(f"{self.folder} was not evaluated yet; `bridgemem evaluate {self.folder}` does it.")
+        return read_json(path)
+
+    def ranks_path(self, split: str) -> Path:
+        return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
+
+
+def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
+    """Columns as Parquet, or as .npz where DuckDB is not installed; returns the path written."""
+    try:
+        import duckdb
+    except ImportError:
+        path = path.with_suffix(".npz")
+        with whole_file(path) as aside, aside.open("wb") as handle:
+            np.savez_compressed(handle, allow_pickle=False, **columns)
+        return path
+    with whole_file(path) as aside, duckdb.connect() as connection:
+        connection.register("ranks", columns)
+        connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
+    return path
+
+
+def read_table(path: Path) -> dict[str, np.ndarray]:
+    """Columns of a table that `write_table` wrote, in either form."""
+    packed = path.with_suffix(".npz")
+    if not path.is_file() and packed.is_file():
+        with np.load(packed, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    if not path.is_file():
+        raise RunError(f"{path} is missing.")
+    import duckdb
+
+    with duckdb.connect() as connection:
+        try:
+            return dict(connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy())
+        except duckdb.Error as problem:
+            raise RunError(f"{path} is damaged: {problem}.") from None

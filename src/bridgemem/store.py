@@ -1,0 +1,128 @@
+"""Store: folders that are whole or absent, with TOML, JSON and safetensors inside and nothing that runs when loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bridgemem.config import read_toml, write_toml
+from bridgemem.errors import RunError, SettingsError
+
+FORMAT = 1
+
+
+@contextmanager
+def whole_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+    """A folder to fill: it appears under its name when all is written, and not at all when anything fails."""
+    path = Path(path)
+    if path.exists() and not replace:
+        raise RunError(f"{path} exists already; choose another name, or say --force to replace it.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.part"
+    aside.mkdir()
+    try:
+        yield aside
+        _sync_tree(aside)
+        if path.exists():
+            shutil.rmtree(path)
+        aside.rename(path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file to fill, renamed into place when it is whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.part"
+    try:
+        yield aside
+        _sync(aside)
+        aside.replace(path)
+        _sync(path.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _sync_tree(folder: Path) -> None:
+    for inner in folder.rglob("*"):
+        _sync(inner)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, values: Any) -> None:
+    with whole_file(path) as aside:
+        aside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise RunError(f"{path} is damaged: {problem}.") from None
+
+
+def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
+    """config.toml and weights.safetensors in a new folder."""
+    with whole_folder(folder, replace=True) as aside:
+        (aside / "config.toml").write_text(write_toml(config), encoding="utf-8")
+        write_tensors(aside / "weights.safetensors", tensors)
+
+
+def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    folder = Path(folder)
+    if not (folder / "config.toml").is_file():
+        raise RunError(f"{folder} holds no saved model: config.toml is missing.")
+    return read_config(folder), read_tensors(folder / "weights.safetensors")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (SafetensorError, OSError, ValueError) as problem:
+        raise RunError(f"{path} is damaged: {problem}.") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return read_toml(Path(folder) / "config.toml")
+    except SettingsError as problem:
+        raise RunError(str(problem)) from None
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The same files under another name; runs that share a backbone share its bytes where the disk allows it."""
+    target.mkdir(parents=True)
+    for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
+        try:
+            os.link(file, target / file.name)
+        except OSError:
+            shutil.copy2(file, target / file.name)

@@ -1,0 +1,148 @@
+"""check_backbone: passes the backbones that keep the contract, and catches each way of breaking it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from builders import small_world, tiny_cenet
+from torch import Tensor
+
+from bridgemem.backbones.base import Scores, check_scores
+from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
+from bridgemem.errors import BackboneError
+from bridgemem.evaluation.queries import Queries
+
+
+@pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic])
+def test_training_free_backbones_keep_the_contract(kind):
+    world = small_world()
+    check_backbone(kind.fit(world.dataset), world.events)
+
+
+def test_cenet_keeps_the_contract():
+    check_backbone(tiny_cenet(), small_world().events)
+
+
+class SeesNow(Recurrence):
+    """Reads the events of the very step it is asked about."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
+
+
+class SeesAll(Recurrence):
+    """Knows how often an entity will act in the whole log."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        totals = torch.bincount(torch.from_numpy(past.events.object.copy()), minlength=past.events.n_entities)
+        return Scores(super().score(queries, past).log_p + totals / 1e6)
+
+
+class SeesTheBatch(Recurrence):
+    """Centres its scores over the batch, which other queries share."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        log_p = super().score(queries, past).log_p
+        return Scores(log_p - log_p.mean(0))
+
+
+class SeesTheOrder(Recurrence):
+    """Trusts the first query of a batch more."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        log_p = super().score(queries, past).log_p
+        return Scores(log_p + torch.linspace(1, 0, len(log_p))[:, None])
+
+
+class Restless(Recurrence):
+    """Draws a little noise anew at every call."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        log_p = super().score(queries, past).log_p
+        return Scores(log_p + 1e-9 * torch.rand_like(log_p))
+
+
+class NotANumber(Recurrence):
+    def score(self, queries: Queries, past: History) -> Scores:
+        log_p = super().score(queries, past).log_p
+        log_p[-1, -1] = torch.nan
+        return Scores(log_p)
+
+
+class Infinite(Recurrence):
+    """Rules candidates out with the log of zero."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        log_p = super().score(queries, past).log_p
+        return Scores(log_p.masked_fill(log_p < log_p.mean(), -torch.inf))
+
+
+class WrongShape(Recurrence):
+    def score(self, queries: Queries, past: History) -> Scores:
+        return Scores(super().score(queries, past).log_p[:, 1:])
+
+
+class TooCertain(Recurrence):
+    def score(self, queries: Queries, past: History) -> Scores:
+        return Scores(super().score(queries, past).log_p, torch.full((len(queries),), 1.5))
+
+
+class DriftingOracle(Recurrence):
+    """Its scores are in order, but its uncertainty looks at the step itself."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        scores = super().score(queries, past)
+        today = (past.events.step == int(queries.step[0])).sum()
+        return Scores(scores.log_p, torch.full((len(queries),), float(today) / 1e4))
+
+
+class Forgetful(Recurrence):
+    """Comes back from disk with other settings."""
+
+    @classmethod
+    def restore(cls, settings: dict, tensors: dict[str, Tensor]) -> Forgetful:
+        return cls(RecurrenceSettings(**{**settings, "decay": 0.5}), tensors["share"])
+
+
+class HalfSaved(Recurrence):
+    """Leaves out what it learned."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"share": torch.full_like(self.share, 1 / len(self.share))}
+
+
+@pytest.mark.parametrize(
+    ("cheat", "complaint"),
+    [
+        (SeesNow, "scores changed when the future"),
+        (SeesAll, "scores changed when the future"),
+        (DriftingOracle, "scores changed when the future"),
+        (SeesTheBatch, "depend on the other queries"),
+        (SeesTheOrder, "depend on the order"),
+        (Restless, "the same batch gave different scores"),
+        (NotANumber, "NaN or infinite"),
+        (Infinite, "NaN or infinite"),
+        (WrongShape, "shape"),
+        (TooCertain, "uncertainty"),
+        (Forgetful, "saving and loading"),
+        (HalfSaved, "saving and loading"),
+    ],
+)
+def test_a_backbone_that_breaks_the_contract_is_caught(cheat, complaint):
+    world = small_world()
+    with pytest.raises(BackboneError, match=re.escape(complaint)):
+        check_backbone(cheat.fit(world.dataset), world.events)
+
+
+def test_scores_are_checked_before_use():
+    queries = Queries(*(torch.tensor([0, 1]) for _ in range(3)))
+    good = Scores(torch.zeros(2, 5), torch.tensor([0.0, 1.0]))
+    assert check_scores(good, queries, 5, "mine") is good
+    with pytest.raises(BackboneError, match=re.escape("mine returned scores of shape (2, 5) instead of (2, 6)")):
+        check_scores(good, queries, 6, "mine")
+    with pytest.raises(BackboneError, match="uncertainty"):
+        check_scores(Scores(torch.zeros(2, 5), torch.zeros(3)), queries, 5, "mine")

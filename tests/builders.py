@@ -1,0 +1,125 @@
+"""Builders shared by the tests: small logs full of awkward cases, small worlds, and other futures for the same past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.config import Settings
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.world import World, WorldSettings, simulate
+from bridgemem.evidence.counts import CountTable, log_prior
+from bridgemem.evidence.examples import mine
+from bridgemem.evidence.reader import Reader
+from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.evidence.transitions import Transitions
+
+Row = tuple[int, int, int, int]
+
+# reproducible runs: a property that fails in one build fails in the next one too
+few = settings(max_examples=40, deadline=None, derandomize=True)
+
+SMALL_READER = Settings(width=8, hidden=8, max_epochs=3, batch=512)
+TINY_CENET = CenetSettings(width=8, epochs=1, oracle_epochs=1, batch=64)
+
+
+def vocabulary(kind: str, size: int) -> Vocabulary:
+    return Vocabulary(kind, tuple(f"{kind} {i}" for i in range(size)))
+
+
+def log_of(rows: Iterable[Row], n_entities: int = 6, n_relations: int = 3) -> EventLog:
+    """A log from (subject, relation, object, step) rows, sorted by step."""
+    columns = np.array(list(rows), dtype=np.int64).reshape(-1, 4).T
+    names = vocabulary("entity", n_entities), vocabulary("relation", n_relations)
+    return EventLog.from_columns(*columns, *names)
+
+
+def rows_of(events: EventLog) -> list[Row]:
+    """The events as (subject, relation, object, step) in total order, for slow references."""
+    columns = (events.subject, events.relation, events.object, events.step)
+    return list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def random_log(seed: int, n: int = 200, n_entities: int = 12, n_relations: int = 4, steps: int = 30) -> EventLog:
+    """A log with a hub pair, self loops, duplicates inside a step, gaps in time, and pairs that never meet."""
+    rng = np.random.default_rng(seed)
+    # squared uniforms make entity 0 a hub and leave many pairs without any event
+    subject, object_ = (n_entities * rng.random((2, n)) ** 2).astype(np.int64)
+    relation = rng.integers(n_relations, size=n)
+    step = rng.integers(steps, size=n)
+    step[step % 7 == 3] += 1
+    hub = rng.random(n) < 0.2
+    subject[hub], object_[hub] = 0, 1
+    rows = np.stack([subject, relation, object_, step], axis=1)
+    rows[: n // 10] = rows[n // 10 : 2 * (n // 10)]
+    return log_of(rows[rng.permutation(n)].tolist(), n_entities, n_relations)
+
+
+@st.composite
+def logs(draw: st.DrawFn, n_entities: int = 5, n_relations: int = 3, max_step: int = 90, min_size: int = 0) -> EventLog:
+    """Logs over few entities and steps, so that ties, duplicates, self loops and long gaps are common."""
+    row = st.tuples(
+        st.integers(0, n_entities - 1),
+        st.integers(0, n_relations - 1),
+        st.integers(0, n_entities - 1),
+        st.one_of(st.integers(0, 6), st.integers(0, max_step)),
+    )
+    rows = draw(st.lists(row, min_size=min_size, max_size=40))
+    again = draw(st.lists(st.sampled_from(rows), max_size=8)) if rows else []
+    return log_of(rows + again, n_entities, n_relations)
+
+
+@cache
+def small_world() -> World:
+    return simulate(WorldSettings(actors=30, relations=8, steps=60, events=2400, partners=6, seed=3))
+
+
+@cache
+def tiny_cenet() -> Cenet:
+    """A CENET trained on the small world: far from good, but with every part in place."""
+    return Cenet.fit(small_world().dataset, TINY_CENET)
+
+
+def random_transitions(events: EventLog, settings: Settings = SMALL_READER, seed: int = 0) -> Transitions:
+    """Real counts with a reader that was not trained but has strong opinions, so that its evidence shows."""
+    space = TokenSpace.of(settings, events.n_relations)
+    log_pi = log_prior(events)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        reader = Reader(space, log_pi, settings.width, settings.hidden)
+        for parameter in reader.parameters():
+            torch.nn.init.normal_(parameter, std=0.7)
+    return Transitions(settings, log_pi, CountTable.of(mine(events, space, settings), space), reader.eval())
+
+
+def futures(events: EventLog, now: int, seed: int = 0) -> dict[str, EventLog]:
+    """The same past with other futures: whatever happens at or after `now` is deleted, permuted or corrupted."""
+    rng = np.random.default_rng(seed)
+    past, rest = events.prefix(now), events.between(now, events.end)
+    n = len(rest)
+    columns = (rest.subject, rest.relation, rest.object)
+    noise = tuple(rng.integers(bound, size=n) for bound in (events.n_entities, events.n_relations, events.n_entities))
+    mixed = rng.permutation(n)
+    half = np.sort(rng.permutation(n)[: n // 2])
+
+    def followed_by(columns: tuple[np.ndarray, ...], step: np.ndarray) -> EventLog:
+        return past.append(EventLog(*columns, step, events.entities, events.relations))
+
+    return {
+        "deleted": past,
+        "half deleted": followed_by(tuple(c[half] for c in columns), rest.step[half]),
+        "permuted": followed_by(tuple(c[mixed] for c in columns), rest.step),
+        "corrupted": followed_by(noise, rest.step),
+        "moved to now": followed_by(columns, np.full(n, now)),
+    }
+
+
+def dataset_of(events: EventLog, name: str = "small") -> Dataset:
+    return Dataset.chronological(name, events, 0.15, 0.15)

@@ -1,0 +1,88 @@
+"""Records: written, replaced and read as JSON lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bridgemem.errors import DataError
+from bridgemem.evaluation.records import Record, read_records, write_records
+
+ONE = Record(
+    dataset="world",
+    fingerprint="f",
+    split="test",
+    backbone="cenet",
+    method="bridgemem",
+    filter="time",
+    selection="time",
+    history="rolling",
+    seed=42,
+    queries=10,
+    mrr=0.5,
+    hits1=0.4,
+    hits3=0.6,
+    hits10=0.9,
+    settings={"lambda": 1.0, "backbone_seed": 42},
+    gain={"mrr": [0.1, 0.05, 0.15]},
+    device="cpu 2 threads",
+)
+
+
+def test_records_are_read_as_they_were_written(tmp_path):
+    path = tmp_path / "deep" / "records.jsonl"
+    write_records(path, [ONE, replace(ONE, filter="static")])
+    assert read_records(path) == [ONE, replace(ONE, filter="static")]
+    assert [p.name for p in path.parent.iterdir()] == ["records.jsonl"], "nothing half-written is left"
+
+
+def test_a_newer_measurement_of_the_same_thing_replaces_the_older(tmp_path):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [ONE, replace(ONE, filter="raw")])
+    newer = replace(ONE, mrr=0.7, version="2", device="cpu 8 threads")
+    write_records(path, [newer])
+    assert read_records(path) == [newer, replace(ONE, filter="raw")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dataset": "icews14"},
+        {"split": "valid"},
+        {"backbone": "recurrence"},
+        {"method": "backbone"},
+        {"filter": "raw"},
+        {"selection": "static"},
+        {"history": "frozen"},
+        {"seed": 43},
+        {"device": "cuda NVIDIA"},
+        {"settings": {"backbone_seed": 43}},
+    ],
+)
+def test_measurements_of_other_things_stay_apart(tmp_path, change):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [ONE])
+    write_records(path, [replace(ONE, **change)])
+    assert len(read_records(path)) == 2
+
+
+@pytest.mark.parametrize("damage", ['{"dataset": "world"', '{"dataset": "world"}', "[1, 2]", '{"unknown": 1}', ""])
+def test_a_damaged_line_is_named(tmp_path, damage):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [ONE])
+    path.write_text(path.read_text() + damage + "\n")
+    with pytest.raises(DataError, match="line 2 is not a record"):
+        read_records(path)
+
+
+def test_bytes_that_are_no_text_are_a_data_error(tmp_path):
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"records\.jsonl"):
+        read_records(path)
+
+
+def test_a_missing_file_is_a_data_error(tmp_path):
+    with pytest.raises(DataError, match="no file of records"):
+        read_records(tmp_path / "records.jsonl")

@@ -1,0 +1,34 @@
+"""Gates, and the uncertainty of backbones without an oracle."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from builders import few
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridgemem.errors import SettingsError
+from bridgemem.evidence.gate import gate, met_mass
+
+
+def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
+    u = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert gate("uncertain", u).tolist() == [0.0, 0.75, 1.0, 0.75, 0.0]
+    assert gate("none", u).tolist() == [1.0] * 5
+    with pytest.raises(SettingsError, match="no gate called 'open'"):
+        gate("open", u)
+
+
+@few
+@given(rows=st.lists(st.lists(st.floats(-30, 5), min_size=4, max_size=4), min_size=1, max_size=5), met=st.sets(st.integers(0, 3)))
+def test_met_mass_is_the_share_of_probability_on_met_candidates(rows, met):
+    log_p = torch.tensor(rows, dtype=torch.float64)
+    row = torch.arange(len(rows)).repeat_interleave(len(met))
+    candidate = torch.tensor(sorted(met) * len(rows), dtype=torch.int64)
+    expected = log_p.softmax(1)[:, sorted(met)].sum(1)
+    mass = met_mass(log_p, row, candidate)
+    assert torch.allclose(mass, expected, atol=1e-12)
+    assert ((mass >= 0) & (mass <= 1)).all()
+    shifted = met_mass(log_p + 7, row, candidate)
+    assert torch.allclose(shifted, mass, atol=1e-12), "scores need not be normalised"

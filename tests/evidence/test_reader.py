@@ -1,0 +1,154 @@
+"""The attention reader: its size, its training, and what may not matter to it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from builders import SMALL_READER, random_log, random_transitions, small_world
+
+from bridgemem.config import Settings
+from bridgemem.events.world import WorldSettings, simulate
+from bridgemem.evidence import reader as reader_module
+from bridgemem.evidence.counts import log_prior
+from bridgemem.evidence.examples import Examples, mine
+from bridgemem.evidence.reader import Reader, ReaderTraining, negative_log_likelihood, select_epochs, train_reader
+from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.evidence.transitions import Transitions
+
+
+def world_examples() -> tuple[Examples, TokenSpace, torch.Tensor]:
+    events = small_world().dataset.train
+    space = TokenSpace.of(SMALL_READER, events.n_relations)
+    return mine(events, space, SMALL_READER), space, log_prior(events)
+
+
+@pytest.mark.parametrize("relations", [1, 24, 230])
+def test_the_reader_has_the_papers_number_of_parameters(relations):
+    space = TokenSpace.of(Settings(), relations)
+    reader = Reader(space, torch.zeros(2 * relations))
+    assert sum(p.numel() for p in reader.parameters()) == 322 * relations + 8961
+
+
+def test_training_is_decided_by_the_seed():
+    examples, space, log_pi = world_examples()
+    first, again, other = (train_reader(examples, space, log_pi, SMALL_READER, 2, seed) for seed in (5, 5, 6))
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert not torch.equal(first.relation.weight, other.relation.weight)
+
+
+def test_training_leaves_the_global_random_state_alone():
+    examples, space, log_pi = world_examples()
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    train_reader(examples, space, log_pi, SMALL_READER, 1, seed=9)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_training_learns_the_world():
+    events = simulate(WorldSettings(actors=100, events=16_000)).dataset.known
+    settings = Settings(batch=1024)
+    space, log_pi = TokenSpace.of(settings, events.n_relations), log_prior(events)
+    examples = mine(events, space, settings)
+    early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < 150, examples.step >= 150))
+    training = ReaderTraining(early, space, log_pi, settings, seed=1, device="cpu")
+    untrained = negative_log_likelihood(training.reader, late)
+    for _ in range(6):
+        training.epoch()
+    prior_alone = -float(log_pi[late.target].mean())
+    assert negative_log_likelihood(training.reader, late) < min(untrained, prior_alone) - 0.3
+
+
+def test_the_loss_is_the_mean_negative_log_probability_of_the_target():
+    events = random_log(1)
+    transitions = random_transitions(events)
+    examples = mine(events, transitions.space, SMALL_READER)
+    evidence = transitions.reader.evidence(examples.tokens.long())
+    log_p = evidence.double() + transitions.log_pi
+    assert torch.allclose(log_p.exp().sum(1), torch.ones(len(examples)).double(), atol=1e-5)
+    expected = -float(log_p[torch.arange(len(examples)), examples.target].mean())
+    assert negative_log_likelihood(transitions.reader, examples) == pytest.approx(expected, abs=1e-4)
+
+
+def test_padding_never_matters():
+    transitions = random_transitions(random_log(1))
+    pad = transitions.space.pad
+    short = torch.tensor([[3, 7, pad], [5, pad, pad]])
+    long = torch.tensor([[3, 7, pad, pad, pad, pad], [5, pad, pad, pad, pad, pad]])
+    assert torch.allclose(transitions.reader.evidence(short), transitions.reader.evidence(long), atol=1e-6)
+    alpha = transitions.reader.attention_weights(long)
+    assert not alpha[long == pad].any()
+    assert torch.allclose(alpha.sum(1), torch.ones(2))
+
+
+def test_the_order_of_events_does_not_matter():
+    transitions = random_transitions(random_log(1))
+    tokens = torch.tensor([[3, 7, 11], [11, 3, 7]])
+    first, second = transitions.reader.evidence(tokens)
+    assert torch.allclose(first, second, atol=1e-6)
+
+
+def test_evidence_in_chunks_equals_evidence_at_once(monkeypatch):
+    events = random_log(1)
+    transitions = random_transitions(events)
+    tokens = mine(events, transitions.space, SMALL_READER).tokens.long()
+    whole = transitions.reader.evidence(tokens)
+    monkeypatch.setattr(reader_module, "_CHUNK", 3)
+    assert torch.allclose(transitions.reader.evidence(tokens), whole, atol=1e-5)
+    assert transitions.reader.evidence(tokens[:0]).shape == (0, 2 * events.n_relations)
+
+
+def stop_epochs(monkeypatch, curve: list[float], **changes: float) -> tuple[int, list[float]]:
+    """select_epochs on a made-up likelihood curve."""
+    examples, space, log_pi = world_examples()
+    some = examples.take(torch.arange(8))
+    values = iter(curve)
+    monkeypatch.setattr(reader_module, "negative_log_likelihood", lambda reader, late: next(values))
+    return select_epochs(some, some, space, log_pi, Settings(width=2, hidden=2, **changes), seed=1)
+
+
+def test_epoch_selection_stops_after_patience_and_takes_the_best(monkeypatch):
+    curve = [3.0, 2.0, 2.5, 2.4, 2.3, 1.0]
+    assert stop_epochs(monkeypatch, curve, patience=3) == (2, curve[:5])
+
+
+def test_a_gain_below_the_least_improvement_does_not_count(monkeypatch):
+    curve = [3.0, 3.0 - 5e-7, 3.0 - 9e-7, 3.0 - 9.5e-7, 2.0]
+    assert stop_epochs(monkeypatch, curve, patience=3) == (1, curve[:4])
+
+
+def test_epoch_selection_ends_at_the_largest_number(monkeypatch):
+    curve = [3.0, 2.0, 1.0, 0.5]
+    assert stop_epochs(monkeypatch, curve, max_epochs=3) == (3, curve[:3])
+
+
+def test_epochs_are_chosen_on_the_later_tenth():
+    events = small_world().dataset.train
+    transitions, choice = Transitions.fit(events, SMALL_READER, seed=1)
+    assert 1 <= choice.epochs <= SMALL_READER.max_epochs
+    assert choice.curve[choice.epochs - 1] == min(choice.curve)
+    refit, _ = Transitions.fit(events, SMALL_READER, seed=1, epochs=choice.epochs)
+    for name, tensor in transitions.tensors().items():
+        assert torch.equal(tensor, refit.tensors()[name]), name
+
+
+def test_a_log_without_any_repeated_pair_can_be_fitted():
+    events = random_log(1).rows(0, 1)
+    transitions, choice = Transitions.fit(events, SMALL_READER, seed=1)
+    assert choice.epochs == 1
+    assert all(p.isfinite().all() for p in transitions.reader.parameters())
+    assert not transitions.counts.counts.any()
+    assert math.isfinite(float(transitions.reader.evidence(torch.tensor([[0]])).sum()))
+
+
+def test_transitions_are_restored_from_their_tensors():
+    events = random_log(1)
+    transitions = random_transitions(events)
+    again = Transitions.restore(SMALL_READER, transitions.tensors())
+    tokens = mine(events, transitions.space, SMALL_READER).tokens.long()
+    assert torch.equal(again.reader.evidence(tokens), transitions.reader.evidence(tokens))
+    assert torch.equal(again.p_ct, transitions.p_ct)
+    assert torch.equal(again.support, transitions.support)
