@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from builders import few, random_log, random_transitions, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from bridgemem.evaluation.replay import Choice, corrections
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.residual import correction, count_evidence, log_base, memory_state, mixture
+from builders import few, random_log, random_transitions, rows_of
 
 SETTINGS = Settings(k=4, window=20, bins=(1, 4, 16), width=4, hidden=5)
 
@@ -37,11 +37,11 @@ def reference(events, now, asked, p0, u, lam, tau, settings, prior, examples, w)
     past = [(d, r, now - t) for r, d, t in events if t < now and now - t <= settings.window]
     B = [(d, r, bin_of(lag)) for d, r, lag in past[::-1][: settings.k]]
     # 1: attention over the events
-    z = [
-        [sum(x) for x in zip(w["relation"][r], w["direction"][d], w["recency"][b], strict=True)] for d, r, b in B
-    ]
+    z = [[sum(x) for x in zip(w["relation"][r], w["direction"][d], w["recency"][b], strict=True)] for d, r, b in B]
     salience = [math.exp(dot(w["attention"][0], [math.tanh(x) for x in zj]) + w["attention_bias"][0]) for zj in z]
-    m = [math.fsum(s * zj[i] for s, zj in zip(salience, z, strict=True)) / math.fsum(salience) for i in range(len(z[0]))]
+    m = [
+        math.fsum(s * zj[i] for s, zj in zip(salience, z, strict=True)) / math.fsum(salience) for i in range(len(z[0]))
+    ]
     # 2: layer norm, one hidden layer, and the prior in the softmax
     mean = math.fsum(m) / len(m)
     spread = math.sqrt(math.fsum((x - mean) ** 2 for x in m) / len(m) + 1e-5)
@@ -52,7 +52,10 @@ def reference(events, now, asked, p0, u, lam, tau, settings, prior, examples, w)
     A_nn = logits[asked] - math.log(math.fsum(math.exp(x) for x in logits)) - math.log(prior[asked])
     # 3: smoothed transition counts, summed over the events
     followed = {token: [target for tokens, target in examples for t in tokens if t == token] for token in B}
-    p_ct = [(followed[x].count(asked) + settings.smoothing * prior[asked]) / (len(followed[x]) + settings.smoothing) for x in B]
+    p_ct = [
+        (followed[x].count(asked) + settings.smoothing * prior[asked]) / (len(followed[x]) + settings.smoothing)
+        for x in B
+    ]
     A_ct = math.log(math.fsum(p_ct)) - math.log(prior[asked])
     # 4: the less support, the more the reader counts
     n_B = sum(len(followed[x]) for x in B)
@@ -141,7 +144,9 @@ def test_the_limits_of_tau_are_the_two_readers():
     some = support > 0
     assert torch.allclose(mixture(a_ct, a_nn, support, 1e-12)[some], a_ct[some])
     assert torch.allclose(mixture(a_ct, a_nn, support, 1e15), a_nn)
-    assert torch.equal(mixture(a_ct, a_nn, support, 30.0)[~some], a_nn[~some]), "without support the reader speaks alone"
+    assert torch.equal(mixture(a_ct, a_nn, support, 30.0)[~some], a_nn[~some]), (
+        "without support the reader speaks alone"
+    )
 
 
 def test_the_base_log_has_a_floor():

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones import BACKBONES, backbone_class
+from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.errors import DataError, NotFoundError, SettingsError
+from bridgemem.errors import BackboneError, DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
+from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.records import Record
 from bridgemem.events.benchmarks import CATALOG, load_benchmark, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.read import read_events
 from bridgemem.events.world import simulate
-from bridgemem.fitting import Fitted
+from bridgemem.fitting import SELECTION_FILTERS, Fitted
 from bridgemem.fitting import fit as fit_residual
 from bridgemem.forecast import Forecaster
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, RunConfig
+from bridgemem.runs import Run, RunConfig, open_backbone
+from bridgemem.store import read_json, write_json
 
 
 def load(
@@ -47,20 +51,28 @@ def load(
         raise NotFoundError(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
         )
-    events = source if isinstance(source, EventLog) else read_events(source, step=step, progress=progress).events
-    return Dataset.chronological(name, events, valid, test)
+    if isinstance(source, EventLog):
+        return Dataset.chronological(name, source, valid, test)
+    reading = read_events(source, step=step, progress=progress)
+    if reading.rejects.count:
+        warnings.warn(reading.rejects.sentence(), stacklevel=2)
+    return Dataset.chronological(name, reading.events, valid, test)
 
 
 def check_device(device: str) -> str:
     """The device, if this machine has it."""
     import torch
 
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SettingsError("no CUDA device is to be had here; use --device cpu, or a CUDA build of torch.")
     try:
-        torch.device(device)
+        wanted = torch.device(device)
     except RuntimeError:
-        raise SettingsError(f"there is no device called {device!r}; use cpu or cuda.") from None
+        wanted = None
+    if wanted is None or wanted.type not in ("cpu", "cuda"):
+        raise SettingsError(f"there is no device called {device!r}; use cpu or cuda.")
+    if wanted.type == "cuda" and not torch.cuda.is_available():
+        raise SettingsError("no CUDA device is to be had here; use --device cpu, or a CUDA build of torch.")
+    if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
+        raise SettingsError(f"there is no {device} here, only {torch.cuda.device_count()} CUDA devices, from cuda:0.")
     return device
 
 
@@ -76,6 +88,7 @@ def train(
     """Train a backbone on the train split and save it in a folder."""
     backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress)
     backbone.save(Path(folder))
+    write_json(Path(folder) / "trained.json", {"fingerprint": dataset.train.fingerprint, "seed": seed})
     return backbone
 
 
@@ -89,10 +102,12 @@ def fit(
     progress: Progress = SILENT,
 ) -> Forecaster:
     """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation."""
+    if selection not in SELECTION_FILTERS:
+        raise SettingsError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {selection!r}.")
     model = backbone
     if isinstance(model, str):
         model = backbone_class(model).fit(dataset.without_test(), None, seed, check_device(device), progress)
-    fitted = fit_residual(dataset, model, settings, seed, device, progress)
+    fitted = fit_residual(dataset, model.to(check_device(device)), settings, seed, device, progress)
     return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), fitted.selections[selection].choice)
 
 
@@ -112,7 +127,9 @@ def fit_run(
     settings = settings or Settings()
     if history not in ("rolling", "frozen"):
         raise SettingsError(f"history is rolling or frozen, not {history!r}.")
-    backbone = load_backbone(backbone_folder).to(check_device(device))
+    backbone = open_backbone(backbone_folder)
+    _check_fits(backbone, dataset, backbone_folder)
+    backbone = backbone.to(check_device(device))
     fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
     config = RunConfig(
         dataset=dataset.name,
@@ -120,7 +137,7 @@ def fit_run(
         valid_start=dataset.valid_start,
         test_start=-1 if dataset.test_start is None else dataset.test_start,
         backbone=backbone.name,
-        backbone_seed=backbone_seed,
+        backbone_seed=_note(backbone_folder).get("seed", backbone_seed),
         seed=seed,
         device=device,
         history=history,
@@ -129,6 +146,30 @@ def fit_run(
         refit_seconds=fitted.refit_seconds,
     )
     return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace), fitted
+
+
+def _check_fits(backbone: Backbone, dataset: Dataset, folder: Path) -> None:
+    """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
+    import torch
+
+    events = dataset.events
+    ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
+    try:
+        score_queries(backbone, Queries(*(torch.tensor([i]) for i in ids)), History(events.prefix(0)))
+    except (IndexError, RuntimeError):
+        raise BackboneError(f"{folder} was trained on other data than {dataset.name}; train it on this data.") from None
+
+
+def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:
+    """Whether a saved backbone has these settings and was trained on this very train split, as far as it is noted."""
+    fingerprint = dataset.train.fingerprint
+    return open_backbone(folder).settings == settings and _note(folder).get("fingerprint", fingerprint) == fingerprint
+
+
+def _note(folder: Path) -> dict[str, Any]:
+    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
+    note = read_json(folder / "trained.json") if (folder / "trained.json").is_file() else {}
+    return note if isinstance(note, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -163,6 +204,8 @@ def reproduce(
     home = runs / f"{dataset.name}-{backbone}-b{backbone_seed}"
     if retrain or not (home / "config.toml").is_file():
         train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
+    elif not _trained_so(home, dataset, backbone_settings or backbone_class(backbone).default):
+        raise SettingsError(f"{home} was trained on other data or with other settings; say --retrain to replace it.")
     made, records = [], []
     suffix = "" if history == "rolling" else f"-{history}"
     for seed in seeds:

@@ -63,6 +63,8 @@ class Explanation:
         head = f"For {asked} at {self.time}, {self.candidate} scores {self.score:.3f}: {self.base:.3f} by the backbone"
         if not self.events:
             return f"{head}, and nothing more, since the two have no remembered event."
+        if not self.lam:
+            return f"{head}, and nothing more, since validation left the residual off."
         main = max(self.events, key=lambda e: e.share)
         factor = math.exp(self.a)
         steps = "step" if main.lag == 1 else "steps"
@@ -97,9 +99,13 @@ def take_apart(
     shares: tuple[EventShare, ...] = ()
     if place:
         one = slice(place[0], place[0] + 1)
-        mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], evidence.support[one], choice.tau)
+        # without shrinkage both readers count half, which is what a support equal to tau gives
+        support, tau = evidence.support[one], choice.tau
+        if not choice.shrinkage:
+            support, tau = torch.ones_like(support), 1.0
+        mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], support, tau)
         a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
-        rho = _rho(float(evidence.support[one][0]), choice.tau)
+        rho = _rho(float(support[0]), tau)
         residual = float(correction(mixed, gate(choice.gate, u), choice.lam)[0])
         weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
         shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)

@@ -14,6 +14,7 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, corrections
 from bridgemem.events.log import EventLog
+from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import Explanation, take_apart
 
@@ -60,6 +61,13 @@ class Forecaster:
         step = self.events.end if at is None else self.events.clock.step(at)
         if step < 0:
             raise DataError(f"{at!r} lies before the data set begins, at {self.events.clock.label(0)}.")
+        try:
+            self.events.clock.label(step)
+        except OverflowError:
+            step = LAST_STEP + 1
+        if step > LAST_STEP:
+            end = self.events.clock.label(self.events.end)
+            raise DataError(f"{at!r} lies too far ahead; the first unknown step of the data set is {end}.")
         ids = [self.events.entities.id(actor), directed, step]
         return Queries(*(torch.tensor([value]) for value in ids))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bridgemem import __version__
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.config import Settings, as_settings, write_toml
-from bridgemem.errors import RunError, SelectionError
+from bridgemem.errors import RunError, SelectionError, SettingsError
+from bridgemem.evaluation.replay import Choice
 from bridgemem.events.benchmarks import CATALOG, load_benchmark, pack, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.transitions import Transitions
@@ -49,6 +52,10 @@ class RunConfig:
     version: str = __version__
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        if self.history not in ("rolling", "frozen"):
+            raise SettingsError(f"history is rolling or frozen, not {self.history!r}.")
+
 
 class Run:
     """A run folder that is on disk, whole."""
@@ -58,10 +65,16 @@ class Run:
         if not (self.folder / "config.toml").is_file():
             raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
         tables = read_config(self.folder)
-        if tables.get("run", {}).get("format") != FORMAT:
+        own, settings = tables.get("run"), tables.get("settings", {})
+        if not (isinstance(own, dict) and isinstance(settings, dict)):
+            raise RunError(f"{self.folder}/config.toml does not describe a run; `bridgemem fit` makes one.")
+        if own.get("format") != FORMAT:
             raise RunError(f"{self.folder} has another format version than this program's, which is {FORMAT}.")
-        self.config = as_settings(RunConfig, tables["run"], f"{self.folder}/config.toml")
-        self.settings = as_settings(Settings, tables.get("settings", {}), f"{self.folder}/config.toml")
+        try:
+            self.config = as_settings(RunConfig, own, f"{self.folder}/config.toml")
+        except TypeError:
+            raise RunError(f"{self.folder}/config.toml lacks a setting of the run; fit it again.") from None
+        self.settings = as_settings(Settings, settings, f"{self.folder}/config.toml")
 
     @classmethod
     def create(
@@ -103,7 +116,7 @@ class Run:
         return dataset
 
     def backbone(self, device: str = "cpu") -> Backbone:
-        return load_backbone(self.folder / "backbone").to(device)
+        return open_backbone(self.folder / "backbone").to(device)
 
     def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
         """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
@@ -111,28 +124,37 @@ class Run:
         tensors = read_tensors(self.folder / "model.safetensors")
         own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         try:
-            return Transitions.restore(self.settings, own).to(device)
-        except (KeyError, RuntimeError) as problem:
-            raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
+            model = Transitions.restore(self.settings, own)
+        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
+            model = None
+        if model is None or model.counts.counts.shape != (model.space.size, model.space.n_directed):
+            raise RunError(f"{self.folder}/model.safetensors does not hold what config.toml says; fit the run again.")
+        if not all(torch.isfinite(tensor).all() for tensor in own.values()):
+            raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
+        return model.to(device)
 
     def selection(self, filter_name: str) -> Selection:
         """The locked selection made under a filter; a record that was edited afterwards is refused."""
         if filter_name not in SELECTION_FILTERS:
             raise SelectionError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {filter_name!r}.")
         path = self.folder / "selection.json"
-        values = read_json(path).get(filter_name) if path.is_file() else None
-        if values is None:
+        records = read_json(path) if path.is_file() else {}
+        values = records.get(filter_name) if isinstance(records, dict) else None
+        if not isinstance(values, dict):
             raise SelectionError(f"{self.folder} has no selection under the {filter_name} filter; test stays closed.")
         lock = values.pop("lock", None)
         selection = Selection.from_dict(values)
         if selection.lock() != lock:
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
+        choice = as_settings(Choice, values["choice"], str(path))
+        if choice != selection.choice or not (0 <= choice.lam < math.inf and choice.tau >= 0):
+            raise SelectionError(f"{path} holds a lambda or tau that cannot have been chosen; fit a new run.")
         return selection
 
     def write_metrics(self, values: dict[str, Any]) -> None:
         path = self.folder / "metrics.json"
         known = read_json(path) if path.is_file() else {}
-        write_json(path, {**known, **values})
+        write_json(path, {**(known if isinstance(known, dict) else {}), **values})
 
     def metrics(self) -> dict[str, Any]:
         path = self.folder / "metrics.json"
@@ -142,6 +164,14 @@ class Run:
 
     def ranks_path(self, split: str) -> Path:
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
+
+
+def open_backbone(folder: Path) -> Backbone:
+    """A saved backbone, or the reason why what lies there is none."""
+    try:
+        return load_backbone(folder)
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
+        raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
@@ -155,7 +185,10 @@ def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
         return path
     with whole_file(path) as aside, duckdb.connect() as connection:
         connection.register("ranks", columns)
-        connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
+        try:
+            connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
+        except duckdb.Error as problem:
+            raise RunError(f"{path} cannot be written: {str(problem).splitlines()[0]}.") from None
     return path
 
 
@@ -171,6 +204,8 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
 
     with duckdb.connect() as connection:
         try:
-            return dict(connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy())
+            columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
         except duckdb.Error as problem:
-            raise RunError(f"{path} is damaged: {problem}.") from None
+            raise RunError(f"{path} is damaged: {str(problem).splitlines()[0]}.") from None
+    # DuckDB keeps NaN as a missing value, which comes back masked
+    return {name: np.ma.filled(c, np.nan) if isinstance(c, np.ma.MaskedArray) else c for name, c in columns.items()}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from bridgemem.config import read_toml, write_toml
@@ -25,20 +25,38 @@ FORMAT = 1
 def whole_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """A folder to fill: it appears under its name when all is written, and not at all when anything fails."""
     path = Path(path)
-    if path.exists() and not replace:
-        raise RunError(f"{path} exists already; choose another name, or say --force to replace it.")
+    check_free(path, replace)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.part"
+    aside, before = (path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}" for kind in ("part", "old"))
     aside.mkdir()
     try:
         yield aside
         _sync_tree(aside)
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(before)
         aside.rename(path)
         _sync(path.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if before.exists() and not path.exists():
+            before.rename(path)
+        for left in (aside, before):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def check_free(path: Path, replace: bool = False) -> None:
+    """Refuse the name of a new folder that is taken or cannot be written, before hours are spent on what goes in.
+
+    `replace` frees the name of an empty folder or of a saved model, never of anything else that a user keeps.
+    """
+    if path.exists() and not replace:
+        raise RunError(f"{path} exists already; choose another name, or say --force to replace it.")
+    if path.exists():
+        saved = any((path / name).is_file() for name in ("model.safetensors", "weights.safetensors"))
+        if not path.is_dir() or (any(path.iterdir()) and not saved):
+            raise RunError(f"{path} was not written by this program and is not replaced; choose another name.")
+    home = next(p for p in path.absolute().parents if p.exists())
+    if not (home.is_dir() and os.access(home, os.W_OK | os.X_OK)):
+        raise RunError(f"{path} cannot be written, since {home} is not a folder that you may write to.")
 
 
 @contextmanager
@@ -80,7 +98,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
 
 
@@ -99,7 +117,8 @@ def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    # as bytes through Python, so that a full disk is an OSError and the file has the user's usual permissions
+    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -116,6 +135,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         return read_toml(Path(folder) / "config.toml")
     except SettingsError as problem:
         raise RunError(str(problem)) from None
+    except RecursionError:
+        raise RunError(f"{folder}/config.toml is damaged: it is nested too deep.") from None
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -123,6 +144,7 @@ def link_or_copy(source: Path, target: Path) -> None:
     target.mkdir(parents=True)
     for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
         try:
-            os.link(file, target / file.name)
+            # resolved, because the copy of a relative symbolic link would point to nowhere
+            os.link(file.resolve(), target / file.name)
         except OSError:
             shutil.copy2(file, target / file.name)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
 from hypothesis import given
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from bridgemem.backbones.history import History
 from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
 
 
 def dense_counts(events, queries: Queries) -> Tensor:
@@ -173,7 +173,9 @@ def test_training_is_decided_by_the_seed_and_leaves_the_global_one_alone():
 def test_training_reads_train_alone():
     dataset = small_world().dataset
     trained = Cenet.fit(dataset.without_test(), TINY_CENET)
-    only_train = Cenet.fit(replace(dataset, events=dataset.known.prefix(dataset.valid_start + 1), test_start=None), TINY_CENET)
+    only_train = Cenet.fit(
+        replace(dataset, events=dataset.known.prefix(dataset.valid_start + 1), test_start=None), TINY_CENET
+    )
     for name, tensor in trained.tensors().items():
         assert torch.equal(tensor, only_train.tensors()[name]), name
 

@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from builders import small_world, tiny_cenet
 from torch import Tensor
 
 from bridgemem.backbones.base import Scores, check_scores
@@ -15,6 +14,7 @@ from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
 from bridgemem.errors import BackboneError
 from bridgemem.evaluation.queries import Queries
+from builders import small_world, tiny_cenet
 
 
 @pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic])

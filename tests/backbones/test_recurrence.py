@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from builders import dataset_of, random_log, rows_of, small_world
 
 from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import NotFoundError
 from bridgemem.evaluation.queries import Queries
+from builders import dataset_of, random_log, rows_of, small_world
 
 
 @pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from builders import futures, log_of, random_log, random_transitions, rows_of, small_world, tiny_cenet
 
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.history import History
@@ -17,6 +17,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.transitions import Evidence, Transitions
+from builders import SMALL_READER, futures, log_of, random_log, random_transitions, rows_of, small_world, tiny_cenet
 
 CHOICES = [Choice(1.0, "uncertain", 100.0), Choice(4.0, "none", 30.0)]
 NOW = 50
@@ -34,8 +35,9 @@ def queries() -> Queries:
 
 
 def backbone(name: str) -> Backbone:
-    dataset = small_world().dataset
-    return {"recurrence": Recurrence, "recurrence-dyadic": RecurrenceDyadic}[name].fit(dataset) if name != "cenet" else tiny_cenet()
+    if name == "cenet":
+        return tiny_cenet()
+    return {"recurrence": Recurrence, "recurrence-dyadic": RecurrenceDyadic}[name].fit(small_world().dataset)
 
 
 def same(a: Evidence, b: Evidence) -> bool:
@@ -79,15 +81,12 @@ def test_replay_does_not_see_the_future(name, future):
     assert np.array_equal(found.uncertainty, expected.uncertainty)
     assert np.array_equal(found.answer_lag, expected.answer_lag, equal_nan=True)
     assert np.array_equal(found.answer_support, expected.answer_support)
+    assert np.array_equal(found.triple_seen, expected.triple_seen)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("window", [0, 65])
 def test_evidence_at_every_step_of_random_logs_is_causal(seed, window):
-    from dataclasses import replace
-
-    from builders import SMALL_READER
-
     events = random_log(seed, n=120, steps=20)
     fitted = random_transitions(events.prefix(8), replace(SMALL_READER, window=window), seed)
     for now in range(8, 20, 3):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from builders import few, log_of, logs, rows_of
 from hypothesis import given
 
 from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
+from builders import few, log_of, logs, rows_of
 
 EVENTS = log_of([(0, 0, 1, 1), (0, 0, 2, 1), (0, 0, 2, 1), (0, 0, 3, 5), (0, 1, 4, 1), (5, 0, 1, 1)])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from builders import few, logs, random_log
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from bridgemem.evaluation.filters import FILTERS, Filters
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.ranks import answer_ranks
+from builders import few, logs, random_log
 
 Mask = tuple[Tensor, Tensor]
 NOTHING = torch.empty(0, dtype=torch.int64)
@@ -102,9 +102,7 @@ def test_ranks_do_not_depend_on_order_or_batch():
     for q in order.tolist():
         own = row == q
         alone = [(r[r == q] * 0, c[r == q]) for r, c in masks]
-        single = answer_ranks(
-            log_p[q : q + 1], answer[q : q + 1], row[own] * 0, candidate[own], delta[own], alone
-        )
+        single = answer_ranks(log_p[q : q + 1], answer[q : q + 1], row[own] * 0, candidate[own], delta[own], alone)
         assert torch.equal(single[:, :, 0], whole[:, :, q])
 
 

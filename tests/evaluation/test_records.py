@@ -56,6 +56,7 @@ def test_a_newer_measurement_of_the_same_thing_replaces_the_older(tmp_path):
         {"selection": "static"},
         {"history": "frozen"},
         {"seed": 43},
+        {"subset": "repeated"},
         {"device": "cuda NVIDIA"},
         {"settings": {"backbone_seed": 43}},
     ],

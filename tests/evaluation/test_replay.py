@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 import pytest
 import torch
-from builders import futures, random_log, random_transitions, small_world
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores, score_queries
@@ -20,6 +19,7 @@ from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.ranks import answer_ranks
 from bridgemem.evaluation.replay import Choice, corrections, replay
+from builders import futures, random_log, random_transitions, rows_of, small_world
 
 CHOICES = [Choice(lam, gate, tau) for lam in (0.5, 4.0) for gate in ("uncertain", "none") for tau in (30.0, 300.0)]
 
@@ -156,6 +156,24 @@ def test_the_answers_state_is_reported_with_its_rank():
     expected[evidence.row[own].numpy()] = evidence.lag[own].numpy()
     assert np.array_equal(replayed.answer_lag, expected, equal_nan=True)
     assert (replayed.answer_support[np.isnan(expected)] == 0).all()
+    rows, R = rows_of(events), events.n_relations
+    facts = [side for s, r, o, t in rows for side in ((s, r, o, t), (o, r + R, s, t))]
+    asked = zip(*(c.tolist() for c in (queries.actor, queries.relation, queries.answer, queries.step)), strict=True)
+    seen = [any(fact[:3] == q[:3] and fact[3] < q[3] for fact in facts) for q in asked]
+    assert 0 < sum(seen) < len(seen)
+    assert replayed.triple_seen.tolist() == seen
+
+
+def test_without_shrinkage_both_readers_count_the_same():
+    events = random_log(5)
+    transitions = random_transitions(events)
+    queries = Queries.of(events.between(20, 30))
+    evidence = transitions.evidence(queries, History(events))
+    u = torch.full((len(queries),), 0.5)
+    delta = corrections(evidence, u, [Choice(2.0, "none", tau, shrinkage=False) for tau in (30.0, 300.0)])
+    expected = 2 * ((evidence.a_ct.exp() + evidence.a_nn.exp()) / 2).log()
+    assert torch.allclose(delta[:, 1], expected, atol=1e-12)
+    assert torch.equal(delta[:, 1], delta[:, 2]), "tau has no say"
 
 
 def test_frozen_history_reads_nothing_after_the_freeze():
@@ -183,6 +201,19 @@ def test_an_uncertainty_outside_its_range_is_an_error(u):
     events = random_log(5)
     with pytest.raises(BackboneError, match="uncertainty"):
         replay(Queries.of(events), Certain(u), History(events), Filters(events))
+
+
+def test_a_backbone_is_never_shown_the_answers():
+    shown = []
+
+    class Curious(Certain):
+        def score(self, queries: Queries, past: History) -> Scores:
+            shown.append(queries.answer)
+            return super().score(queries, past)
+
+    events = random_log(5)
+    replay(Queries.of(events), Curious(0.5), History(events), Filters(events))
+    assert shown == [None]
 
 
 def test_a_constant_backbone_scores_as_chance():

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from builders import few, log_of, logs, random_log
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
+from builders import few, log_of, logs, random_log
 
 
 def mined(events, settings: Settings | None = None) -> tuple[Examples, TokenSpace]:

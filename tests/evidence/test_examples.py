@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 import torch
-from builders import few, log_of, logs, random_log, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.config import Settings
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
+from builders import few, log_of, logs, random_log, rows_of
 
 Plain = tuple[tuple[int, ...], int, int]
 

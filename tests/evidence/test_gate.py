@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from builders import few
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import SettingsError
 from bridgemem.evidence.gate import gate, met_mass
+from builders import few
 
 
 def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
@@ -21,7 +21,10 @@ def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
 
 
 @few
-@given(rows=st.lists(st.lists(st.floats(-30, 5), min_size=4, max_size=4), min_size=1, max_size=5), met=st.sets(st.integers(0, 3)))
+@given(
+    rows=st.lists(st.lists(st.floats(-30, 5), min_size=4, max_size=4), min_size=1, max_size=5),
+    met=st.sets(st.integers(0, 3)),
+)
 def test_met_mass_is_the_share_of_probability_on_met_candidates(rows, met):
     log_p = torch.tensor(rows, dtype=torch.float64)
     row = torch.arange(len(rows)).repeat_interleave(len(met))

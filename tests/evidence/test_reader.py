@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
-from builders import SMALL_READER, random_log, random_transitions, small_world
 
 from bridgemem.config import Settings
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.evidence import reader as reader_module
-from bridgemem.evidence.counts import log_prior
+from bridgemem.evidence import transitions as transitions_module
+from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, ReaderTraining, negative_log_likelihood, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
+from builders import SMALL_READER, random_log, random_transitions, small_world
 
 
 def world_examples() -> tuple[Examples, TokenSpace, torch.Tensor]:
@@ -37,6 +39,8 @@ def test_training_is_decided_by_the_seed():
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
     assert not torch.equal(first.relation.weight, other.relation.weight)
+    orders = [ReaderTraining(examples, space, log_pi, SMALL_READER, seed, "cpu").shuffle for seed in (5, 6)]
+    assert not torch.equal(*(torch.randperm(100, generator=order) for order in orders)), "the batches follow it too"
 
 
 def test_training_leaves_the_global_random_state_alone():
@@ -133,6 +137,36 @@ def test_epochs_are_chosen_on_the_later_tenth():
     refit, _ = Transitions.fit(events, SMALL_READER, seed=1, epochs=choice.epochs)
     for name, tensor in transitions.tensors().items():
         assert torch.equal(tensor, refit.tensors()[name]), name
+
+
+def test_the_epoch_is_judged_by_what_comes_later(monkeypatch):
+    events = small_world().dataset.train
+    asked = {}
+
+    def remember(early, late, space, log_pi, settings, seed, device, progress):
+        asked.update(early=early, late=late, log_pi=log_pi)
+        return 2, [1.0, 0.5]
+
+    monkeypatch.setattr(transitions_module, "select_epochs", remember)
+    transitions, choice = Transitions.fit(events, SMALL_READER, seed=1)
+    cut = int(asked["late"].step.min())
+    assert choice.epochs == 2
+    assert int(asked["early"].step.max()) < cut
+    total = len(asked["early"]) + len(asked["late"])
+    assert total == len(mine(events, transitions.space, SMALL_READER))
+    assert len(asked["late"]) / total == pytest.approx(0.1, abs=0.04)
+    assert torch.equal(asked["log_pi"], log_prior(events.prefix(cut))), "the later part has no say in the prior"
+    assert torch.equal(transitions.log_pi, log_prior(events))
+
+
+def test_only_the_reader_is_trained_on_a_sample():
+    events = small_world().dataset.train
+    few_examples = replace(SMALL_READER, max_examples=100)
+    transitions, _ = Transitions.fit(events, few_examples, seed=1, epochs=1)
+    examples, space, log_pi = world_examples()
+    assert torch.equal(transitions.counts.counts, CountTable.of(examples, space).counts), "counts use all examples"
+    expected = train_reader(examples.sample(100, seed=1), space, log_pi, few_examples, 1, seed=1)
+    assert torch.equal(transitions.reader.relation.weight, expected.relation.weight)
 
 
 def test_a_log_without_any_repeated_pair_can_be_fitted():

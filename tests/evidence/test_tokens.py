@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 import torch
-from builders import few
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.config import Settings
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
+from builders import few
 
 PAPER = TokenSpace.of(Settings(), n_relations=3)
 

@@ -116,19 +116,22 @@ def nce_loss(first: Tensor, second: Tensor, answer: Tensor) -> Tensor:
 
 
 def contrastive_loss(v: Tensor, label: Tensor) -> Tensor:
-    """Supervised contrastive loss of the queries' labels; zero where a class has a single member."""
-    n = len(v)
+    """Supervised contrastive loss of the queries' labels, v [..., n, d], label bool [..., n] -> [...].
+
+    It is zero where a class has a single member, which has nothing to be like.
+    """
+    n = v.shape[-2]
     if n < 2:
-        return v.new_zeros(())
-    d = v @ v.T
-    e = (d - d.max(dim=1, keepdim=True).values.detach()).exp() + 1e-5
+        return v.new_zeros(v.shape[:-2])
+    d = v @ v.transpose(-1, -2)
+    e = (d - d.amax(dim=-1, keepdim=True).detach()).exp() + 1e-5
     others = ~torch.eye(n, dtype=torch.bool, device=v.device)
-    log_share = e.log() - (e * others).sum(1, keepdim=True).log()
-    alike = (label[:, None] == label) & others
-    each = -(log_share * alike).sum(1) / alike.sum(1).clamp(min=1)
-    positive = label.sum()
+    log_share = e.log() - (e * others).sum(-1, keepdim=True).log()
+    alike = (label.unsqueeze(-1) == label.unsqueeze(-2)) & others
+    each = -(log_share * alike).sum(-1) / alike.sum(-1).clamp(min=1)
+    positive = label.sum(-1)
     lonely = (positive == 1) | (positive == n - 1)
-    return torch.where(lonely, 0.0, each.mean())
+    return torch.where(lonely, 0.0, each.mean(-1))
 
 
 def recurring(train: Queries, n_relations: int, n_entities: int) -> Tensor:
@@ -183,7 +186,8 @@ class _Trainer:
                     # the two directions have equally many rows, so one mean is the mean of their two means
                     nce = nce_loss(*net.logits(q.actor, q.relation, past), q.answer)
                     v = net.contrast(net.query(q.actor, q.relation, net.frequency_feature(len(q), past)))
-                    contrast = (contrastive_loss(v[::2], label[::2]) + contrastive_loss(v[1::2], label[1::2])) / 2
+                    by_side = v.view(-1, 2, v.shape[1]).transpose(0, 1), label.view(-1, 2).T
+                    contrast = contrastive_loss(*by_side).mean()
                     optimizer.zero_grad(set_to_none=True)
                     (s.alpha * nce + (1 - s.alpha) * contrast).backward()
                     nn.utils.clip_grad_norm_(net.parameters(), s.clip)

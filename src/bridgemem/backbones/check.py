@@ -40,7 +40,7 @@ def check_backbone(backbone: Backbone, events: EventLog, queries: int = 64, seed
     for i, alone in enumerate(single):
         _same(_rows(scores, slice(i, i + 1)), alone, TOLERANCE, "scores depend on the other queries of the batch")
 
-    for what, future in _futures(events, now, rng).items():
+    for what, future in other_futures(events, now, rng).items():
         _same(
             scores, score_queries(backbone, asked, History(future, device=device)), 0.0, f"scores changed when {what}"
         )
@@ -55,8 +55,8 @@ def _device_of(backbone: Backbone) -> torch.device:
     return next((tensor.device for tensor in backbone.tensors().values()), torch.device("cpu"))
 
 
-def _futures(events: EventLog, now: int, rng: np.random.Generator) -> dict[str, EventLog]:
-    """The same past with other futures: deleted, permuted, and made of random facts."""
+def other_futures(events: EventLog, now: int, rng: np.random.Generator) -> dict[str, EventLog]:
+    """The same past with other futures from a step on: deleted, permuted, and made of random facts."""
     past, rest = events.prefix(now), events.between(now, events.end)
     n = len(rest)
 

@@ -91,6 +91,12 @@ class History:
         """With whom the actor of each query did its directed relation before, how often, and when last."""
         return self.occurrences_in(*self.occurrence_slices(actor, relation, step), step)
 
+    def happened(self, actor: Tensor, relation: Tensor, candidate: Tensor, step: Tensor) -> Tensor:
+        """Whether (actor, directed relation, candidate) occurred before the step; bool [n]."""
+        seen = self.occurrences(actor, relation, step)
+        hits = seen.row[seen.candidate == candidate[seen.row]]
+        return torch.zeros(len(actor), dtype=torch.bool, device=actor.device).index_fill_(0, hits, True)
+
     @cached_property
     def dyads(self) -> DyadMemory:
         """The events of every pair, either way round."""

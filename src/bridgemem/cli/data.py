@@ -49,7 +49,8 @@ def check(
     from bridgemem.events.read import read_events
 
     with terminal_progress(quiet=quiet) as progress:
-        if source in CATALOG or source == "world" or source.endswith(".npz"):
+        named = source in CATALOG or source == "world" or source.endswith(".npz")
+        if named or not Path(source).exists():
             events = load(source, data_dir=data_dir, progress=progress).events
             count, sentence, rejects = 0, f"All {len(events):,} events are as they should be.", []
         else:
@@ -130,15 +131,15 @@ def import_(
         paths = [str(path) for path in sources]
         reading = read_events(paths, columns=columns, step=whole_or_text(step), strict=strict, progress=progress)
         dataset = Dataset.chronological(out.stem, reading.events, valid, test)
+        out.parent.mkdir(parents=True, exist_ok=True)
         pack(dataset, out)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
-    rejects = [vars(r) if hasattr(r, "__dict__") else r for r in reading.rejects.rows[:100]]
     result = {
         "out": out,
         "events": len(reading.events),
         **splits,
         "rejected": reading.rejects.count,
-        "rejects": rejects,
+        "rejects": reading.rejects.rows[:100],
     }
 
     def text() -> None:
@@ -161,12 +162,12 @@ def pack_(
     """Named data sets as compact files that load with numpy alone."""
     from bridgemem.events.benchmarks import load_benchmark, pack
 
-    out.mkdir(parents=True, exist_ok=True)
     written = {}
     with terminal_progress(quiet=quiet) as progress:
         for name in names:
-            path = out / f"{name}.npz"
-            pack(load_benchmark(name, data_dir, progress=progress), path)
+            dataset, path = load_benchmark(name, data_dir, progress=progress), out / f"{name}.npz"
+            out.mkdir(parents=True, exist_ok=True)
+            pack(dataset, path)
             written[str(path)] = path.stat().st_size
 
     def text() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -11,6 +13,8 @@ from bridgemem import __version__
 from bridgemem.cli import data, model, results
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError
+
+INTERRUPTED = 130  # how typer ends a command at Ctrl-C
 
 app = typer.Typer(
     name="bridgemem",
@@ -39,18 +43,34 @@ def options(
     pass
 
 
+def _remark(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning as one sentence, without the place in the code where it came up."""
+    warn(f"bridgemem: {message}")
+
+
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 failed or interrupted, 2 bad input."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _remark
+            app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:
+            warn("bridgemem: interrupted; nothing half-written was kept.")
+            sys.exit(1)
+        raise
     except BridgeMemError as problem:
         warn(f"bridgemem: {problem}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        warn("bridgemem: interrupted; nothing half-written was kept.")
-        sys.exit(1)
-    except BrokenPipeError:
-        sys.exit(1)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
         warn(f"bridgemem: {problem.strerror or problem}{where}.")

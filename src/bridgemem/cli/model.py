@@ -8,7 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import Data, DataDir, Device, Json, Quiet, Records, Seed, Set, Step, seeds_of, whole_or_text
+from bridgemem.cli.options import (
+    LAST_SEED,
+    Data,
+    DataDir,
+    Device,
+    Json,
+    Quiet,
+    Records,
+    Seed,
+    Set,
+    Step,
+    seeds_of,
+    whole_or_text,
+)
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
@@ -92,10 +105,9 @@ def train(
 ) -> None:
     """Train a backbone on the train split."""
     from bridgemem import api
-    from bridgemem.errors import RunError
+    from bridgemem.store import check_free
 
-    if out.exists() and not force:
-        raise RunError(f"{out} exists already; choose another name, or say --force to replace it.")
+    check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset.name, set_)
@@ -127,12 +139,15 @@ def fit(
     from bridgemem import api
     from bridgemem.backbones import BACKBONES
     from bridgemem.config import Settings, override
-    from bridgemem.errors import RunError
+    from bridgemem.errors import NotFoundError
     from bridgemem.evaluation.report import FILTER_WORDS, figure
+    from bridgemem.store import check_free
 
-    if out.exists() and not force:
-        raise RunError(f"{out} exists already; choose another name, or say --force to replace it.")
+    check_free(out, force)
     settings = override(Settings(), set_ or [])
+    if backbone not in BACKBONES and not Path(backbone).is_dir():
+        known = ", ".join(BACKBONES)
+        raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
     with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         folder = Path(backbone)
@@ -190,12 +205,14 @@ def evaluate(
     from bridgemem.api import check_device
     from bridgemem.errors import SettingsError
     from bridgemem.evaluation.evaluate import evaluate as evaluate_run
-    from bridgemem.evaluation.records import write_records
+    from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.runs import Run
 
     if split not in ("test", "valid"):
         raise SettingsError(f"split is test or valid, not {split!r}.")
     opened = Run(run)
+    if records is not None and records.exists():
+        read_records(records)  # a damaged file is better known before test is read
     with terminal_progress(quiet=quiet) as progress:
         dataset = opened.dataset(data_dir)
         split = _no_test(dataset, split)
@@ -213,7 +230,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="A named data set, world, or your own file.")],
     backbone: Annotated[str, typer.Option("--backbone", "-b", help="The backbone to correct.")] = "cenet",
     seeds: Annotated[str, typer.Option(help="Seeds of the residual: 42, or 42-46.")] = "42",
-    backbone_seed: Annotated[int, typer.Option(help="Seed of the backbone.")] = 42,
+    backbone_seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the backbone.")] = 42,
     device: Device = "cpu",
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     records: Records = Path("results/records.jsonl"),
@@ -228,10 +245,12 @@ def reproduce(
     """Train the backbone, fit, select on validation, test once, write runs and records, the paper's row beside ours."""
     from bridgemem import api
     from bridgemem.config import Settings, override
-    from bridgemem.evaluation.records import write_records
+    from bridgemem.evaluation.records import read_records, write_records
 
     wanted = seeds_of(seeds)
     settings = override(Settings(), set_ or [])
+    if records.exists():
+        read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
         dataset = api.load(name, data_dir=data_dir, progress=progress)
         _no_test(dataset, "test")

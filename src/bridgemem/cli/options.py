@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bridgemem.errors import SettingsError
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 DataDir = Annotated[
@@ -14,7 +16,8 @@ DataDir = Annotated[
     typer.Option("--data-dir", help="Folder of the named data sets; default $BRIDGEMEM_DATA, then the cache."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-Seed = Annotated[int, typer.Option("--seed", help="Fixes every random choice.")]
+LAST_SEED = 2**32 - 1
+Seed = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Fixes every random choice.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value; may be given several times.")]
 Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
@@ -27,7 +30,7 @@ Records = Annotated[Path, typer.Option("--records", help="File of measured recor
 
 def whole_or_text(step: str | None) -> str | int | None:
     """A step as the reader takes it: whole numbers as numbers."""
-    return int(step) if step is not None and step.isdigit() else step
+    return int(step) if step is not None and step.isdecimal() else step
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -35,7 +38,8 @@ def seeds_of(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise typer.BadParameter(f"seeds are written as 42, as 42,43 or as 42-46, not {text!r}.")
-        found += range(int(low), int(high if dash else low) + 1)
+        first, last = (int(n) if n.isdecimal() and len(n) < 20 else -1 for n in (low, high if dash else low))
+        if not 0 <= first <= last <= LAST_SEED or last - first > 1000:
+            raise SettingsError(f"seeds are written as 42, as 42,43 or as 42-46, not {text!r}.")
+        found += range(first, last + 1)
     return tuple(found)

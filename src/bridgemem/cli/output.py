@@ -31,13 +31,18 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
+def visible(text: str) -> str:
+    """Names come from data: what would move a terminal's cursor, colour it or turn its text around is written out."""
+    return "".join(c if c.isprintable() or c in "\n\u00a0" else c.encode("unicode_escape").decode() for c in text)
+
+
 def say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(visible(text) + "\n")
 
 
 def warn(text: str) -> None:
     """A remark beside the result, where it cannot spoil a pipe."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(visible(text) + "\n")
 
 
 def table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -46,13 +51,15 @@ def table(title: str, header: list[str], rows: list[list[str]]) -> None:
         from rich.console import Console
         from rich.table import Table
 
-        shown = Table(title=title, title_justify="left", header_style="bold")
+        shown = Table(title=visible(title), title_justify="left", header_style="bold")
         for i, heading in enumerate(header):
             shown.add_column(heading, justify="left" if i == 0 else "right")
         for row in rows:
-            shown.add_row(*row)
-        Console().print(shown)
+            shown.add_row(*map(visible, row))
+        # brackets in a name are no markup
+        Console(markup=False, emoji=False, highlight=False).print(shown)
         return
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
 
     def line(cells: list[str]) -> str:

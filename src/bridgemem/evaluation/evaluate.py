@@ -75,6 +75,46 @@ def evaluate_backbone(
     ]
 
 
+def record(
+    run: Run,
+    dataset: Dataset,
+    split: str,
+    replayed: Replay,
+    column: int,
+    filter_name: str,
+    method: str,
+    selection: Selection,
+    device: str,
+    changed: dict[str, Any] | None = None,
+) -> Record:
+    """The figures of one column of a replay under one filter, its gain over the backbone, and all its settings."""
+    config, settings, choice = run.config, run.settings, selection.choice
+    used = {
+        "backbone_seed": config.backbone_seed,
+        "lambda": choice.lam,
+        "gate": choice.gate,
+        "tau": choice.tau,
+        "window": settings.window,
+        "k": settings.k,
+        "epochs": config.epochs,
+    }
+    gains = paired_gains(replayed.of(filter_name), replayed.of(filter_name, column), replayed.queries.step.numpy())
+    return Record(
+        **_base(dataset, split, config.backbone, device, len(replayed.queries)),
+        history=config.history,
+        method=method,
+        filter=filter_name,
+        selection=selection.filter,
+        seed=config.seed,
+        settings={**used, **(changed or {})},
+        gain={metric: [g.value, g.low, g.high] for metric, g in gains.items()},
+        fit_seconds=config.select_fit_seconds,
+        refit_seconds=config.refit_seconds,
+        lock=selection.lock(),
+        **_values(replayed, filter_name, column),
+    )
+
+
 def rank_columns(replayed: Replay, methods: list[str]) -> dict[str, np.ndarray]:
     """One row a query: what was asked, what was known, and the answer's rank by method and filter."""
     q = replayed.queries
@@ -87,6 +127,7 @@ def rank_columns(replayed: Replay, methods: list[str]) -> dict[str, np.ndarray]:
         "uncertainty": replayed.uncertainty,
         "answer_support": replayed.answer_support,
         "answer_lag": replayed.answer_lag,
+        "triple_seen": replayed.triple_seen,
     }
     for column, method in enumerate(["backbone", *(f"bridgemem_by_{name}" for name in methods)]):
         for filter_name in FILTERS:
@@ -124,47 +165,21 @@ def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
 def _records(
     run: Run, dataset: Dataset, split: str, replayed: Replay, selections: dict[str, Selection], device: str
 ) -> list[Record]:
-    config, settings = run.config, run.settings
-    base = {**_base(dataset, split, config.backbone, device, len(replayed.queries)), "history": config.history}
-    step = replayed.queries.step.numpy()
-    own = {"backbone_seed": config.backbone_seed}
+    config = run.config
+    base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
         Record(
             **base,
+            history=config.history,
             method="backbone",
             filter=f,
             selection=None,
             seed=config.backbone_seed,
-            settings=own,
+            settings={"backbone_seed": config.backbone_seed},
             **_values(replayed, f, 0),
         )
         for f in FILTERS
     ]
-    for column, (name, selection) in enumerate(selections.items(), start=1):
-        chosen = {
-            **own,
-            "lambda": selection.choice.lam,
-            "gate": selection.choice.gate,
-            "tau": selection.choice.tau,
-            "window": settings.window,
-            "k": settings.k,
-            "epochs": config.epochs,
-        }
-        for f in FILTERS:
-            gains = paired_gains(replayed.of(f), replayed.of(f, column), step)
-            records.append(
-                Record(
-                    **base,
-                    method="bridgemem",
-                    filter=f,
-                    selection=name,
-                    seed=config.seed,
-                    settings=chosen,
-                    gain={metric: [g.value, g.low, g.high] for metric, g in gains.items()},
-                    fit_seconds=config.select_fit_seconds,
-                    refit_seconds=config.refit_seconds,
-                    lock=selection.lock(),
-                    **_values(replayed, f, column),
-                )
-            )
+    for column, selection in enumerate(selections.values(), start=1):
+        records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
     return records

@@ -1,8 +1,8 @@
 """Ranks: mean-tie ranks of the answers under every filter and every candidate correction, from one score tensor.
 
 A rank is a count: 1 + #(greater) + #(equal others) / 2. A correction touches few candidates and a filter removes few,
-so the whole vocabulary is counted on the backbone's scores, and the touched and the removed candidates are put right one
-by one. The result equals ranking the dense scores after correcting and masking them.
+so the whole vocabulary is counted on the backbone's scores, and the touched and the removed candidates are put right
+one by one. The result equals ranking the dense scores after correcting and masking them.
 """
 
 from __future__ import annotations

@@ -26,22 +26,28 @@ CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting of the residual that can be selected."""
+    """One setting of the residual that can be selected. Without shrinkage both readers count half, whatever n_B."""
 
     lam: float = 1.0
     gate: str = "uncertain"
     tau: float = 100.0
+    shrinkage: bool = True
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Ranks float64 [filters, 1 + choices, n] (the backbone first), and what was known of each query."""
+    """Ranks float64 [filters, 1 + choices, n] (the backbone first), and what was known of each query, [n] each.
+
+    uncertainty: u_q. answer_support: n_B of the answer's own dyadic state, 0 without one. answer_lag: steps since the
+    pair's last event inside the window, NaN without one. triple_seen: the very fact happened before.
+    """
 
     queries: Queries
     ranks: np.ndarray
     uncertainty: np.ndarray
     answer_support: np.ndarray
     answer_lag: np.ndarray
+    triple_seen: np.ndarray
 
     def of(self, filter_name: str, column: int = 0) -> np.ndarray:
         """The ranks under one filter: column 0 is the backbone, column i + 1 the i-th choice."""
@@ -57,9 +63,15 @@ def batch_size(n_entities: int, device: torch.device) -> int:
 
 def corrections(evidence: Evidence, uncertainty: Tensor, choices: Sequence[Choice]) -> Tensor:
     """What every choice adds to each evidenced candidate: float64 [m, choices]."""
-    mixed = {tau: mixture(evidence.a_ct, evidence.a_nn, evidence.support, tau) for tau in {c.tau for c in choices}}
+    even = torch.ones_like(evidence.support)
+    mixed = {
+        (tau, shrinkage): mixture(
+            evidence.a_ct, evidence.a_nn, *((evidence.support, tau) if shrinkage else (even, 1.0))
+        )
+        for tau, shrinkage in {(c.tau, c.shrinkage) for c in choices}
+    }
     gates = {name: gate(name, uncertainty)[evidence.row] for name in {c.gate for c in choices}}
-    columns = [correction(mixed[c.tau], gates[c.gate], c.lam) for c in choices]
+    columns = [correction(mixed[c.tau, c.shrinkage], gates[c.gate], c.lam) for c in choices]
     return torch.stack([torch.zeros_like(evidence.a_ct), *columns], dim=1)
 
 
@@ -88,10 +100,11 @@ def replay(
             masks = [filters.mask(name, batch) for name in FILTERS]
             batch_ranks, answer_state = _rank(batch, scores, past, transitions, choices, masks)
             ranks.append(batch_ranks.cpu())
-            known.append(torch.stack([scores.uncertainty.double(), *answer_state]).cpu())
+            seen = past.happened(batch.actor, batch.relation, batch.answer, batch.step)
+            known.append(torch.stack([scores.uncertainty.double(), *answer_state, seen.double()]).cpu())
             advance(len(part))
-    uncertainty, support, lag = torch.cat(known, dim=1).numpy()
-    return Replay(queries, torch.cat(ranks, dim=2).numpy(), uncertainty, support, lag)
+    uncertainty, support, lag, triple_seen = torch.cat(known, dim=1).numpy()
+    return Replay(queries, torch.cat(ranks, dim=2).numpy(), uncertainty, support, lag, triple_seen.astype(bool))
 
 
 def _rank(

@@ -89,7 +89,7 @@ def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
         # choices under raw are not made; its rows show the choice of the time-aware filter
         wanted = "time" if filter_name == "raw" else filter_name
         shown = r.method in ("backbone", "bridgemem", "learned") and r.selection in (None, wanted)
-        if shown and r.filter == filter_name and r.history == "rolling":
+        if shown and r.filter == filter_name and r.history == "rolling" and r.subset is None:
             groups.setdefault((r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.device), []).append(r)
     return [Row.of(group) for group in groups.values()]
 

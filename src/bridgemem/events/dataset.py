@@ -64,16 +64,19 @@ class Dataset:
         """Cut a log by time so that about the given shares of its events fall into validation and test."""
         if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
             raise DataError("the shares of validation and test must be between 0 and 1 and leave room for train.")
-        if len(np.unique(events.step)) < (3 if test else 2):
+        distinct = np.unique(events.step)
+        if len(distinct) < (3 if test else 2):
             raise DataError(f"{name} has too few time steps to be split; give events over at least three steps.")
-        steps = events.step
-        valid_start = int(steps[min(int(len(steps) * (1 - valid - test)), len(steps) - 1)])
-        valid_start = max(valid_start, int(steps[0]) + 1)
+
+        def place(share: float) -> int:
+            """Where the step lies that leaves about this share of the events to it and later ones."""
+            row = min(int(len(events) * (1 - share)), len(events) - 1)
+            return int(np.searchsorted(distinct, events.step[row]))
+
+        # each part keeps at least one step, whatever the shares say
+        last = len(distinct) - 1
+        valid_place = min(max(place(valid + test), 1), last - 1 if test else last)
         if not test:
-            return cls(name, events, valid_start)
-        test_start = max(int(steps[min(int(len(steps) * (1 - test)), len(steps) - 1)]), valid_start + 1)
-        test_start = min(test_start, int(steps[-1]))
-        # a sparse log may have no event between two boundaries: move validation back to the step before
-        if valid_start >= test_start or not ((steps >= valid_start) & (steps < test_start)).any():
-            valid_start = int(steps[steps < test_start][-1])
-        return cls(name, events, valid_start, test_start)
+            return cls(name, events, int(distinct[valid_place]))
+        test_place = min(max(place(test), valid_place + 1), last)
+        return cls(name, events, int(distinct[valid_place]), int(distinct[test_place]))

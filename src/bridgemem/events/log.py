@@ -34,7 +34,7 @@ class Vocabulary:
         """The id of a name; a number (or its digits, when no name matches) is taken as the id itself."""
         if isinstance(name, str) and name in self._ids:
             return self._ids[name]
-        if str(name).isdigit() and int(name) < len(self):
+        if str(name).isdecimal() and int(name) < len(self):
             return int(name)
         close = difflib.get_close_matches(str(name), self.names, n=3, cutoff=0.6)
         hint = f"; did you mean {', '.join(repr(c) for c in close)}?" if close else "."
@@ -100,7 +100,10 @@ class EventLog:
 
     def __post_init__(self) -> None:
         for name in ("subject", "relation", "object", "step"):
-            column = np.ascontiguousarray(getattr(self, name), dtype=np.int32).view()
+            given = np.asarray(getattr(self, name))
+            column = np.ascontiguousarray(given, dtype=np.int32).view()
+            if given.dtype != np.int32 and not np.array_equal(given, column):
+                raise DataError(f"the {name} column holds a value that is not a whole number below 2^31.")
             column.flags.writeable = False
             object.__setattr__(self, name, column)
         sizes = {len(self.subject), len(self.relation), len(self.object), len(self.step)}

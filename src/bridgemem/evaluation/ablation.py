@@ -1,0 +1,109 @@
+"""Ablations: the selected residual with one thing changed at a time, read under the filter it was selected for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bridgemem.backbones.history import History
+from bridgemem.config import Settings
+from bridgemem.evaluation.evaluate import record
+from bridgemem.evaluation.filters import Filters
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.replay import Choice, replay
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.progress import SILENT, Progress
+from bridgemem.runs import Run
+
+TAUS = (1.0, 10.0, 100.0, 1000.0)
+LAMBDAS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0)
+KS = (1, 2, 4, 8, 16, 32)
+WINDOWS = (7, 30, 65, 180, 0)
+
+
+def choice_changes(choice: Choice) -> dict[str, Choice]:
+    """Changes that need no new fit: they weigh the same evidence differently."""
+    return {
+        "reader=count": replace(choice, tau=0.0),
+        "reader=neural": replace(choice, tau=math.inf),
+        "shrinkage=none": replace(choice, shrinkage=False),
+        "gate=none": replace(choice, gate="none"),
+        "gate=uncertain": replace(choice, gate="uncertain"),
+        **{f"tau={tau:g}": replace(choice, tau=tau) for tau in TAUS},
+        **{f"lambda={lam:g}": replace(choice, lam=lam) for lam in LAMBDAS},
+    }
+
+
+def settings_changes(settings: Settings) -> dict[str, Settings]:
+    """Changes of what is remembered or how it is read: the transitions are fitted anew."""
+    return {
+        "direction=none": replace(settings, directions=False),
+        "bins=none": replace(settings, bins=()),
+        "pooling=mean": replace(settings, pooling="mean"),
+        **{f"k={k}": replace(settings, k=k) for k in KS if k != settings.k},
+        **{f"window={w or 'all'}": replace(settings, window=w) for w in WINDOWS if w != settings.window},
+    }
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A named change of the choice that was made under a filter."""
+
+    filter: str
+    label: str
+    choice: Choice
+
+
+def ablate(
+    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """One record per change and filter. Nothing is chosen from them: lambda, gate and tau stay as validation chose."""
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    dataset = dataset or run.dataset()
+    if split == "valid":
+        dataset = dataset.without_test()
+    queries, backbone = Queries.of(dataset.split(split)), run.backbone(device)
+    filters, rolling = Filters(dataset.events, device), History(dataset.events, device=device)
+    frozen = History(dataset.events, dataset.test_start if split == "test" else dataset.valid_start, device)
+    prefix = dataset.known if split == "test" else dataset.train
+    fitted = run.transitions("known" if split == "test" else "train", device)
+
+    def read(wanted: list[_Change], past: History, transitions: Transitions) -> Iterator[Record]:
+        made = replay(
+            queries, backbone, past, filters, transitions, [w.choice for w in wanted], progress, "reading ablations"
+        )
+        settings = {"k": transitions.settings.k, "window": transitions.settings.window}
+        for column, w in enumerate(wanted, start=1):
+            tau = "inf" if math.isinf(w.choice.tau) else w.choice.tau
+            changed = {**settings, "lambda": w.choice.lam, "gate": w.choice.gate, "tau": tau}
+            method, selection = f"ablation:{w.label}", selections[w.filter]
+            one = record(run, dataset, split, made, column, w.filter, method, selection, device, changed)
+            yield replace(one, history="frozen" if past is frozen else "rolling")
+
+    def every_filter(label: str) -> list[_Change]:
+        return [_Change(name, label, selection.choice) for name, selection in selections.items()]
+
+    weighed = [
+        _Change(name, label, choice)
+        for name, selection in selections.items()
+        for label, choice in choice_changes(selection.choice).items()
+    ]
+    records = [*read(weighed, rolling, fitted), *read(every_filter("history=frozen"), frozen, fitted)]
+    changes = settings_changes(run.settings)
+    with progress.task("ablations that refit", total=len(changes)) as advance:
+        for label, settings in changes.items():
+            records += read(every_filter(label), rolling, _refit(prefix, settings, fitted, run, device))
+            advance(1, note=label)
+    return records
+
+
+def _refit(prefix: EventLog, settings: Settings, fitted: Transitions, run: Run, device: str) -> Transitions:
+    """Transitions under changed settings; where only the reading of the counts changes nothing is fitted again."""
+    if replace(settings, pooling=fitted.settings.pooling) == fitted.settings:
+        return Transitions(settings, fitted.log_pi, fitted.counts, fitted.reader)
+    return Transitions.fit(prefix, settings, run.config.seed, device, run.config.epochs)[0]

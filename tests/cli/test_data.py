@@ -1,0 +1,221 @@
+"""`bridgemem data`: what it says about good files, about bad ones, and what it leaves behind."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+
+from bridgemem.api import load
+from bridgemem.events.benchmarks import CATALOG, pack, unpack
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.read import read_events
+from commands import Walk, bridgemem, left_in, planted_rows, small_files_only, write_rows
+
+pytest_plugins = ("small_runs",)
+HEADING = "subject,relation,object,time\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_data_sets_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BRIDGEMEM_DATA", raising=False)
+    monkeypatch.setenv("BRIDGEMEM_HOME", str(tmp_path / "home"))
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_list_names_every_data_set_and_the_world() -> None:
+    found = bridgemem("data", "list", "--json").json
+    assert [row["name"] for row in found] == [*CATALOG, "world"]
+    assert {row["found"] for row in found} == {None, "built in"}
+    text = bridgemem("data", "list").out
+    assert all(name in text for name in CATALOG)
+
+
+def test_a_good_file_is_called_good(own_csv: Path) -> None:
+    found = bridgemem("data", "check", own_csv, "--json").json
+    assert (found["events"], found["rejected"], found["rejects"]) == (600, 0, [])
+    outcome = bridgemem("data", "check", own_csv)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "All 600 rows were read.\n", "")
+
+
+def test_rejected_rows_are_listed_with_their_lines_and_end_with_code_2(tmp_path: Path) -> None:
+    rows = planted_rows()[:20]
+    rows[3] = (*rows[3][:3], "yesterday")
+    rows[7] = ("", *rows[7][1:])
+    path = write_rows(tmp_path / "some.csv", rows)
+    outcome = bridgemem("data", "check", path)
+    assert outcome.code == 2
+    assert f"{path}:5: the time 'yesterday'" in outcome.out
+    assert f"{path}:9: the entity is empty" in outcome.out
+    as_json = bridgemem("data", "check", path, "--json")
+    assert as_json.code == 2
+    assert as_json.out.count("\n") == 1
+    assert '"rejected": 2' in as_json.out
+
+
+def test_a_packed_file_and_the_world_are_checked_too(walk: Walk) -> None:
+    assert bridgemem("data", "check", walk.home / "own.npz", "--json").json["events"] == 600
+
+
+def test_csv_tsv_gz_and_parquet_hold_the_same_events(own_csv: Path, tmp_path: Path) -> None:
+    tsv = write_rows(tmp_path / "own.tsv", planted_rows(), "\t")
+    packed = tmp_path / "own.csv.gz"
+    packed.write_bytes(gzip.compress(own_csv.read_bytes()))
+    parquet = tmp_path / "own.parquet"
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (SELECT * FROM read_csv('{own_csv}')) TO '{parquet}' (FORMAT parquet)")
+    stats = [bridgemem("data", "stats", path, "--json").json for path in (own_csv, tsv, packed, parquet)]
+    assert stats[0] == stats[1] == stats[2] == stats[3]
+    assert stats[0]["name"] == "own"
+    assert (stats[0]["entities"], stats[0]["relations"], stats[0]["steps"]) == (12, 5, 40)
+    assert (stats[0]["first"], stats[0]["last"]) == ("2024-01-01", "2024-02-09")
+    assert sum(stats[0]["splits"].values()) == stats[0]["events"] == 600
+
+
+def test_import_keeps_the_events_and_splits_them_by_time(own_csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder" / "packed.npz"
+    found = bridgemem("data", "import", own_csv, "-o", out, "--valid", "0.2", "--test", "0.25", "--json").json
+    dataset = unpack(out)
+    assert dataset.events.fingerprint == read_events(own_csv).events.fingerprint
+    assert [len(dataset.split(name)) for name in ("train", "valid", "test")] == [
+        found[name] for name in ("train", "valid", "test")
+    ]
+    assert abs(found["valid"] - 120) <= 30
+    assert abs(found["test"] - 150) <= 30
+    assert left_in(out.parent) == ["packed.npz"]
+
+
+def test_import_takes_other_headings_and_a_longer_step(tmp_path: Path) -> None:
+    lines = "\n".join(",".join(row) for row in planted_rows())
+    path = written(tmp_path / "own.csv", f"who,did,whom,when\n{lines}\n")
+    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when")
+    found = bridgemem("data", "import", path, "-o", tmp_path / "w.npz", *headings, "--step", "7d", "--json").json
+    assert found["events"] == 600
+    assert len(np.unique(unpack(tmp_path / "w.npz").events.step)) == 6
+
+
+def test_import_reports_rejected_rows_and_strict_refuses_them(tmp_path: Path) -> None:
+    rows = planted_rows()
+    rows[3] = (*rows[3][:3], "yesterday")
+    path = write_rows(tmp_path / "some.csv", rows)
+    found = bridgemem("data", "import", path, "-o", tmp_path / "some.npz", "--json").json
+    assert found["rejected"] == 1
+    assert found["rejects"][0]["line"] == 5
+    assert "yesterday" in bridgemem("data", "import", path, "-o", tmp_path / "x.npz", "--strict").refused()
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        ("", "holds no events"),
+        (HEADING, "holds no events"),
+        (HEADING + "A,x,B,2024-13-77\nA,x,B,soon\n", "neither a whole number nor a date"),
+        ("1,2,3,four\n1,2,3,five\n", "neither a whole number nor a date"),
+        (HEADING + "A,x,B,-4\n", "negative"),
+        (HEADING + "A,x,B,2024-01-01\n", "too few time steps"),
+        (HEADING + "".join(f"A,x,{c},2024-01-01\n" for c in "BCDEF"), "too few time steps"),
+        ("subject,object,time\nA,B,2024-01-01\n", "no column for subject"),
+    ],
+    ids=["empty", "heading only", "no dates", "text for a number", "negative", "one row", "one step", "three columns"],
+)
+@pytest.mark.parametrize("command", ["stats", "import"])
+def test_files_that_cannot_be_used_are_refused_in_one_sentence(
+    command: str, text: str, phrase: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "bad.csv", text)
+    extra = ("-o", tmp_path / "bad.npz") if command == "import" else ()
+    assert phrase in bridgemem("data", command, path, *extra).refused()
+    assert left_in(tmp_path) == ["bad.csv"]
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        (("-o", "x.csv"), "must end in .npz"),
+        (("-o", "x.npz", "--valid", "1.5"), "between 0 and 1"),
+        (("-o", "x.npz", "--valid", "0"), "between 0 and 1"),
+        (("-o", "x.npz", "--valid", "nan"), "between 0 and 1"),
+        (("-o", "x.npz", "--test", "-0.1"), "between 0 and 1"),
+        (("-o", "x.npz", "--valid", "0.6", "--test", "0.6"), "leave room for train"),
+        (("-o", "x.npz", "--step", "fortnight"), "not a time step"),
+        (("-o", "x.npz", "--step", "0"), "not a time step"),
+        (("-o", "x.npz", "--step", "²"), "not a time step"),
+        (("-o", "x.npz", "--subject", "nobody"), "no column for nobody"),
+    ],
+)
+def test_bad_options_of_import_are_refused(
+    options: tuple[str, ...], phrase: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert phrase in bridgemem("data", "import", own_csv, *options).refused()
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["check", "stats"])
+def test_an_unknown_data_set_is_named_together_with_the_known_ones(command: str) -> None:
+    sentence = bridgemem("data", command, "icews41").refused()
+    assert "'icews41'" in sentence
+    assert "icews14" in sentence
+
+
+def test_a_named_data_set_that_is_not_here_comes_with_the_way_to_get_it() -> None:
+    assert "bridgemem data download icews14" in bridgemem("data", "stats", "icews14").refused()
+
+
+def test_packing_or_downloading_an_unknown_name_leaves_no_folder(tmp_path: Path) -> None:
+    assert "'nope'" in bridgemem("data", "pack", "nope", "-o", tmp_path / "packed").refused()
+    assert "'nope'" in bridgemem("data", "download", "nope").refused()
+    assert left_in(tmp_path) == []
+
+
+def test_a_data_set_without_test_is_said_to_have_none(own_csv: Path, tmp_path: Path) -> None:
+    events = load(own_csv).events
+    pack(Dataset("like-gdelt", events, 30), tmp_path / "like-gdelt.npz")
+    outcome = bridgemem("data", "stats", tmp_path / "like-gdelt.npz", "--json")
+    assert set(outcome.json["splits"]) == {"train", "valid"}
+    assert outcome.err == "like-gdelt has no test split; commands use its validation split and say so.\n"
+
+
+def test_an_import_that_fills_the_disk_leaves_nothing(own_csv: Path, tmp_path: Path) -> None:
+    with small_files_only(1000):
+        sentence = bridgemem("data", "import", own_csv, "-o", tmp_path / "own.npz").refused()
+    assert "own.npz cannot be written" in sentence
+    assert left_in(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(own_csv: Path, tmp_path: Path) -> None:
+    taken = written(tmp_path / "file", "")
+    bridgemem("data", "import", own_csv, "-o", taken / "own.npz").refused()
+    assert left_in(tmp_path) == ["file"]
+
+
+def test_the_world_has_the_sizes_it_promises() -> None:
+    found = bridgemem("data", "stats", "world", "--json").json
+    assert 40_000 <= found["events"] <= 60_000
+    assert found["relations"] == 24
+    assert 150 <= found["steps"] <= 250
+
+
+def test_the_program_starts_without_loading_torch() -> None:
+    code = "import sys, bridgemem.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_version_and_usage() -> None:
+    import bridgemem as package
+
+    assert bridgemem("--version").out == f"{package.__version__}\n"
+    outcome = bridgemem("nonsense")
+    assert outcome.code == 2
+    assert "No such command 'nonsense'" in outcome.err
+    assert "Missing option" in bridgemem("train", "cenet").err

@@ -1,0 +1,184 @@
+"""`bridgemem report`, `forecast` and `explain`: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bridgemem.cli import output
+from commands import ACTORS, TINY_READER, Walk, bridgemem, left_in, planted_rows, write_rows
+
+pytest_plugins = ("small_runs",)
+ASKED = ("--actor", "Arvan", "--relation", "visit")
+
+
+def test_the_report_has_one_table_a_filter_and_every_method_in_it(walk: Walk) -> None:
+    tables = bridgemem("report", "--records", walk.records, "--json").json
+    assert [table["title"].split(",")[0] for table in tables] == ["Raw", "Static filter", "Time-aware filter"]
+    for table in tables:
+        assert [row[0] for row in table["rows"]] == ["own, cenet", "own, cenet + bridgemem"]
+    text = bridgemem("report", "--records", walk.records).out
+    assert all(table["title"] in text for table in tables)
+
+
+def test_the_report_shows_the_figures_of_the_records(walk: Walk) -> None:
+    records = [json.loads(line) for line in walk.records.read_text().splitlines()]
+    (backbone,) = (r for r in records if r["method"] == "backbone" and r["filter"] == "time")
+    (chosen,) = (r for r in records if r["selection"] == "time" and r["filter"] == "time")
+    (table,) = bridgemem("report", "--records", walk.records, "--filter", "time", "--json").json
+    for row, record in zip(table["rows"], (backbone, chosen), strict=True):
+        shown = [float(cell) for cell in row[1:5]]
+        assert shown == pytest.approx([record[m] for m in ("mrr", "hits1", "hits3", "hits10")], abs=5e-5)
+
+
+def test_the_report_is_written_as_markdown_too(walk: Walk, tmp_path: Path) -> None:
+    assert bridgemem("report", "--records", walk.records, "-o", tmp_path / "sub" / "report.md").code == 0
+    text = (tmp_path / "sub" / "report.md").read_text()
+    assert text.count("### ") == 3
+    assert "| own, cenet + bridgemem |" in text
+    assert left_in(tmp_path / "sub") == ["report.md"]
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [
+        (None, "no file of records"),
+        (b"", "no record"),
+        (b"not json\n", "line 1 is not a record"),
+        (b"[]\n", "line 1 is not a record"),
+        (b'{"dataset": "own"}\n', "line 1 is not a record"),
+        (b"\xff\xfe\x00\n", "line 1 is not a record"),
+    ],
+)
+def test_records_that_are_missing_or_damaged_are_refused(content: bytes | None, phrase: str, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    if content is not None:
+        path.write_bytes(content)
+    assert phrase in bridgemem("report", "--records", path, "-o", tmp_path / "report.md").refused()
+    assert not (tmp_path / "report.md").exists()
+
+
+def test_a_cut_line_is_found_by_its_number(walk: Walk, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text(walk.records.read_text()[:-20])
+    assert "line 9 is not a record" in bridgemem("report", "--records", path).refused()
+
+
+def test_unknown_filters_and_data_sets_are_refused(walk: Walk) -> None:
+    assert "'both'" in bridgemem("report", "--records", walk.records, "--filter", "both").refused()
+    assert "'icews14'" in bridgemem("report", "--records", walk.records, "--dataset", "icews14").refused()
+
+
+def test_a_forecast_ranks_every_candidate_by_its_score(recurrence_run: Path) -> None:
+    found = bridgemem("forecast", recurrence_run, *ASKED, "--top", "99", "--json").json
+    assert {c["name"] for c in found} == set(ACTORS)
+    scores = [c["score"] for c in found]
+    assert scores == sorted(scores, reverse=True)
+    assert [c["rank"] for c in found] == [1 + sum(s > c["score"] for s in scores) for c in found]
+    base = [c["backbone_score"] for c in found]
+    assert [c["backbone_rank"] for c in found] == [1 + sum(b > c["backbone_score"] for b in base) for c in found]
+    assert all(c["score"] == c["backbone_score"] + c["residual"] for c in found)
+    text = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3").out
+    assert text.startswith("(Arvan, visit, ?) at 2024-02-10\n")
+    assert text.count("\n") == 6
+
+
+def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:
+    names = (recurrence_run / "entities.txt").read_text().splitlines()
+    relations = (recurrence_run / "relations.txt").read_text().splitlines()
+    by_id = ("--actor", str(names.index("Arvan")), "--relation", str(relations.index("visit")))
+    named = bridgemem("forecast", recurrence_run, *ASKED, "--json")
+    assert bridgemem("forecast", recurrence_run, *by_id, "--json") == named
+
+
+def test_the_inverse_question_is_another_one(recurrence_run: Path) -> None:
+    forward = bridgemem("forecast", recurrence_run, *ASKED, "--json").json
+    backward = bridgemem("forecast", recurrence_run, *ASKED, "--inverse", "--json").json
+    assert [c["score"] for c in forward] != [c["score"] for c in backward]
+    assert bridgemem("forecast", recurrence_run, *ASKED, "--inverse").out.startswith("(?, visit, Arvan) at ")
+
+
+def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
+    choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
+    assert choices["static"] != choices["time"]
+    found = [bridgemem("forecast", walk.run, *ASKED, "--selection", name, "--json").json for name in choices]
+    assert [c["residual"] for c in found[0]] != [c["residual"] for c in found[1]]
+
+
+def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
+    best = bridgemem("forecast", recurrence_run, *ASKED, "--top", "1", "--json").json[0]
+    args = ("explain", recurrence_run, *ASKED, "--candidate", best["name"])
+    found = bridgemem(*args, "--json").json
+    assert found["score"] == pytest.approx(best["score"], abs=1e-12)
+    assert found["base"] + found["residual"] == found["score"]
+    assert sum(event["part"] for event in found["events"]) == pytest.approx(found["residual"], abs=1e-9)
+    text = bridgemem(*args).out
+    assert text.startswith(found["sentence"])
+    assert all(event["time"] in text for event in found["events"])
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        (("--actor", "Arvn", "--relation", "visit"), "did you mean 'Arvan'?"),
+        (("--actor", "Arvan", "--relation", "vist"), "did you mean 'visit'?"),
+        (("--actor", "99", "--relation", "visit"), "no entity is called '99'"),
+        ((*ASKED, "--at", "tomorrow"), "is not a date"),
+        ((*ASKED, "--at", "2023-12-31"), "before the data set begins, at 2024-01-01"),
+        ((*ASKED, "--at", "99999999999999999"), "too far ahead"),
+        ((*ASKED, "--at", "9" * 30), "too far ahead"),
+        ((*ASKED, "--selection", "raw"), "static or time"),
+    ],
+)
+@pytest.mark.parametrize("command", ["forecast", "explain"])
+def test_questions_that_cannot_be_answered_are_refused(
+    command: str, options: tuple[str, ...], phrase: str, recurrence_run: Path
+) -> None:
+    extra = ("--candidate", "Kel") if command == "explain" else ()
+    assert phrase in bridgemem(command, recurrence_run, *options, *extra).refused()
+
+
+def test_other_bad_questions_are_refused(recurrence_run: Path, tmp_path: Path) -> None:
+    assert "top must be at least 1" in bridgemem("forecast", recurrence_run, *ASKED, "--top", "0").refused()
+    assert "did you mean 'Belmor'" in bridgemem("explain", recurrence_run, *ASKED, "--candidate", "Belmr").refused()
+    assert "no run at" in bridgemem("forecast", tmp_path, *ASKED).refused()
+    assert "no run at" in bridgemem("explain", tmp_path, *ASKED, "--candidate", "Kel").refused()
+
+
+def test_names_from_data_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table("title", ["who"], [["red \x1b[31m"], ["turned \u202e"], ["Älvdalen [north]"]])
+    output.warn("no entity is called '\x07'")
+    shown = capsys.readouterr()
+    assert "red \\x1b[31m" in shown.out
+    assert "turned \\u202e" in shown.out
+    assert "Älvdalen [north]" in shown.out
+    assert shown.err == "no entity is called '\\x07'\n"
+
+
+def test_a_table_on_a_terminal_shows_brackets_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    output.table("title", ["who", "score"], [["[/bold] :smile:", "1.0"]])
+    assert "[/bold] :smile:" in screen.getvalue()
+
+
+def test_letters_that_the_output_lacks_are_written_out(tmp_path: Path) -> None:
+    rows = [("Älv" if a == "Kel" else a, r, b, t) for a, r, b, t in planted_rows()]
+    data = write_rows(tmp_path / "own.csv", rows)
+    run = tmp_path / "run"
+    assert bridgemem("fit", "-d", data, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
+    program = [sys.executable, "-c", "from bridgemem.cli.main import main; main()", "forecast", str(run), *ASKED]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*program, "--top", "13"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xc4lv" in done.stdout

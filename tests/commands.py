@@ -1,0 +1,140 @@
+"""The command line run in process, and a small own data set with a planted script to run it on."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from bridgemem.cli.main import main
+
+ACTORS = (
+    "Arvan",
+    "Belmor",
+    "Castel",
+    "Dunhal",
+    "Eskara",
+    "Farlow",
+    "Gorland",
+    "Hestia",
+    "Ithia",
+    "Jorvik",
+    "Kel",
+    "Lor",
+)
+RELATIONS = ("provide aid", "visit", "consult", "criticise", "sanction")
+FIRST_DAY = date(2024, 1, 1)
+DAYS = 40
+
+TINY_CENET = ("--set", "width=8", "--set", "epochs=1", "--set", "oracle_epochs=1")
+TINY_READER = ("--set", "width=8", "--set", "hidden=8", "--set", "max_epochs=2")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON document on stdout; fails where anything else is printed with it."""
+        assert self.code == 0, self.err
+        assert self.out.endswith("\n")
+        assert self.out.count("\n") == 1
+        return json.loads(self.out)
+
+    def refused(self) -> str:
+        """The one sentence of a refusal: exit code 2, nothing on stdout, no traceback."""
+        assert self.code == 2, (self.code, self.out, self.err)
+        assert self.out == ""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("bridgemem: ")
+        assert lines[0].endswith((".", "?")), lines[0]
+        return lines[0]
+
+
+def bridgemem(*args: str | Path) -> Outcome:
+    """What the installed program does, with its exit code and streams; anything but an exit is a failure."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["bridgemem", *map(str, args)]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    code = ended.value.code
+    assert code is None or isinstance(code, int)
+    return Outcome(code or 0, out.getvalue(), err.getvalue())
+
+
+def planted_rows(seed: int = 7) -> list[tuple[str, str, str, str]]:
+    """600 events: whoever gets aid is visited the day after and consulted the day after that, amid noise."""
+    rng = np.random.default_rng(seed)
+    found: list[tuple[int, int, int, int]] = []
+    for day in range(DAYS):
+        for _ in range(4):
+            a, b = rng.choice(len(ACTORS), 2, replace=False)
+            found += [(day + later, a, later, b) for later in range(3) if day + later < DAYS]
+    while len(found) < 600:
+        a, b = rng.choice(len(ACTORS), 2, replace=False)
+        found.append((int(rng.integers(DAYS)), a, int(rng.integers(len(RELATIONS))), b))
+    found.sort(key=lambda row: row[0])
+    return [(ACTORS[a], RELATIONS[r], ACTORS[b], str(FIRST_DAY + timedelta(days=day))) for day, a, r, b in found]
+
+
+def write_rows(path: Path, rows: list[tuple[str, str, str, str]], separator: str = ",") -> Path:
+    lines = [separator.join(row) for row in [("subject", "relation", "object", "time"), *rows]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@contextmanager
+def small_files_only(most: int) -> Iterator[None]:
+    """A disk that is all but full: no file may grow beyond so many bytes."""
+    resource = pytest.importorskip("resource", reason="needs limits on the size of files")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def left_in(folder: Path) -> list[str]:
+    """Everything in a folder, hidden files too."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+@dataclass(frozen=True)
+class Walk:
+    """The whole path over the small data set, command by command."""
+
+    home: Path
+    outcomes: dict[str, Outcome]
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def backbone(self) -> Path:
+        return self.home / "backbone"
+
+    @property
+    def records(self) -> Path:
+        return self.home / "records.jsonl"

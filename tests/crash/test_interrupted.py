@@ -1,0 +1,134 @@
+"""Work that is stopped in the middle leaves no half run, and starting again works."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bridgemem import runs
+from bridgemem.backbones import cenet
+from bridgemem.runs import Run
+from commands import TINY_CENET, TINY_READER, Walk, bridgemem, left_in, small_files_only
+
+pytest_plugins = ("small_runs",)
+
+# the real program, made to wait for its killer when half of a run folder is written
+HALFWAY = """
+import sys, time
+from pathlib import Path
+from bridgemem import runs
+from bridgemem.cli.main import main
+
+mark = Path(sys.argv.pop())  # no argument of the command: taken away before the command line is read
+
+def wait(path, tensors):
+    path.write_bytes(b"half")
+    mark.write_text("now")
+    time.sleep(600)
+
+runs.write_tensors = wait
+main()
+"""
+
+
+def fit_command(own_csv: Path, run: Path) -> tuple[str | Path, ...]:
+    return ("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_fit_leaves_no_run_and_can_be_started_again(
+    how: signal.Signals, own_csv: Path, tmp_path: Path
+) -> None:
+    run, mark = tmp_path / "runs" / "mine", tmp_path / "halfway"
+    program = [sys.executable, "-c", HALFWAY, *map(str, fit_command(own_csv, run)), str(mark)]
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        while not mark.exists() and process.poll() is None:
+            time.sleep(0.02)
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        process.send_signal(how)
+        process.wait()
+    assert not run.exists()
+    assert all(name.startswith(".mine.") and name.endswith(".part") for name in left_in(run.parent))
+    assert bridgemem(*fit_command(own_csv, run)).code == 0
+    assert Run(run).selection("time").choice
+    assert bridgemem("evaluate", run).code == 0
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_ctrl_c_ends_in_one_sentence_and_leaves_nothing(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "write_tensors", stop)
+    outcome = bridgemem(*fit_command(own_csv, tmp_path / "run"))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == "bridgemem: interrupted; nothing half-written was kept.\n"
+    assert left_in(tmp_path) == []
+
+
+def test_ctrl_c_during_training_leaves_no_backbone(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cenet._Trainer, "stage_two", stop)
+    outcome = bridgemem("train", "cenet", "-d", own_csv, "-o", tmp_path / "b", *TINY_CENET)
+    assert outcome.code == 1
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("part", ["pack", "link_or_copy", "write_tensors", "write_json"])
+def test_a_full_disk_at_any_part_of_a_run_leaves_nothing(
+    part: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, part, full)
+    assert bridgemem(*fit_command(own_csv, tmp_path / "run")).refused() == "bridgemem: No space left on device."
+    assert left_in(tmp_path) == []
+
+
+def test_a_disk_that_really_refuses_leaves_nothing(own_csv: Path, walk: Walk, tmp_path: Path) -> None:
+    with small_files_only(4096):
+        bridgemem("train", "cenet", "-d", own_csv, "-o", tmp_path / "b", *TINY_CENET).refused()
+        bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", tmp_path / "run", *TINY_READER).refused()
+    assert left_in(tmp_path) == []
+
+
+def test_a_forced_fit_that_fails_keeps_the_run_that_was_there(
+    own_csv: Path, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in run_copy.iterdir() if path.is_file()}
+    monkeypatch.setattr(runs, "write_tensors", full)
+    bridgemem(*fit_command(own_csv, run_copy), "--force").refused()
+    assert {path.name: path.read_bytes() for path in run_copy.iterdir() if path.is_file()} == before
+    assert left_in(run_copy.parent) == [run_copy.name]
+
+
+def test_records_survive_a_failed_addition(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    records.write_bytes(walk.records.read_bytes())
+    with small_files_only(records.stat().st_size):
+        bridgemem("evaluate", run_copy, "--split", "valid", "--records", records).refused()
+    assert records.read_bytes() == walk.records.read_bytes()
+
+
+def test_output_into_a_closed_pipe_is_no_traceback(walk: Walk) -> None:
+    code = "from bridgemem.cli.main import main; main()"
+    program = [sys.executable, "-c", code, "report", "--records", str(walk.records)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        err = process.stderr.read()
+        code_of_end = process.wait()
+    assert "Traceback" not in err
+    assert code_of_end in (0, 1)

@@ -1,0 +1,146 @@
+"""EventLog: one total order, cuts that share memory, names behind ids, and times behind steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridgemem.errors import DataError, NotFoundError
+from bridgemem.events.log import Clock, EventLog, Vocabulary, parse_date
+from builders import few, log_of, logs, random_log, rows_of, vocabulary
+
+
+def columns(*rows: tuple[int, int, int, int]) -> tuple[np.ndarray, ...]:
+    return tuple(np.array(rows, dtype=np.int64).T)
+
+
+NAMES = vocabulary("entity", 3), vocabulary("relation", 2)
+
+
+def test_events_are_ordered_by_step_and_then_as_given():
+    log = EventLog.from_columns(*columns((0, 0, 1, 5), (1, 0, 2, 3), (2, 1, 0, 5), (0, 1, 2, 3)), *NAMES)
+    assert rows_of(log) == [(1, 0, 2, 3), (0, 1, 2, 3), (0, 0, 1, 5), (2, 1, 0, 5)]
+    assert log.subject.dtype == np.int32
+
+
+def test_duplicates_and_self_loops_are_kept():
+    rows = [(0, 0, 0, 1), (0, 1, 1, 2), (0, 1, 1, 2)]
+    assert rows_of(log_of(rows)) == rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ([(0, 0, 1, 5), (0, 0, 1, 4)], "ordered by step"),
+        ([(3, 0, 1, 1)], "subject column"),
+        ([(0, 0, -1, 1)], "object column"),
+        ([(0, 2, 1, 1)], "relation column"),
+        ([(0, 0, 1, -1)], "negative"),
+    ],
+)
+def test_events_that_cannot_be_are_refused(rows, complaint):
+    with pytest.raises(DataError, match=complaint):
+        EventLog(*columns(*rows), *NAMES)
+
+
+def test_columns_of_unequal_length_are_refused():
+    with pytest.raises(DataError, match="equal length"):
+        EventLog(np.array([0, 1]), np.array([0]), np.array([1]), np.array([1]), *NAMES)
+
+
+@pytest.mark.parametrize("row", [(2**32, 0, 1, 1), (0, 0, 1, 2**32 + 5)])
+def test_numbers_too_large_for_a_column_are_refused_and_not_wrapped(row):
+    with pytest.raises(DataError):
+        EventLog(*columns(row), *NAMES)
+
+
+def test_columns_cannot_be_changed():
+    log = log_of([(0, 0, 1, 1)])
+    with pytest.raises(ValueError, match="read-only"):
+        log.subject[0] = 1
+
+
+@few
+@given(events=logs(), start=st.integers(0, 95), stop=st.integers(0, 95))
+def test_cuts_equal_a_comparison_of_steps(events, start, stop):
+    rows = rows_of(events)
+    assert rows_of(events.prefix(start)) == [e for e in rows if e[3] < start]
+    assert rows_of(events.between(start, stop)) == [e for e in rows if start <= e[3] < stop]
+    assert rows_of(events.prefix(start).append(events.between(start, 96))) == rows
+    assert events.end == max((e[3] for e in rows), default=-1) + 1
+
+
+def test_a_prefix_shares_memory():
+    events = random_log(1)
+    assert np.shares_memory(events.prefix(10).subject, events.subject)
+
+
+def test_earlier_events_cannot_be_appended():
+    log = log_of([(0, 0, 1, 5)])
+    with pytest.raises(DataError, match="earlier"):
+        log.append(log_of([(0, 0, 1, 4)]))
+    assert len(log.append(log_of([(0, 0, 1, 5)]))) == 2
+
+
+def test_the_fingerprint_knows_content_order_and_sizes():
+    rows = [(0, 0, 1, 1), (1, 1, 2, 1), (0, 0, 1, 2)]
+    same = log_of(rows).fingerprint
+    assert log_of(rows).fingerprint == same
+    others = [
+        log_of(rows[:2]),
+        log_of([rows[1], rows[0], rows[2]]),
+        log_of([(0, 0, 2, 1), *rows[1:]]),
+        log_of([*rows[:2], (0, 0, 1, 3)]),
+        log_of(rows, n_entities=7),
+        log_of(rows, n_relations=4),
+    ]
+    prints = {same, *(log.fingerprint for log in others)}
+    assert len(prints) == len(others) + 1
+
+
+def test_names_are_found_by_name_by_id_and_by_digits():
+    names = Vocabulary("entity", ("Norway", "Sweden", "7", "Norway"))
+    assert (names.id("Sweden"), names.id("Norway"), names.id(3), names.id("1"), names.id("7")) == (1, 0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["Swedn", "9", 9, -1, "", "²"])
+def test_an_unknown_name_is_one_clear_error(name):
+    names = Vocabulary("entity", ("Norway", "Sweden"))
+    with pytest.raises(NotFoundError, match="no entity is called"):
+        names.id(name)
+
+
+def test_a_close_name_is_suggested():
+    with pytest.raises(NotFoundError, match="did you mean 'Sweden'"):
+        Vocabulary("entity", ("Norway", "Sweden")).id("Swedn")
+
+
+def test_a_clock_turns_steps_into_times_and_back():
+    days = Clock("date", parse_date("2014-01-01"), 86400)
+    assert days.label(31) == "2014-02-01"
+    assert days.step("2014-02-01") == days.step("2014-02-01T23:59:59") == 31
+    quarters = Clock("date", parse_date("2018-01-01T00:00"), 900)
+    assert quarters.label(5) == "2018-01-01 01:15:00"
+    assert quarters.step("2018-01-01T01:29") == 5
+    plain = Clock("integer", 10, 24)
+    assert plain.label(2) == "58"
+    assert (plain.step("58"), plain.step(81), plain.step(82)) == (2, 2, 3)
+
+
+@few
+@given(step=st.integers(0, 10**6), origin=st.integers(-(10**9), 10**9), unit=st.sampled_from([1, 900, 3600, 86400]))
+def test_every_label_leads_back_to_its_step(step, origin, unit):
+    assert Clock("integer", origin, unit).step(Clock("integer", origin, unit).label(step)) == step
+    day = origin - origin % 86400
+    dates = Clock("date", day, unit)
+    if day + step * unit < 2**32:
+        assert dates.step(dates.label(step)) == step
+
+
+def test_times_that_are_none_are_refused():
+    with pytest.raises(DataError, match="whole number"):
+        Clock().step("tomorrow")
+    with pytest.raises(DataError, match="not a date"):
+        Clock("date", 0, 86400).step("tomorrow")

@@ -1,0 +1,118 @@
+"""Three lines of Python: load, fit, forecast; and what they refuse."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+import bridgemem
+from bridgemem.api import check_device, reproduce
+from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.config import Settings
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.events.read import read_events
+from commands import planted_rows, write_rows
+
+pytest_plugins = ("small_runs",)
+SMALL = Settings(width=8, hidden=8, max_epochs=2)
+
+
+def test_three_lines_load_fit_and_forecast(own_csv: Path) -> None:
+    data = bridgemem.load(str(own_csv))
+    model = bridgemem.fit(data, "recurrence", SMALL)
+    best = model.forecast("Arvan", "visit", top=3)
+    assert len(best) == 3
+    assert best[0].score >= best[1].score >= best[2].score
+    assert model.choice.lam > 0
+    assert model.explain("Arvan", "visit", best[0].name).score == pytest.approx(best[0].score, abs=1e-12)
+
+
+def test_the_forecast_finds_the_planted_script(own_csv: Path) -> None:
+    """Whoever got aid yesterday is visited today."""
+    data = bridgemem.load(own_csv)
+    model = bridgemem.fit(data, "recurrence", SMALL)
+    events, ranks = data.events, []
+    test = data.test
+    for s, r, o, t in zip(test.subject, test.relation, test.object, test.step, strict=True):
+        if events.relations.names[r] == "visit":
+            ranked = [c.name for c in model.forecast(int(s), int(r), events.clock.label(t), events.n_entities)]
+            ranks.append(1 + ranked.index(events.entities.names[o]))
+    assert len(ranks) > 10
+    assert sum(1 / rank for rank in ranks) / len(ranks) > 0.5
+
+
+def test_fit_takes_a_backbone_that_is_there_already(own_csv: Path) -> None:
+    data = bridgemem.load(own_csv)
+    cenet = Cenet.fit(data, CenetSettings(width=8, epochs=1, oracle_epochs=1))
+    model = bridgemem.fit(data, cenet, SMALL, selection="static")
+    assert all(math.isfinite(c.score) for c in model.forecast("Kel", "consult", inverse=True))
+
+
+def test_the_same_seed_gives_the_same_forecast(own_csv: Path) -> None:
+    data = bridgemem.load(own_csv)
+    first, second, other = (bridgemem.fit(data, "recurrence", SMALL, seed=seed) for seed in (1, 1, 2))
+    assert first.forecast("Kel", "visit") == second.forecast("Kel", "visit")
+    assert first.forecast("Kel", "visit") != other.forecast("Kel", "visit")
+
+
+def test_load_takes_paths_logs_columns_and_packed_files(own_csv: Path, tmp_path: Path) -> None:
+    from bridgemem.events.benchmarks import pack
+
+    data = bridgemem.load(own_csv, valid=0.2, test=0.2)
+    pack(data, tmp_path / "own.npz")
+    columns = dict(zip(("subject", "relation", "object", "time"), zip(*planted_rows(), strict=True), strict=True))
+    for source in (read_events(own_csv).events, columns, tmp_path / "own.npz", str(tmp_path / "own.npz"), data):
+        again = bridgemem.load(source, valid=0.2, test=0.2)
+        assert again.events.fingerprint == data.events.fingerprint
+        assert (again.valid_start, again.test_start) == (data.valid_start, data.test_start)
+
+
+def test_load_says_which_rows_it_left_out(tmp_path: Path) -> None:
+    rows = planted_rows()
+    rows[3] = (*rows[3][:3], "yesterday")
+    path = write_rows(tmp_path / "some.csv", rows)
+    with pytest.warns(UserWarning, match=r"1 of 600 rows was rejected, the first at .*some\.csv:5"):
+        data = bridgemem.load(path)
+    assert len(data.events) == 599
+
+
+def test_load_and_fit_refuse_what_they_cannot_use(own_csv: Path) -> None:
+    with pytest.raises(NotFoundError, match="no file and no data set called 'icews41'"):
+        bridgemem.load("icews41")
+    with pytest.raises(DataError):
+        bridgemem.load(Path("nowhere.csv"))
+    data = bridgemem.load(own_csv)
+    with pytest.raises(NotFoundError, match="no backbone called 'nope'"):
+        bridgemem.fit(data, "nope")
+    with pytest.raises(SettingsError, match="static or time"):
+        bridgemem.fit(data, "recurrence", SMALL, selection="raw")
+    with pytest.raises(SettingsError, match="no device"):
+        bridgemem.fit(data, "recurrence", SMALL, device="tpu")
+    with pytest.raises(DataError, match="at least one seed"):
+        reproduce(data, Path("nowhere"), "recurrence", seeds=())
+
+
+def test_devices_are_checked_by_name_and_presence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [check_device(name) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+    for name in ("cuda:2", "mps", "meta", "gpu", ""):
+        with pytest.raises(SettingsError):
+            check_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SettingsError, match="--device cpu"):
+        check_device("cuda")
+
+
+def test_the_package_shows_few_names_and_all_of_them_exist() -> None:
+    public = [name for name in bridgemem.__all__ if name != "__version__"]
+    assert len(public) <= 12
+    assert all(getattr(bridgemem, name) for name in public)
+    assert set(public) <= set(dir(bridgemem))
+    assert issubclass(bridgemem.BridgeMemError, BridgeMemError)
+    with pytest.raises(AttributeError, match="no attribute 'forecast_all'"):
+        _ = bridgemem.forecast_all

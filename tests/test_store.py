@@ -1,0 +1,190 @@
+"""Folders and files appear whole or not at all, and only what this program wrote is ever replaced."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from bridgemem import store
+from bridgemem.errors import RunError
+from bridgemem.store import (
+    check_free,
+    link_or_copy,
+    load_tensors,
+    read_json,
+    save_tensors,
+    whole_file,
+    whole_folder,
+    write_json,
+    write_tensors,
+)
+from commands import left_in, small_files_only
+
+
+class StoppedError(Exception):
+    pass
+
+
+def fill_and_stop(aside: Path, failure: type[BaseException] = StoppedError) -> None:
+    (aside / "a" if aside.is_dir() else aside).write_text("half")
+    raise failure
+
+
+def saved(path: Path, value: float = 1.0) -> Path:
+    save_tensors(path, {"backbone": {"name": "x"}}, {"w": torch.full((3,), value)})
+    return path
+
+
+def test_a_folder_appears_when_all_is_written(tmp_path: Path) -> None:
+    with whole_folder(tmp_path / "deep" / "run") as aside:
+        (aside / "a").write_text("1")
+        assert not (tmp_path / "deep" / "run").exists()
+    assert (tmp_path / "deep" / "run" / "a").read_text() == "1"
+    assert left_in(tmp_path / "deep") == ["run"]
+
+
+@pytest.mark.parametrize("failure", [StoppedError, KeyboardInterrupt, OSError])
+def test_a_folder_that_fails_leaves_nothing(failure: type[BaseException], tmp_path: Path) -> None:
+    with pytest.raises(failure), whole_folder(tmp_path / "run") as aside:
+        fill_and_stop(aside, failure)
+    assert left_in(tmp_path) == []
+
+
+def test_a_failed_replacement_keeps_what_was_there(tmp_path: Path) -> None:
+    saved(tmp_path / "run", 1.0)
+    with pytest.raises(StoppedError), whole_folder(tmp_path / "run", replace=True):
+        raise StoppedError
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
+    assert left_in(tmp_path) == ["run"]
+
+
+def test_a_replacement_whose_last_rename_fails_puts_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "run", 1.0)
+    rename = Path.rename
+
+    def fail_for_the_new(self: Path, target: Path) -> Path:
+        if self.name.endswith(".part"):
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_for_the_new)
+    with pytest.raises(OSError, match="no"), whole_folder(tmp_path / "run", replace=True):
+        pass
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
+    assert left_in(tmp_path) == ["run"]
+
+
+def test_a_taken_name_is_refused_unless_it_may_be_replaced(tmp_path: Path) -> None:
+    saved(tmp_path / "run", 1.0)
+    with pytest.raises(RunError, match="exists already"), whole_folder(tmp_path / "run"):
+        pass
+    saved(tmp_path / "run", 2.0)
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [2.0] * 3
+    assert left_in(tmp_path) == ["run"]
+
+
+def test_what_others_keep_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
+    (tmp_path / "notes.txt").write_text("more work")
+    for name in ("thesis", "notes.txt"):
+        with pytest.raises(RunError, match="not written by this program"):
+            check_free(tmp_path / name, replace=True)
+        with pytest.raises(RunError), whole_folder(tmp_path / name, replace=True):
+            pass
+    assert (tmp_path / "thesis" / "chapter.tex").read_text() == "years of work"
+    (tmp_path / "empty").mkdir()
+    check_free(tmp_path / "empty", replace=True)
+
+
+def test_a_name_below_a_file_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be written"):
+        check_free(tmp_path / "file" / "deep" / "run")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(RunError, match="may write to"):
+        check_free(locked / "run")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "file"
+    with whole_file(path) as aside:
+        aside.write_text("first")
+    with pytest.raises(StoppedError), whole_file(path) as aside:
+        fill_and_stop(aside)
+    assert path.read_text() == "first"
+    with pytest.raises(FileNotFoundError), whole_file(path):
+        pass
+    assert path.read_text() == "first"
+    assert left_in(path.parent) == ["file"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    with small_files_only(200):
+        with pytest.raises(OSError, match="large"):
+            save_tensors(tmp_path / "model", {}, {"w": torch.zeros(1000)})
+        with pytest.raises(OSError, match="large"):
+            write_json(tmp_path / "values.json", list(range(1000)))
+    assert left_in(tmp_path) == []
+
+
+def test_weights_come_back_bit_for_bit_with_the_usual_permissions(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3, 4).double(), "b": torch.arange(5).view(5, 1).T, "c": torch.zeros(0, 2)}
+    write_tensors(tmp_path / "weights.safetensors", tensors)
+    (tmp_path / "other").write_text("")
+    found = store.read_tensors(tmp_path / "weights.safetensors")
+    assert set(found) == set(tensors)
+    assert all(
+        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()
+    )
+    assert (tmp_path / "weights.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_json_that_is_missing_cut_or_too_deep_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="missing"):
+        read_json(tmp_path / "no.json")
+    for content in (b'{"a": 1', b"\xff\xfe", b"", b"[" * 200_000):
+        (tmp_path / "bad.json").write_bytes(content)
+        with pytest.raises(RunError, match="damaged"):
+            read_json(tmp_path / "bad.json")
+
+
+def test_toml_that_is_too_deep_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(RunError):
+        store.read_config(tmp_path)
+
+
+def test_linked_folders_survive_the_replacement_of_their_source(tmp_path: Path) -> None:
+    source = saved(tmp_path / "backbone", 1.0)
+    link_or_copy(source, tmp_path / "run")
+    saved(source, 2.0)
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
+
+
+def test_symbolic_links_are_followed_when_a_folder_is_linked(tmp_path: Path) -> None:
+    source = saved(tmp_path / "a" / "backbone")
+    (source / "weights.safetensors").rename(tmp_path / "a" / "elsewhere.safetensors")
+    (source / "weights.safetensors").symlink_to("../elsewhere.safetensors")
+    link_or_copy(source, tmp_path / "b" / "deep" / "run")
+    assert load_tensors(tmp_path / "b" / "deep" / "run")[1]["w"].tolist() == [1.0] * 3
+
+
+def test_folders_are_copied_where_links_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError("cross-device")
+
+    monkeypatch.setattr(os, "link", no_links)
+    link_or_copy(saved(tmp_path / "backbone"), tmp_path / "run")
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
