@@ -41,11 +41,27 @@ def test_defaults_are_the_papers():
         {"taus": (-1.0, 3.0)},
         {"gates": ("uncertain", "open")},
         {"max_examples": 0},
+        {"k": 1025},
+        {"width": 8193},
+        {"hidden": 10**12},
+        *(
+            {name: value}
+            for name in ("smoothing", "learning_rate", "min_improvement")
+            for value in (math.nan, math.inf)
+        ),
+        {"lambdas": (1.0, math.nan)},
+        {"lambdas": (math.inf,)},
+        {"taus": (30.0, math.nan)},
     ],
 )
 def test_values_that_cannot_be_used_are_refused(wrong):
     with pytest.raises(SettingsError, match=next(iter(wrong)).rstrip("s")):
         Settings(**wrong)
+
+
+def test_the_largest_values_can_be_used():
+    largest = Settings(k=1024, width=8192, hidden=8192, taus=(0.0, math.inf))
+    assert largest.taus == (0.0, math.inf)
 
 
 @pytest.mark.parametrize(

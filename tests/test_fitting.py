@@ -20,7 +20,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, Replay, replay
 from bridgemem.evidence import transitions as transitions_module
 from bridgemem.evidence.transitions import EpochChoice, Transitions
-from bridgemem.fitting import PAPER, Fitted, Selection, fit, grid, select
+from bridgemem.fitting import PAPER, Fitted, Selection, digest, fit, grid, select
 from builders import SMALL_READER, small_world
 
 GRID = Settings(lambdas=(0.5, 1.0, 2.0), gates=("none", "uncertain"), taus=(30.0, 100.0))
@@ -175,3 +175,12 @@ def test_a_damaged_record_is_refused(damage):
         Selection.from_dict(values)
     with pytest.raises(SelectionError, match="damaged"):
         Selection.from_dict({})
+
+
+def test_a_record_from_before_a_field_was_added_keeps_its_lock():
+    values = json.loads(json.dumps(fitted().selections["time"].as_dict()))
+    del values["choice"]["shrinkage"], values["queries"]
+    older = Selection.from_dict({**values, "lock": digest(values)})
+    assert older.choice.shrinkage
+    assert older.lock() == digest(values) != digest(older.as_dict())
+    assert replace(older, queries=7).lock() == digest(replace(older, queries=7).as_dict()), "a change is locked anew"

@@ -17,6 +17,7 @@ from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.events.benchmarks import unpack
+from bridgemem.fitting import digest
 from bridgemem.forecast import Forecaster
 from bridgemem.runs import Run, read_table, write_table
 from commands import ACTORS, RELATIONS, Walk, left_in
@@ -70,6 +71,22 @@ def test_both_selections_are_kept_apart_each_with_its_lock(walk: Walk) -> None:
         assert selection.queries == 2 * len(unpack(walk.home / "own.npz").valid)
     assert stored["static"]["lock"] != stored["time"]["lock"]
     assert stored["static"]["backbone"]["mrr"] > stored["time"]["backbone"]["mrr"]
+
+
+def test_a_run_from_before_a_field_was_added_stays_readable_and_locked(run_copy: Path) -> None:
+    path = run_copy / "selection.json"
+    records = json.loads(path.read_text())
+    for record in records.values():
+        del record["choice"]["shrinkage"]
+        record["lock"] = digest(record)
+    path.write_text(json.dumps(records))
+    selection = Run(run_copy).selection("time")
+    assert selection.choice.shrinkage
+    assert selection.lock() == records["time"]["lock"]
+    records["time"]["choice"]["lam"] += 1
+    path.write_text(json.dumps(records))
+    with pytest.raises(SelectionError, match="changed after it was locked"):
+        Run(run_copy).selection("time")
 
 
 def test_no_selection_is_made_under_another_filter(walk: Walk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 import types
 import typing
@@ -13,6 +14,10 @@ from typing import Any, TypeVar
 from bridgemem.errors import SettingsError
 
 T = TypeVar("T")
+
+# far beyond any use, and small enough that no setting asks for more memory than there is
+MOST_EVENTS = 1024
+MOST_UNITS = 8192
 
 
 @dataclass(frozen=True)
@@ -46,18 +51,26 @@ class Settings:
         for name in ("k", "width", "hidden", "batch", "max_epochs", "patience", "max_examples"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name, most in (("k", MOST_EVENTS), ("width", MOST_UNITS), ("hidden", MOST_UNITS)):
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
         if self.window < 0:
             raise SettingsError(f"window must be a number of steps, or 0 for the whole past, not {self.window}.")
         if list(self.bins) != sorted(set(self.bins)) or any(edge < 1 for edge in self.bins):
             raise SettingsError(f"bins must be growing lags of at least 1, not {self.bins}.")
         if self.pooling not in ("sum", "mean"):
             raise SettingsError(f"pooling must be 'sum' or 'mean', not {self.pooling!r}.")
-        if self.smoothing <= 0 or self.learning_rate <= 0:
-            raise SettingsError("smoothing and learning_rate must be above 0.")
+        # written so that NaN, which no comparison holds for, is refused too
+        if not (0 < self.smoothing < math.inf and 0 < self.learning_rate < math.inf):
+            raise SettingsError("smoothing and learning_rate must be finite numbers above 0.")
+        if not math.isfinite(self.min_improvement):
+            raise SettingsError(f"min_improvement must be a finite number, not {self.min_improvement}.")
         if not (self.lambdas and self.gates and self.taus):
             raise SettingsError("lambdas, gates and taus must each name at least one value.")
-        if min(self.lambdas) < 0 or min(self.taus) < 0:
-            raise SettingsError("lambdas and taus must not be negative.")
+        if not all(0 <= lam < math.inf for lam in self.lambdas):
+            raise SettingsError(f"lambdas must be finite and not negative, not {self.lambdas}.")
+        if not all(tau >= 0 for tau in self.taus):
+            raise SettingsError(f"taus must be numbers that are not negative, or inf, not {self.taus}.")
         unknown = set(self.gates) - {"uncertain", "none"}
         if unknown:
             raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain or none.")

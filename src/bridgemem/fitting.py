@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from bridgemem.backbones.base import Backbone
@@ -25,6 +26,12 @@ SELECTION_FILTERS = ("static", "time")
 PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
 
 
+def digest(values: dict[str, Any]) -> str:
+    """The lock of a selection record as it is stored, whatever fields it has; an earlier lock in it does not count."""
+    content = {name: value for name, value in values.items() if name != "lock"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True)
 class Selection:
     """What validation chose under one filter, and everything it was chosen from. Written before test is read."""
@@ -41,17 +48,22 @@ class Selection:
 
     def lock(self) -> str:
         """A digest of the whole record; test figures carry it, so that a later change of mind shows."""
-        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        return self._lock
+
+    @cached_property
+    def _lock(self) -> str:
+        return digest(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Selection:
+        """A selection from its record, with or without the lock in it."""
         try:
-            return cls(
+            selection = cls(
                 **{
-                    **values,
+                    **{name: value for name, value in values.items() if name != "lock"},
                     "choice": Choice(**values["choice"]),
                     "backbone": Metrics(**values["backbone"]),
                     "chosen": Metrics(**values["chosen"]),
@@ -59,6 +71,9 @@ class Selection:
             )
         except (KeyError, TypeError) as problem:
             raise SelectionError(f"the selection record is damaged ({problem}); select again in a new run.") from None
+        # the lock of what was read, not of what it became: an older record may lack fields that have defaults now
+        vars(selection)["_lock"] = digest(values)
+        return selection
 
 
 @dataclass(frozen=True)

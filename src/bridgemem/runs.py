@@ -126,9 +126,9 @@ class Run:
         try:
             model = Transitions.restore(self.settings, own)
         except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
-            model = None
-        if model is None or model.counts.counts.shape != (model.space.size, model.space.n_directed):
-            raise RunError(f"{self.folder}/model.safetensors does not hold what config.toml says; fit the run again.")
+            raise RunError(
+                f"{self.folder}/model.safetensors does not hold what config.toml says; fit the run again."
+            ) from None
         if not all(torch.isfinite(tensor).all() for tensor in own.values()):
             raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
         return model.to(device)
@@ -142,9 +142,8 @@ class Run:
         values = records.get(filter_name) if isinstance(records, dict) else None
         if not isinstance(values, dict):
             raise SelectionError(f"{self.folder} has no selection under the {filter_name} filter; test stays closed.")
-        lock = values.pop("lock", None)
         selection = Selection.from_dict(values)
-        if selection.lock() != lock:
+        if selection.lock() != values.get("lock"):
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
         choice = as_settings(Choice, values["choice"], str(path))
         if choice != selection.choice or not (0 <= choice.lam < math.inf and choice.tau >= 0):
@@ -161,6 +160,13 @@ class Run:
         if not path.is_file():
             raise RunError(f"{self.folder} was not evaluated yet; `bridgemem evaluate {self.folder}` does it.")
         return read_json(path)
+
+    def relations(self) -> tuple[str, ...]:
+        """The relations' names, by id."""
+        try:
+            return tuple((self.folder / "relations.txt").read_text(encoding="utf-8").splitlines())
+        except (OSError, UnicodeDecodeError) as problem:
+            raise RunError(f"{self.folder}/relations.txt cannot be read: {problem}.") from None
 
     def ranks_path(self, split: str) -> Path:
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")

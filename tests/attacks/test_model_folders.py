@@ -107,6 +107,10 @@ def test_a_config_that_describes_no_run_is_refused(text: str, run_copy: Path) ->
         ("window = 65", "window = -1"),
         ('pooling = "sum"', 'pooling = "os.system"'),
         ("smoothing = 10.0", "smoothing = -1.0"),
+        ("smoothing = 10.0", "smoothing = nan"),
+        ("width = 8", "width = 1000000000"),
+        ("hidden = 8", "hidden = 8192"),
+        ("bins = [1, 4, 16, 64]", f"bins = {list(range(1, 100_000))}"),
     ],
 )
 def test_wrong_types_and_values_in_the_config_are_refused(old: str, new: str, run_copy: Path) -> None:

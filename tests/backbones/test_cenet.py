@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bridgemem.backbones.cenet import Cenet, CenetNet, CenetSettings, contrastive_loss, nce_loss, recurring
 from bridgemem.backbones.history import History
-from bridgemem.errors import SettingsError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
@@ -203,7 +203,79 @@ def test_a_last_batch_of_a_single_fact_can_be_trained(facts):
     assert all(t.isfinite().all() for t in backbone.tensors().values())
 
 
-@pytest.mark.parametrize("wrong", [{"mask": "firm"}, {"second_bias": "none"}, {"epochs": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"mask": "firm"},
+        {"second_bias": "none"},
+        {"epochs": 0},
+        {"width": 8193},
+        {"batch": 1},
+        {"alpha": 1.1},
+        {"dropout": 1.0},
+        {"dropout": -0.1},
+        {"learning_rate": 0.0},
+        {"clip": 0.0},
+        {"weight_decay": -1.0},
+        {"oracle_l1": -1.0},
+        *(
+            {name: value}
+            for name in (
+                "alpha",
+                "dropout",
+                "learning_rate",
+                "weight_decay",
+                "clip",
+                "oracle_l1",
+                "history_bias",
+            )
+            for value in (math.nan, math.inf)
+        ),
+    ],
+)
 def test_settings_that_cannot_be_used_are_refused(wrong):
-    with pytest.raises(SettingsError):
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
         CenetSettings(**wrong)
+
+
+@pytest.mark.parametrize("facts", [0, 1])
+def test_a_train_split_without_two_facts_is_one_clear_error(facts):
+    log = log_of([(0, 0, 1, 1)][:facts] + [(0, 0, 2, 5), (1, 1, 2, 5)])
+    with pytest.raises(DataError, match="at least two facts.* of few has"):
+        Cenet.fit(Dataset("few", log, 5), TINY_CENET)
+
+
+def test_looking_up_parameters_has_the_values_and_the_gradient_of_indexing():
+    events, queries, past = small_case()
+    net = network(events)
+    seen = net.query(queries.actor, queries.relation, net.frequency_feature(len(queries), past))
+    plain = torch.cat([net.entity[queries.actor], net.relation[queries.relation]], dim=1)
+    assert torch.equal(net.pair(queries.actor, queries.relation), plain)
+    assert torch.equal(seen[:, : plain.shape[1]], plain)
+    weights = torch.randn(plain.shape, generator=torch.Generator().manual_seed(1))
+    found, expected = (
+        torch.autograd.grad((x * weights).sum(), [net.entity, net.relation])
+        for x in (net.pair(queries.actor, queries.relation), plain)
+    )
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path):
+    dataset = small_world().dataset
+    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    tiny_cenet().save(tmp_path / "cenet")
+    state = torch.random.get_rng_state()
+    again = Cenet.load(tmp_path / "cenet")
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not any(t.is_meta for t in (*again.net.parameters(), *again.net.buffers()))
+    before, after = (backbone.score(queries, past) for backbone in (tiny_cenet(), again))
+    assert torch.equal(before.log_p, after.log_p)
+    assert torch.equal(before.uncertainty, after.uncertainty)
+
+
+def test_weights_of_another_precision_are_read_as_usual():
+    doubled = {n: t.double() if t.is_floating_point() else t for n, t in tiny_cenet().tensors().items()}
+    again = Cenet.restore(asdict(TINY_CENET), doubled)
+    for name, tensor in tiny_cenet().tensors().items():
+        assert torch.equal(again.tensors()[name], tensor), name

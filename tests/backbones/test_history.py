@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.backbones.history import History
+from bridgemem.errors import DataError
 from bridgemem.evaluation.queries import Queries
-from builders import few, logs, random_log, rows_of
+from builders import few, log_of, logs, random_log, rows_of
 
 
 def asked(n_entities: int, n_relations: int, step: int) -> Queries:
@@ -60,6 +61,12 @@ def test_meetings_equal_a_slow_walk(events, step, frozen):
         pairs = list(zip(*(x.tolist() for x in found), strict=True))
         assert len(pairs) == len(set(pairs))
         assert set(pairs) == expected
+
+
+def test_more_pairs_of_entity_and_relation_than_can_be_told_apart_are_refused():
+    History(log_of([(0, 0, 1, 1)], n_entities=2**16 - 1, n_relations=2**15))
+    with pytest.raises(DataError, match=r"65,536 entities under 32,768 relations.* 2\^32"):
+        History(log_of([(0, 0, 1, 1)], n_entities=2**16, n_relations=2**15))
 
 
 def test_a_named_size_changes_nothing():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -75,6 +76,40 @@ def test_a_damaged_line_is_named(tmp_path, damage):
     path.write_text(path.read_text() + damage + "\n")
     with pytest.raises(DataError, match="line 2 is not a record"):
         read_records(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("mrr", "0.5"),
+        ("mrr", None),
+        ("mrr", True),
+        ("seed", 1.5),
+        ("queries", "10"),
+        ("dataset", 3),
+        ("selection", 3),
+        ("fit_seconds", "1"),
+        ("settings", []),
+        ("settings", None),
+        ("gain", [1, 2, 3]),
+        ("gain", {"mrr": 0.1}),
+        ("gain", {"mrr": [0.1, 0.2]}),
+        ("gain", {"mrr": [0.1, "0.2", 0.3]}),
+        ("lock", ["a"]),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_its_line(tmp_path, field, value):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [ONE])
+    path.write_text(path.read_text() + json.dumps({**asdict(ONE), field: value}) + "\n")
+    with pytest.raises(DataError, match=rf"records\.jsonl, line 2 is not a record: {field} "):
+        read_records(path)
+
+
+def test_whole_numbers_are_numbers_too(tmp_path):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [replace(ONE, mrr=1, gain={"mrr": [0, 0, 1]}, fit_seconds=None)])
+    assert read_records(path)[0].mrr == 1
 
 
 def test_bytes_that_are_no_text_are_a_data_error(tmp_path):

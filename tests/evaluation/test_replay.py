@@ -12,7 +12,7 @@ from torch import Tensor
 from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence
-from bridgemem.errors import BackboneError
+from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.evaluation import replay as replay_module
 from bridgemem.evaluation.filters import FILTERS, Filters
 from bridgemem.evaluation.metrics import Metrics
@@ -231,3 +231,13 @@ def test_the_mass_on_met_candidates_stands_in_for_a_missing_oracle():
     met[past.met(queries.actor, queries.step)] = True
     expected = (scores.log_p.softmax(1) * met).sum(1)
     assert torch.allclose(scores.uncertainty, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("lam", [1e308, float("inf"), float("nan")])
+def test_a_correction_that_is_not_finite_is_an_error_and_no_rank(lam):
+    events = random_log(5)
+    transitions = random_transitions(events)
+    with pytest.raises(SettingsError, match="a correction is NaN or infinite"):
+        replay(
+            Queries.of(events), Certain(0.5), History(events), Filters(events), transitions, [Choice(1e3), Choice(lam)]
+        )

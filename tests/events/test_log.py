@@ -144,3 +144,21 @@ def test_times_that_are_none_are_refused():
         Clock().step("tomorrow")
     with pytest.raises(DataError, match="not a date"):
         Clock("date", 0, 86400).step("tomorrow")
+
+
+def test_a_clock_of_dates_takes_compact_dates_and_epoch_seconds():
+    days = Clock("date", parse_date("2014-01-01"), 86400)
+    for time in ("20140201", 20140201, " 2014-02-01 ", "1391212800", 1391212800):
+        assert days.step(time) == 31, time
+
+
+@pytest.mark.parametrize("time", ["2014", 2014, "7", "201402", "999999999", "0000000031", "9" * 5000])
+def test_a_bare_number_that_is_no_date_is_refused_with_a_hint(time):
+    with pytest.raises(DataError, match="write it as 2014-12-01"):
+        Clock("date", parse_date("2014-01-01"), 86400).step(time)
+
+
+@pytest.mark.parametrize("time", ["20141399", "-5", "1e9", ""])
+def test_what_only_looks_like_a_date_is_refused_with_a_hint(time):
+    with pytest.raises(DataError, match="not a date: write it as 2014-12-01"):
+        Clock("date", parse_date("2014-01-01"), 86400).step(time)

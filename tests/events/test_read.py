@@ -287,8 +287,8 @@ def test_quotes_that_do_not_close_are_rejected_on_their_own_line(write, bad):
         (b"\n \n", "e.tsv", "holds no events"),
         (b"subject\trelation\tobject\ttime\n", "e.tsv", "holds no events"),
         (b"a\tb\n", "e.tsv", "has no column for subject, relation, object, time; it has 'a', 'b'"),
-        (b"subject,relation,object,when\nA,r,B,1\n", "e.csv", r"has no column for time; .*ColumnNames\("),
-        (b"A\tr\tB\tnever\n", "e.tsv", "1 of 1 rows was rejected, the first at .*e.tsv:1: the time 'never'"),
+        (b"subject,relation,object,when\nA,r,B,1\n", "e.csv", r"has no column for time; .*--time of .*ColumnNames\("),
+        (b"A\tr\tB\tnever\n", "e.tsv", "1 of 1 row was rejected, the first at .*e.tsv:1: the time 'never'"),
         (b"\xff\xfeA\0", "e.tsv", "is UTF-16: save it as UTF-8"),
         (gzip.compress(b"0\t0\t1\t1\n" * 9)[:-9], "e.tsv.gz", "is cut short"),
         (gzip.compress(bytes(range(256)) * 99)[:300], "e.tsv.gz", "is cut short"),
@@ -318,6 +318,11 @@ def test_missing_files_and_directories_are_named(tmp_path):
         read_events(str(tmp_path / "none.parquet"))
     with pytest.raises(DataError, match="no file was given"):
         read_events([])
+
+
+@pytest.mark.parametrize(("rows", "sentence"), [(1, "The one row was read."), (2000, "All 2,000 rows were read.")])
+def test_the_report_of_a_clean_reading_counts_its_rows(write, rows, sentence):
+    assert read_events(write("0\t0\t1\t1\n" * rows)).rejects.sentence() == sentence
 
 
 def test_more_rejects_than_are_kept_are_still_counted(write, monkeypatch):

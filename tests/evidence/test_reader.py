@@ -186,3 +186,19 @@ def test_transitions_are_restored_from_their_tensors():
     assert torch.equal(again.reader.evidence(tokens), transitions.reader.evidence(tokens))
     assert torch.equal(again.p_ct, transitions.p_ct)
     assert torch.equal(again.support, transitions.support)
+
+
+def test_restoring_draws_nothing_and_leaves_no_empty_tensor():
+    tensors = random_transitions(random_log(1)).tensors()
+    state = torch.random.get_rng_state()
+    reader = Transitions.restore(SMALL_READER, tensors).reader
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert not any(t.is_meta for t in (*reader.parameters(), *reader.buffers()))
+    assert {t.dtype for t in reader.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("lie", [{"width": 8192, "hidden": 8192}, {"bins": tuple(range(1, 10**6))}])
+def test_settings_that_lie_about_the_weights_are_refused_before_anything_is_built(lie):
+    tensors = random_transitions(random_log(1)).tensors()
+    with pytest.raises((RuntimeError, ValueError), match=r"size mismatch|do not belong"):
+        Transitions.restore(replace(SMALL_READER, **lie), tensors)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridgemem.errors import DataError
 from bridgemem.memory.scan import last_events, tie_bounds
 from bridgemem.memory.timeline import Timeline, changes, expand
 from builders import few
@@ -42,6 +44,20 @@ def test_large_keys_and_steps_stay_apart():
     assert values(line, line.ever(key)) == [[1, 2]]
     assert values(line, line.before(key, step)) == [[1]]
     assert values(line, line.at(key, step)) == [[2]]
+
+
+def test_the_last_step_of_an_odd_key_is_found():
+    last = 2**31 - 1
+    line = built([(3, last, 1), (4, 0, 2)])
+    assert values(line, line.at(torch.tensor([3, 4]), torch.tensor([last, 0]))) == [[1], [2]]
+
+
+def test_keys_that_do_not_fit_beside_a_step_are_refused():
+    last = 2**32 - 2
+    line = built([(last, 5, 1)])
+    assert values(line, line.ever(torch.tensor([last]))) == [[1]]
+    with pytest.raises(DataError, match=r"more than 2\^32"):
+        built([(last + 1, 5, 1)])
 
 
 @few

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.history import History, Occurrences
-from bridgemem.config import as_settings
-from bridgemem.errors import SettingsError
+from bridgemem.config import MOST_UNITS, as_settings
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
@@ -49,8 +49,21 @@ class CenetSettings:
             raise SettingsError(f"second_bias must be released or described, not {self.second_bias!r}.")
         if self.mask not in ("soft", "hard"):
             raise SettingsError(f"mask must be soft or hard, not {self.mask!r}.")
-        if min(self.width, self.batch, self.epochs, self.oracle_epochs) < 1:
-            raise SettingsError("width, batch, epochs and oracle_epochs must be at least 1.")
+        if min(self.width, self.epochs, self.oracle_epochs) < 1:
+            raise SettingsError("width, epochs and oracle_epochs must be at least 1.")
+        if self.width > MOST_UNITS:
+            raise SettingsError(f"width must be at most {MOST_UNITS}, not {self.width}.")
+        if self.batch < 2:
+            raise SettingsError(f"batch must be at least 2, since facts are normalised together, not {self.batch}.")
+        # written so that NaN, which no comparison holds for, is refused too
+        if not (0 < self.learning_rate < math.inf and 0 < self.clip < math.inf):
+            raise SettingsError("learning_rate and clip must be finite numbers above 0.")
+        if not (0 <= self.weight_decay < math.inf and 0 <= self.oracle_l1 < math.inf):
+            raise SettingsError("weight_decay and oracle_l1 must be finite and not negative.")
+        if not math.isfinite(self.history_bias):
+            raise SettingsError(f"history_bias must be a finite number, not {self.history_bias}.")
+        if not (0 <= self.alpha <= 1 and 0 <= self.dropout < 1):
+            raise SettingsError("alpha must be between 0 and 1, and dropout at least 0 and below 1.")
 
 
 class CenetNet(nn.Module):
@@ -75,7 +88,7 @@ class CenetNet(nn.Module):
 
     def logits(self, actor: Tensor, relation: Tensor, past: Occurrences) -> tuple[Tensor, Tensor]:
         """The two scorers' logits with their history bias, [n, E] each, up to a constant per row."""
-        x = torch.cat([self.entity[actor], self.relation[relation]], dim=1)
+        x = self.pair(actor, relation)
         is_object_query = (relation < self.n_relations)[:, None]
         bias = self.settings.history_bias
         at = past.row * len(self.entity) + past.candidate
@@ -101,11 +114,17 @@ class CenetNet(nn.Module):
         extra = (count - top[past.row]).exp() - floor[past.row]
         total = (floor * len(self.frequency)).index_add(0, past.row, extra)
         everywhere = floor[:, None] * self.frequency.sum(0)
-        pooled = everywhere.index_add(0, past.row, self.frequency[past.candidate] * extra[:, None]) / total[:, None]
+        recurring = F.embedding(past.candidate, self.frequency) * extra[:, None]
+        pooled = everywhere.index_add(0, past.row, recurring) / total[:, None]
         return torch.tanh(pooled + self.frequency_bias)
 
+    def pair(self, actor: Tensor, relation: Tensor) -> Tensor:
+        """The vectors of actor and relation, [n, 2d]."""
+        # the values of plain indexing, whose gradient costs a device far more than an embedding's
+        return torch.cat([F.embedding(actor, self.entity), F.embedding(relation, self.relation)], dim=1)
+
     def query(self, actor: Tensor, relation: Tensor, frequency: Tensor) -> Tensor:
-        return torch.cat([self.entity[actor], self.relation[relation], frequency], dim=1)
+        return torch.cat([self.pair(actor, relation), frequency], dim=1)
 
 
 def nce_loss(first: Tensor, second: Tensor, answer: Tensor) -> Tensor:
@@ -235,6 +254,11 @@ class Cenet(Backbone):
         cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
     ) -> Self:
         settings = settings or cls.default
+        if len(dataset.train) < 2:
+            raise DataError(
+                f"CENET needs at least two facts to train on, and the train split of {dataset.name} has "
+                f"{len(dataset.train)}: give more events, or a smaller share to validation and test."
+            )
         devices = [torch.device(device)] if device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
@@ -267,9 +291,12 @@ class Cenet(Backbone):
     @classmethod
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         own = as_settings(CenetSettings, settings, "cenet")
-        net = CenetNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
-        net.load_state_dict(tensors)
-        return cls(own, net)
+        # nothing is allocated or drawn before the weights are known to fit
+        with torch.device("meta"):
+            net = CenetNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
+        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
+        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+        return cls(own, net.float())
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))

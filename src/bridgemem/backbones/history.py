@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.errors import DataError
 from bridgemem.events.log import EventLog
 from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.timeline import Timeline, changes, expand
+from bridgemem.memory.timeline import KEYS, Timeline, changes, expand
 
 NEVER = 2**31 - 1
 
@@ -35,6 +36,11 @@ class History:
     """Everything known, asked by step: rolling (all facts before t), or frozen at a step for multi-step forecasting."""
 
     def __init__(self, events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> None:
+        if events.n_entities * 2 * events.n_relations >= KEYS:
+            raise DataError(
+                f"{events.n_entities:,} entities under {events.n_relations:,} relations, either way round, are more "
+                "than the 2^32 pairs that can be told apart: merge or drop rare ones."
+            )
         self.events = events
         self.frozen_at = frozen_at
         self.device = torch.device(device)

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 import typer
 
 from bridgemem import __version__
-from bridgemem.cli import data, model, results
+from bridgemem.cli import checks, data, model, results
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError
 
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 model.register(app)
 results.register(app)
+checks.register(app)
 
 
 def _version(wanted: bool) -> None:

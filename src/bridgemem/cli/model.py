@@ -184,11 +184,11 @@ def _no_test(dataset: Any, wanted: str) -> str:
 
 def _show(records: list[Any], title: str) -> None:
     from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import FILTER_WORDS, main_table
+    from bridgemem.evaluation.report import FILTER_WORDS, filter_table
 
     say(title)
     for f in FILTERS:
-        made = main_table(records, f)
+        made = filter_table(records, f)
         table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
 
 

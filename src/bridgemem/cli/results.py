@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,35 +27,101 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
+    run: Annotated[Path | None, typer.Argument(help="With --by: a run whose ranks are taken apart.")] = None,
     records: Records = Path("results/records.jsonl"),
     filters: Annotated[str, typer.Option("--filter", help="raw, static, time, or all of them.")] = "all",
     dataset: Annotated[str | None, typer.Option(help="One data set only.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the tables as Markdown.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Gain by support, uncertainty, repeat, recency or relation.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write Markdown: one .md file, or a folder for all pages and figures."),
+    ] = None,
+    fill: Annotated[
+        list[Path] | None,
+        typer.Option("--fill", help="Renew the marked tables of a document; may be given several times."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tables from the records, one filter a table."""
+    """Tables from the records, one filter a table; with --by, where the gain comes from."""
     from bridgemem.errors import NotFoundError, SettingsError
+    from bridgemem.evaluation import publish
     from bridgemem.evaluation.filters import FILTERS
     from bridgemem.evaluation.records import read_records
-    from bridgemem.evaluation.report import main_table
-    from bridgemem.store import whole_file
 
     if filters != "all" and filters not in FILTERS:
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
-    found = [r for r in read_records(records) if dataset in (None, r.dataset)]
+    if by is not None:
+        found = _parts(run, records, by)
+    elif run is not None:
+        raise SettingsError("a run is taken apart with --by, as in --by support; its figures are in metrics.json.")
+    else:
+        found = read_records(records)
+    found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
         raise NotFoundError(f"{records} holds no record of {dataset!r}.")
-    tables = [main_table(found, f) for f in (FILTERS if filters == "all" else (filters,))]
-    if out is not None:
-        with whole_file(out) as aside:
-            aside.write_text("\n".join(made.markdown() for made in tables), encoding="utf-8")
+    made = _tables(found, by, filters)
+    written = []
+    if out is not None and out.suffix == ".md":
+        written.append(_write(out, made))
+    elif out is not None:
+        written += publish.publish(found, out)
+    for document in fill or []:
+        publish.fill(found, document)
+        written.append(document)
 
     def text() -> None:
-        for made in tables:
-            table(made.title, made.header, made.rows)
+        for shown in made:
+            table(shown.title, shown.header, shown.rows)
             say()
+        for path in written:
+            say(f"Wrote {path}.")
 
-    emit([asdict(made) for made in tables], as_json, text)
+    emit([asdict(shown) for shown in made], as_json, text)
+
+
+def _parts(run: Path | None, records: Path, by: str) -> list[Any]:
+    """Parts of the queries: those of a run's ranks, which are added to the records, or those recorded before."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.evaluation.mechanism import PARTS, parts
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.runs import Run
+
+    if by not in PARTS:
+        raise SettingsError(f"--by is one of {', '.join(PARTS)}, not {by!r}.")
+    if run is None:
+        return read_records(records)
+    opened = Run(run)
+    split = "valid" if opened.config.test_start < 0 else "test"
+    found = parts(opened, by, opened.relations(), split)
+    if records.exists():
+        write_records(records, found)
+    return found
+
+
+def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
+    """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
+    from bridgemem.evaluation.analysis import parts_table, relations_table
+    from bridgemem.evaluation.filters import FILTERS
+    from bridgemem.evaluation.report import filter_table
+    from bridgemem.fitting import SELECTION_FILTERS
+
+    if by is None:
+        return [filter_table(records, f) for f in (FILTERS if filters == "all" else (filters,))]
+    shown = SELECTION_FILTERS if filters == "all" else (filters,)
+    if by == "relation":
+        names = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
+        return [relations_table(records, f, name) for name in names for f in shown]
+    return [parts_table(records, by, f) for f in shown]
+
+
+def _write(path: Path, made: list[Any]) -> Path:
+    from bridgemem.store import whole_file
+
+    with whole_file(path) as aside:
+        aside.write_text("\n".join(shown.markdown() for shown in made), encoding="utf-8")
+    return path
 
 
 def forecast(

@@ -41,13 +41,14 @@ def choice_changes(choice: Choice) -> dict[str, Choice]:
 
 def settings_changes(settings: Settings) -> dict[str, Settings]:
     """Changes of what is remembered or how it is read: the transitions are fitted anew."""
-    return {
+    changes = {
         "direction=none": replace(settings, directions=False),
         "bins=none": replace(settings, bins=()),
         "pooling=mean": replace(settings, pooling="mean"),
-        **{f"k={k}": replace(settings, k=k) for k in KS if k != settings.k},
-        **{f"window={w or 'all'}": replace(settings, window=w) for w in WINDOWS if w != settings.window},
+        **{f"k={k}": replace(settings, k=k) for k in KS},
+        **{f"window={w or 'all'}": replace(settings, window=w) for w in WINDOWS},
     }
+    return {label: changed for label, changed in changes.items() if changed != settings}
 
 
 @dataclass(frozen=True)
@@ -68,22 +69,29 @@ def ablate(
     if split == "valid":
         dataset = dataset.without_test()
     queries, backbone = Queries.of(dataset.split(split)), run.backbone(device)
-    filters, rolling = Filters(dataset.events, device), History(dataset.events, device=device)
-    frozen = History(dataset.events, dataset.test_start if split == "test" else dataset.valid_start, device)
+    filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
+    pasts = {
+        "rolling": History(dataset.events, device=device),
+        "frozen": History(dataset.events, frozen_at, device),
+    }
+    # changes are measured under the history that the choice was made under
+    own = run.config.history
+    other = "rolling" if own == "frozen" else "frozen"
     prefix = dataset.known if split == "test" else dataset.train
     fitted = run.transitions("known" if split == "test" else "train", device)
 
-    def read(wanted: list[_Change], past: History, transitions: Transitions) -> Iterator[Record]:
-        made = replay(
-            queries, backbone, past, filters, transitions, [w.choice for w in wanted], progress, "reading ablations"
-        )
+    def read(wanted: list[_Change], history: str, transitions: Transitions) -> Iterator[Record]:
+        choices = [w.choice for w in wanted]
+        made = replay(queries, backbone, pasts[history], filters, transitions, choices, progress, "reading ablations")
         settings = {"k": transitions.settings.k, "window": transitions.settings.window}
         for column, w in enumerate(wanted, start=1):
             tau = "inf" if math.isinf(w.choice.tau) else w.choice.tau
             changed = {**settings, "lambda": w.choice.lam, "gate": w.choice.gate, "tau": tau}
             method, selection = f"ablation:{w.label}", selections[w.filter]
             one = record(run, dataset, split, made, column, w.filter, method, selection, device, changed)
-            yield replace(one, history="frozen" if past is frozen else "rolling")
+            # the run's seconds are those of its own fit
+            timed = (one.fit_seconds, one.refit_seconds) if transitions is fitted else (None, None)
+            yield replace(one, history=history, fit_seconds=timed[0], refit_seconds=timed[1])
 
     def every_filter(label: str) -> list[_Change]:
         return [_Change(name, label, selection.choice) for name, selection in selections.items()]
@@ -93,11 +101,11 @@ def ablate(
         for name, selection in selections.items()
         for label, choice in choice_changes(selection.choice).items()
     ]
-    records = [*read(weighed, rolling, fitted), *read(every_filter("history=frozen"), frozen, fitted)]
+    records = [*read(weighed, own, fitted), *read(every_filter(f"history={other}"), other, fitted)]
     changes = settings_changes(run.settings)
     with progress.task("ablations that refit", total=len(changes)) as advance:
         for label, settings in changes.items():
-            records += read(every_filter(label), rolling, _refit(prefix, settings, fitted, run, device))
+            records += read(every_filter(label), own, _refit(prefix, settings, fitted, run, device))
             advance(1, note=label)
     return records
 

@@ -12,6 +12,9 @@ from bridgemem.evaluation.intervals import Gain, paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
 from bridgemem.runs import Run, read_table
 
+SAME = ("dataset", "fingerprint", "valid_start", "test_start", "history")
+ASKED = ("actor", "relation", "step", "answer")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -27,27 +30,49 @@ class Difference:
 
 def compare(first: Run, second: Run, split: str = "test") -> list[Difference]:
     """Every method that both runs have, under every filter; refused where the runs answered different questions."""
-    a, b = first.config, second.config
-    for what in ("dataset", "fingerprint", "valid_start", "test_start", "history"):
-        if getattr(a, what) != getattr(b, what):
+    for what in SAME:
+        a, b = getattr(first.config, what), getattr(second.config, what)
+        if a != b:
             raise RunError(
-                f"the runs differ in {what} ({getattr(a, what)!r} and {getattr(b, what)!r}); only runs on the same "
-                "data, split and history can be compared."
+                f"the runs differ in {what} ({a!r} and {b!r}); only runs on the same data, split and history can be "
+                "compared."
             )
-    columns = read_table(first.ranks_path(split)), read_table(second.ranks_path(split))
-    for name in ("actor", "relation", "step", "answer"):
-        if not np.array_equal(columns[0][name], columns[1][name]):
-            raise RunError("the runs ranked different queries; evaluate both on the same split.")
-    step = columns[0]["step"]
-    suffixes = tuple(f"_{f}" for f in FILTERS)
-    shared = [name for name in columns[0] if name.endswith(suffixes) and name in columns[1]]
+    before, after = _ranks(first, split), _ranks(second, split)
+    if not all(np.array_equal(before[name], after[name]) for name in ASKED):
+        raise RunError("the runs ranked different queries; evaluate both on the same split.")
+    found = [_ranked(columns) for columns in (before, after)]
+    if {filter_name for _, filter_name in found[0]} != {filter_name for _, filter_name in found[1]}:
+        raise RunError("the runs were ranked under different filters; evaluate both again.")
     return [
-        difference for name in shared for difference in _differences(columns[0][name], columns[1][name], step, name)
+        difference
+        for (method, filter_name), name in found[0].items()
+        if (method, filter_name) in found[1]
+        for difference in _differences(before[name], after[name], before["step"], method, filter_name)
     ]
 
 
-def _differences(before: np.ndarray, after: np.ndarray, step: np.ndarray, name: str) -> list[Difference]:
-    method, _, filter_name = name.rpartition("_")
+def _ranks(run: Run, split: str) -> dict[str, np.ndarray]:
+    """The ranks of a run on a split."""
+    path = run.ranks_path(split)
+    if not (path.is_file() or path.with_suffix(".npz").is_file()):
+        remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
+        raise RunError(f"{run.folder} was not evaluated on {split}; {remedy}.")
+    columns = read_table(path)
+    missing = [name for name in ASKED if name not in columns]
+    if missing or not _ranked(columns):
+        raise RunError(f"{path} lacks the column {(missing or ['backbone_static'])[0]}; evaluate the run again.")
+    return columns
+
+
+def _ranked(columns: dict[str, np.ndarray]) -> dict[tuple[str, str], str]:
+    """(method, filter) of every column that holds ranks, and the column's name."""
+    pairs = {name: name.rpartition("_") for name in columns}
+    return {(method, filter_name): name for name, (method, _, filter_name) in pairs.items() if filter_name in FILTERS}
+
+
+def _differences(
+    before: np.ndarray, after: np.ndarray, step: np.ndarray, method: str, filter_name: str
+) -> list[Difference]:
     gains = paired_gains(before, after, step)
     old, new = Metrics.of(before).as_dict(), Metrics.of(after).as_dict()
     return [Difference(method, filter_name, m, old[m], new[m], gains[m]) for m in METRICS]

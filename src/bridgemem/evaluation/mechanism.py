@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.runs import Run, read_table
 
 Columns = dict[str, np.ndarray]
-SUPPORT_EDGES = (1, 100, 1_000, 10_000, 100_000)
+SUPPORT_EDGES = (0, 1, 100, 1_000, 10_000, 100_000)
 LAG_EDGES = (1, 2, 5, 17, 65)
 
 
@@ -28,14 +28,20 @@ def _by_edges(values: np.ndarray, edges: tuple[int, ...], none: str) -> dict[str
     return masks
 
 
+def _met(columns: Columns) -> np.ndarray:
+    """Whether the answer has a dyadic state: the pair met inside the window; bool [n]."""
+    return ~np.isnan(columns["answer_lag"])
+
+
 def by_support(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
-    """By n_B of the answer's own state."""
-    return _by_edges(columns["answer_support"], SUPPORT_EDGES, "no dyadic past")
+    """By n_B of the answer's own state; 0 where its events were never seen to lead anywhere."""
+    support = np.where(_met(columns), columns["answer_support"], np.nan)
+    return _by_edges(support, SUPPORT_EDGES, "no dyadic past")
 
 
 def by_recency(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
     """By the steps since the pair's last event inside the window."""
-    return _by_edges(np.nan_to_num(columns["answer_lag"], nan=0), LAG_EDGES, "none in the window")
+    return _by_edges(columns["answer_lag"], LAG_EDGES, "none in the window")
 
 
 def by_uncertainty(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
@@ -46,7 +52,7 @@ def by_uncertainty(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
 
 def by_repeat(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
     """By whether the exact triple was seen before, and if not, whether the pair has a dyadic past."""
-    seen, past = columns["triple_seen"].astype(bool), columns["answer_support"] > 0
+    seen, past = columns["triple_seen"].astype(bool), _met(columns)
     return {
         "triple seen before": seen,
         "triple new, pair met lately": ~seen & past,
@@ -70,7 +76,7 @@ PARTS: dict[str, Callable[[Columns, int], dict[str, np.ndarray]]] = {
 
 
 def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> list[Record]:
-    """Backbone and residual on every part of the queries, under the filter that the residual was selected for."""
+    """The residual and its gain on every part of the queries, under the filter that it was selected for."""
     if by not in PARTS:
         raise DataError(f"--by is one of {', '.join(PARTS)}, not {by!r}.")
     columns = read_table(run.ranks_path(split))
@@ -78,46 +84,41 @@ def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> lis
         raise RunError(f"{run.folder} was evaluated by an older version; evaluate it again.")
     masks = PARTS[by](columns, len(names))
     if by == "relation":
-        masks = {f"{names[int(r)]}": mask for r, mask in masks.items()}
-    return [record for f in SELECTION_FILTERS for record in _of_filter(run, columns, masks, by, f, split)]
+        # two relations of one name stay two parts
+        shared = {name for name, times in Counter(names).items() if times > 1}
+        masks = {f"{names[int(r)]} ({r})" if names[int(r)] in shared else names[int(r)]: m for r, m in masks.items()}
+    return [
+        _record(run, columns, mask, f"{by}: {part}", filter_name, split)
+        for filter_name in SELECTION_FILTERS
+        for part, mask in masks.items()
+        if mask.any()
+    ]
 
 
-def _of_filter(
-    run: Run, columns: Columns, masks: dict[str, np.ndarray], by: str, filter_name: str, split: str
-) -> Iterator[Record]:
-    before, after = columns[f"backbone_{filter_name}"], columns[f"bridgemem_by_{filter_name}_{filter_name}"]
-    config, selection = run.config, run.selection(filter_name)
-    for part, mask in masks.items():
-        if not mask.any():
-            continue
-        gains = paired_gains(before[mask], after[mask], columns["step"][mask])
-        shared: dict[str, Any] = {
-            "dataset": config.dataset,
-            "fingerprint": config.fingerprint,
-            "split": split,
-            "backbone": config.backbone,
-            "filter": filter_name,
-            "history": config.history,
-            "queries": int(mask.sum()),
-            "device": config.device,
-            "version": config.version,
-            "subset": f"{by}: {part}",
-        }
-        own = {"backbone_seed": config.backbone_seed}
-        yield Record(
-            **shared, method="backbone", selection=None, seed=config.backbone_seed, settings=own, **_of(before[mask])
-        )
-        yield Record(
-            **shared,
-            method="bridgemem",
-            selection=filter_name,
-            seed=config.seed,
-            settings=own,
-            gain={m: [g.value, g.low, g.high] for m, g in gains.items()},
-            lock=selection.lock(),
-            **_of(after[mask]),
-        )
-
-
-def _of(ranks: np.ndarray) -> dict[str, Any]:
-    return Metrics.of(ranks).as_dict()
+def _record(run: Run, columns: Columns, mask: np.ndarray, part: str, filter_name: str, split: str) -> Record:
+    """The figures of the queries of one part; the gain says what the backbone had there."""
+    before = columns[f"backbone_{filter_name}"][mask]
+    after = columns[f"bridgemem_by_{filter_name}_{filter_name}"][mask]
+    config, figures = run.config, Metrics.of(after)
+    return Record(
+        dataset=config.dataset,
+        fingerprint=config.fingerprint,
+        split=split,
+        backbone=config.backbone,
+        method=f"ablation:part={part}",
+        filter=filter_name,
+        selection=filter_name,
+        history=config.history,
+        seed=config.seed,
+        queries=len(after),
+        mrr=figures.mrr,
+        hits1=figures.hits1,
+        hits3=figures.hits3,
+        hits10=figures.hits10,
+        settings={"backbone_seed": config.backbone_seed},
+        gain={m: [g.value, g.low, g.high] for m, g in paired_gains(before, after, columns["step"][mask]).items()},
+        device=config.device,
+        version=config.version,
+        lock=run.selection(filter_name).lock(),
+        subset=part,
+    )

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import types
+import typing
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +64,36 @@ def read_records(path: Path) -> list[Record]:
     records = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            records.append(Record(**json.loads(line)))
-        except (ValueError, TypeError) as problem:
+            record = Record(**json.loads(line))
+        except (ValueError, TypeError, RecursionError) as problem:
             raise DataError(f"{path}, line {number} is not a record: {problem}.") from None
+        if wrong := _wrong_field(record):
+            raise DataError(f"{path}, line {number} is not a record: {wrong} has a value of the wrong kind.")
+        records.append(record)
     return records
+
+
+def _wrong_field(record: Record) -> str | None:
+    """The first field whose value is not of the type that it declares, or None."""
+    for name, hint in _hints().items():
+        if not _is(getattr(record, name), hint):
+            return name
+    return None if all(len(bounds) == 3 for bounds in record.gain.values()) else "gain"
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    return typing.get_type_hints(Record)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON has a type; a whole number is a number too, true and false are none."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType):
+        return any(_is(value, one) for one in inner)
+    if inner:
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, typing.get_origin(hint)) and all(_is(item, inner[-1]) for item in items)
+    if hint in (int, float):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
+    return hint is Any or isinstance(value, hint)

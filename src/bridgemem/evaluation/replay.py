@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.history import History
+from bridgemem.errors import SettingsError
 from bridgemem.evaluation.filters import FILTERS, Filters
 from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
@@ -62,7 +63,7 @@ def batch_size(n_entities: int, device: torch.device) -> int:
 
 
 def corrections(evidence: Evidence, uncertainty: Tensor, choices: Sequence[Choice]) -> Tensor:
-    """What every choice adds to each evidenced candidate: float64 [m, choices]."""
+    """What the backbone alone and every choice add to each evidenced candidate: float64 [m, 1 + choices], finite."""
     even = torch.ones_like(evidence.support)
     mixed = {
         (tau, shrinkage): mixture(
@@ -72,7 +73,10 @@ def corrections(evidence: Evidence, uncertainty: Tensor, choices: Sequence[Choic
     }
     gates = {name: gate(name, uncertainty)[evidence.row] for name in {c.gate for c in choices}}
     columns = [correction(mixed[c.tau, c.shrinkage], gates[c.gate], c.lam) for c in choices]
-    return torch.stack([torch.zeros_like(evidence.a_ct), *columns], dim=1)
+    delta = torch.stack([torch.zeros_like(evidence.a_ct), *columns], dim=1)
+    if not torch.isfinite(delta).all():
+        raise SettingsError("a correction is NaN or infinite: fit again with smaller lambdas or a larger smoothing.")
+    return delta
 
 
 def replay(

@@ -1,4 +1,4 @@
-"""Report: tables made from records, one filter a table, the paper's figures beside the measured ones."""
+"""Report: tables made from records, one filter a column, the paper's figures beside the measured ones."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from bridgemem.evaluation.records import Record
 
 HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
 FILTER_WORDS = {"raw": "raw", "static": "static filter", "time": "time-aware filter"}
+SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
+MAIN_METHODS = ("backbone", "bridgemem", "learned")
+# the seed of the one backbone that all tables show; other seeds measure its own spread
+BACKBONE_SEED = 42
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,13 @@ class Table:
     title: str
     header: list[str]
     rows: list[list[str]]
+    note: str = ""
 
     def markdown(self) -> str:
         lines = [f"### {self.title}", "", "| " + " | ".join(self.header) + " |"]
         lines.append("|" + "|".join("---" if i == 0 else "---:" for i in range(len(self.header))) + "|")
-        lines += ["| " + " | ".join(row) + " |" for row in self.rows]
-        return "\n".join(lines) + "\n"
+        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
 
 
 @cache
@@ -46,9 +51,13 @@ def figure(value: float) -> str:
     return f"{value:.4f}".replace("0.", ".", 1)
 
 
+def interval(gain: list[float]) -> str:
+    return f"{gain[0]:+.4f} [{gain[1]:+.4f}, {gain[2]:+.4f}]"
+
+
 @dataclass(frozen=True)
 class Row:
-    """One method on one data set under one filter: the mean over seeds and its spread."""
+    """One method on one data set under one filter: the mean over seeds, its spread, and the mean gain."""
 
     dataset: str
     split: str
@@ -81,43 +90,169 @@ class Row:
             [float(x) for x in np.mean(gains, axis=0)] if gains else None,
         )
 
+    @property
+    def label(self) -> str:
+        name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.method}"
+        return f"{self.dataset}{'' if self.split == 'test' else f' ({self.split})'}, {name}"
+
+
+def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
+    """Whole-split records with rolling history under one filter; the residual as chosen under that same filter.
+
+    Nothing is chosen under raw: it shows the choice of the time-aware filter. A measurement repeated on another device
+    is shown once.
+    """
+    wanted = "time" if filter_name == "raw" else filter_name
+    once: dict[tuple[object, ...], Record] = {}
+    for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
+        shown = r.filter == filter_name and r.history == "rolling" and r.subset is None
+        if shown and r.selection in (None, wanted):
+            key = (
+                r.dataset,
+                r.split,
+                r.backbone,
+                r.method,
+                r.fingerprint,
+                r.seed or 42,
+                r.settings.get("backbone_seed", 42),
+            )
+            once.setdefault(key, r)
+    return list(once.values())
+
 
 def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
-    """One row per data set, backbone and method under one filter; the residual as chosen under that same filter."""
+    """One row per data set, backbone and method under one filter."""
     groups: dict[tuple[str, ...], list[Record]] = {}
-    for r in records:
-        # choices under raw are not made; its rows show the choice of the time-aware filter
-        wanted = "time" if filter_name == "raw" else filter_name
-        shown = r.method in ("backbone", "bridgemem", "learned") and r.selection in (None, wanted)
-        if shown and r.filter == filter_name and r.history == "rolling" and r.subset is None:
-            groups.setdefault((r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.device), []).append(r)
-    return [Row.of(group) for group in groups.values()]
+    for r in selected(records, filter_name):
+        if r.method in MAIN_METHODS and r.settings.get("backbone_seed", BACKBONE_SEED) == BACKBONE_SEED:
+            groups.setdefault((r.dataset, r.split, r.backbone, r.method, r.fingerprint), []).append(r)
+    order = {"recurrence": 0, "recurrence-dyadic": 1}
+    return sorted(
+        (Row.of(group) for group in groups.values()),
+        key=lambda r: (r.dataset, order.get(r.backbone, 2), r.backbone, MAIN_METHODS.index(r.method)),
+    )
 
 
-def main_table(records: list[Record], filter_name: str) -> Table:
+def filter_table(records: list[Record], filter_name: str) -> Table:
     """Backbones and what the residual makes of them under one filter, the paper's row beside it where it has one."""
-    header = ["data set, method", *HEADINGS.values(), "gain in MRR (95 % interval)"]
-    if filter_name == "static":
-        header += [f"paper {h}" for h in HEADINGS.values()]
-    cells = []
-    for row in sorted(rows(records, filter_name), key=lambda r: (r.dataset, r.method != "backbone", r.backbone)):
-        name = row.backbone if row.method == "backbone" else f"{row.backbone} + {row.method}"
-        split = "" if row.split == "test" else f" ({row.split})"
-        gain = "" if row.gain is None else f"{row.gain[0]:+.4f} [{row.gain[1]:+.4f}, {row.gain[2]:+.4f}]"
-        line = [f"{row.dataset}{split}, {name}", *(figure(row.mean[m]) for m in METRICS), gain]
-        if filter_name == "static":
-            printed = _paper_row(row)
-            line += [figure(v) for v in printed] if printed else [""] * 4
-        cells.append(line)
-    if not cells:
+    found = rows(records, filter_name)
+    if not found:
         raise DataError(f"no record was measured under the {filter_name} filter.")
+    printed = {row.label: _paper_row(row) for row in found} if filter_name == "static" else {}
+    beside = any(printed.values())
+    header = ["data set, method", *HEADINGS.values(), "gain in MRR [95 %]"]
+    header += [f"paper {h}" for h in HEADINGS.values()] if beside else []
+    cells = []
+    for row in found:
+        line = [row.label, *(figure(row.mean[m]) for m in METRICS), interval(row.gain) if row.gain else ""]
+        cells.append(line + ([figure(v) for v in printed[row.label] or []] or [""] * 4 if beside else []))
     return Table(f"{FILTER_WORDS[filter_name].capitalize()}, rolling history, mean ties", header, cells)
 
 
+def main_table(records: list[Record]) -> Table:
+    """Table 1: static and time-aware side by side, never in one column, the paper's figures beside the static ones."""
+    both = {name: {row.label: row for row in rows(records, name)} for name in ("static", "time")}
+    header = ["data set, method", "seeds"]
+    header += [f"static {h}" for h in HEADINGS.values()] + ["static gain in MRR [95 %]"]
+    header += [f"paper (static) {h}" for h in HEADINGS.values()]
+    header += [f"time-aware {h}" for h in HEADINGS.values()] + ["time-aware gain in MRR [95 %]"]
+    cells = []
+    for label, row in both["static"].items():
+        honest = both["time"].get(label)
+        line = [label, str(row.seeds), *_figures(row), *([figure(v) for v in _paper_row(row) or []] or [""] * 4)]
+        cells.append(line + (_figures(honest) if honest else [""] * 5))
+    if not cells:
+        raise DataError("no record of a whole split was found.")
+    note = (
+        "Means over the seeds; the gain is over the same backbone, with a paired bootstrap interval clustered by step. "
+        "Each residual was chosen on validation under the filter of its column."
+    )
+    return Table("Backbones, and what the residual makes of them", header, cells, note)
+
+
+def short_table(records: list[Record]) -> Table:
+    """MRR alone, of CENET and the training-free rows: what a reader of the README wants to see."""
+    both = {name: {row.label: row for row in rows(records, name)} for name in ("static", "time")}
+    cells = []
+    for label, row in both["static"].items():
+        if row.backbone == "recurrence" and row.method != "backbone":
+            continue
+        printed, honest = _paper_row(row), both["time"].get(label)
+        cells.append(
+            [
+                label,
+                figure(row.mean["mrr"]),
+                figure(printed[0]) if printed else "",
+                f"{row.gain[0]:+.4f}" if row.gain else "",
+                figure(honest.mean["mrr"]) if honest else "",
+                interval(honest.gain) if honest and honest.gain else "",
+            ]
+        )
+    header = [
+        "data set, method",
+        "static MRR",
+        "paper (static)",
+        "static gain",
+        "time-aware MRR",
+        "time-aware gain [95 %]",
+    ]
+    return Table("MRR", header, cells)
+
+
+def _figures(row: Row) -> list[str]:
+    return [*(figure(row.mean[m]) for m in METRICS), interval(row.gain) if row.gain else ""]
+
+
 def _paper_row(row: Row) -> list[float] | None:
-    """The paper's static row: CENET and BridgeMem on CENET; its other rows are time-aware figures."""
-    if row.backbone != "cenet":
-        return None
-    if row.split == "valid":
+    """The paper's row of CENET and of BridgeMem on it, test only: its other rows are time-aware figures."""
+    if row.backbone != "cenet" or row.split != "test":
         return None
     return paper()["table1"].get(row.dataset, {}).get({"backbone": "cenet"}.get(row.method, row.method))
+
+
+def spread_table(records: list[Record]) -> Table:
+    """How far the figures move with the seed: of the backbone itself, and of the residual on one backbone."""
+    cells = []
+    for filter_name in ("static", "time"):
+        found = selected(records, filter_name)
+        names = sorted({(r.dataset, r.backbone) for r in found if r.backbone == "cenet"})
+        for dataset, backbone in names:
+            own = [r for r in found if (r.dataset, r.backbone) == (dataset, backbone)]
+            base = [r.mrr for r in own if r.method == "backbone"]
+            residual = [
+                r.mrr for r in own if r.method == "bridgemem" and r.settings.get("backbone_seed") == BACKBONE_SEED
+            ]
+            for what, values in ((f"{backbone} itself", base), (f"bridgemem on one {backbone}", residual)):
+                if len(values) > 1:
+                    mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
+                    extremes = f"{figure(min(values))} to {figure(max(values))}"
+                    name = f"{dataset}, {what}"
+                    cells.append(
+                        [name, SHORT[filter_name], str(len(values)), figure(mean), f"{deviation:.4f}", extremes]
+                    )
+    header = ["data set, what", "filter", "seeds", "mean MRR", "standard deviation", "range"]
+    return Table("Spread over seeds", header, cells)
+
+
+def efficiency_table(records: list[Record]) -> Table:
+    """Table 2: what fitting costs, on each kind of device, beside the paper's seconds on its own GPU."""
+    groups: dict[str, list[Record]] = {}
+    for r in records:
+        if r.method == "bridgemem" and r.subset is None and r.fit_seconds is not None:
+            groups.setdefault(r.dataset, []).append(r)
+    cells = []
+    for dataset, found in sorted(groups.items()):
+        printed = paper()["table2"].get(dataset)
+        line = [dataset, ", ".join(str(e) for e in sorted({r.settings.get("epochs", 0) for r in found}))]
+        for device in ("cuda", "cpu"):
+            own = [r for r in found if r.device.startswith(device)]
+            # a shared device only ever adds time, so the quickest run says most about the cost
+            for field in ("fit_seconds", "refit_seconds"):
+                values = [getattr(r, field) for r in own]
+                line.append(f"{min(values):.1f}" if values else "")
+        cells.append(line + ([f"{printed[0]}", f"{printed[2]}", f"{printed[3]}"] if printed else ["", "", ""]))
+    devices = sorted({r.device for found in groups.values() for r in found})
+    header = ["data set", "epochs", "GPU select+fit", "GPU refit", "CPU select+fit", "CPU refit"]
+    header += ["paper epochs", "paper select+fit", "paper refit"]
+    note = f"Seconds, the quickest of the runs on each device ({'; '.join(devices)}); the paper's on an NVIDIA H20."
+    return Table("What fitting costs", header, cells, note)

@@ -242,8 +242,9 @@ def _missing(
     lost = [role if columns is None else getattr(columns, role) for role, i in found.items() if i is None]
     shown = short(", ".join(repr(name) for name in headings))
     return DataError(
-        f"{source} has no column for {', '.join(lost)}; it has {shown}: name the columns with "
-        f'ColumnNames(subject="...", relation="...", object="...", time="...").'
+        f"{source} has no column for {', '.join(lost)}; it has {shown}: name the columns with --subject, "
+        "--relation, --object and --time of `bridgemem data import`, or in Python with "
+        'ColumnNames(subject="...", relation="...", object="...", time="...").'
     )
 
 

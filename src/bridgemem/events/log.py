@@ -62,14 +62,23 @@ class Clock:
         return moment.strftime("%Y-%m-%d" if self.unit % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
 
     def step(self, time: str | int) -> int:
-        """The step that a user's time falls into."""
+        """The step that a user's time falls into; bare digits on a clock of dates are 20141201 or epoch seconds."""
+        if self.kind == "date":
+            return (_moment(str(time).strip()) - self.origin) // self.unit
         try:
-            value = int(time)
+            return (int(time) - self.origin) // self.unit
         except ValueError:
-            if self.kind == "integer":
-                raise DataError(f"{time!r} is not a time of this data set: give a whole number.") from None
-            value = parse_date(str(time))
-        return (value - self.origin) // self.unit
+            raise DataError(f"{time!r} is not a time of this data set: give a whole number.") from None
+
+
+def _moment(text: str) -> int:
+    """Seconds since 1970-01-01 UTC of a time as a user writes it."""
+    if not text.isdecimal() or len(text) == 8:
+        return parse_date(text)
+    # fewer digits are a year or a step number far more often than a second of the last century
+    if len(text) > 18 or int(text) < 10**9:
+        raise DataError(f"{text[:40]!r} is a bare number, and this data set has dates: write it as 2014-12-01.")
+    return int(text)
 
 
 def parse_date(text: str) -> int:

@@ -45,11 +45,11 @@ class Rejects:
     def sentence(self) -> str:
         """The report in one sentence."""
         if not self.count:
-            return f"All {self.total:,} rows were read."
+            return "The one row was read." if self.total == 1 else f"All {self.total:,} rows were read."
         first = self.rows[0]
-        were = "was" if self.count == 1 else "were"
+        were, rows = "was" if self.count == 1 else "were", "row" if self.total == 1 else "rows"
         place = f"{first.file}:{first.line}"
-        return f"{self.count:,} of {self.total:,} rows {were} rejected, the first at {place}: {first.reason}."
+        return f"{self.count:,} of {self.total:,} {rows} {were} rejected, the first at {place}: {first.reason}."
 
 
 @dataclass(frozen=True)

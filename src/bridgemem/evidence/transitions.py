@@ -121,11 +121,16 @@ class Transitions:
 
     @classmethod
     def restore(cls, settings: Settings, tensors: dict[str, Tensor]) -> Transitions:
-        log_pi = tensors["log_prior"]
+        log_pi, counts = tensors["log_prior"], tensors["counts"]
         space = TokenSpace.of(settings, len(log_pi) // 2)
-        reader = Reader(space, log_pi, settings.width, settings.hidden)
-        reader.load_state_dict({k.removeprefix("reader."): v for k, v in tensors.items() if k.startswith("reader.")})
-        return cls(settings, log_pi, CountTable(tensors["counts"]), reader.eval())
+        if counts.shape != (space.size, space.n_directed):
+            raise ValueError(f"counts of shape {tuple(counts.shape)} do not belong to these settings")
+        # nothing is allocated or drawn before the weights are known to fit; only the table of token parts is real
+        with torch.device("meta"):
+            reader = Reader(space, log_pi, settings.width, settings.hidden)
+        weights = {k.removeprefix("reader."): v.clone() for k, v in tensors.items() if k.startswith("reader.")}
+        reader.load_state_dict(weights, assign=True)
+        return cls(settings, log_pi, CountTable(counts), reader.float().eval())
 
 
 def _choose_epochs(

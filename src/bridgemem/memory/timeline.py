@@ -8,12 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.errors import DataError
+
 STEP_BITS = 31
+KEYS = 2**32  # that fit above the step in an int64, with one to spare for the end of the last
 
 
 def code(key: Tensor, step: Tensor | int) -> Tensor:
     """Key and step in one int64 whose order is (key, step)."""
-    return (key.long() << STEP_BITS) | step
+    # added, not or-ed: the step after the last one belongs to the next key
+    return (key.long() << STEP_BITS) + step
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Timeline:
         cls, key: np.ndarray, step: np.ndarray, value: np.ndarray, device: str | torch.device = "cpu"
     ) -> Timeline:
         """File values under (key, step), keeping the given order among equals."""
+        if len(key) and int(key.max()) >= KEYS - 1:
+            raise DataError("there are more than 2^32 pairs of an entity and a directed relation: merge rare ones.")
         codes = (key.astype(np.int64) << STEP_BITS) | step
         order = np.argsort(codes, kind="stable")
         return cls(

@@ -1,0 +1,148 @@
+"""Commands that question results: ablate, compare, audit."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.progress import terminal_progress
+
+if TYPE_CHECKING:
+    from bridgemem.runs import Run
+
+RunFolder = Annotated[Path, typer.Argument(help="A run folder that was evaluated.")]
+Split = Annotated[str, typer.Option("--split", help="test or valid.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (ablate, compare, audit):
+        app.command()(command)
+
+
+def _split(run: Run, wanted: str) -> str:
+    """The split to read: validation where the run's data has no test."""
+    if wanted not in ("test", "valid"):
+        raise SettingsError(f"split is test or valid, not {wanted!r}.")
+    if wanted == "test" and run.config.test_start < 0:
+        warn(f"{run.config.dataset} has no test split; its validation split is read instead.")
+        return "valid"
+    return wanted
+
+
+def ablate(
+    run: RunFolder,
+    split: Split = "test",
+    device: Device = "cpu",
+    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What each part is worth: the selected residual with one thing changed at a time; nothing is chosen from it."""
+    from bridgemem.api import check_device
+    from bridgemem.evaluation.ablation import ablate as ablate_run
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.evaluation.report import FILTER_WORDS, figure
+    from bridgemem.runs import Run
+
+    opened = Run(run)
+    split = _split(opened, split)
+    selected = _selected(opened, split)
+    if records is not None and records.exists():
+        read_records(records)  # a damaged file is better known before the long part
+    with terminal_progress(quiet=quiet) as progress:
+        found = ablate_run(opened, opened.dataset(data_dir), split, check_device(device), progress)
+    if records is not None:
+        write_records(records, found)
+
+    def text() -> None:
+        config = opened.config
+        say(f"{config.dataset}, {split}, {found[0].queries:,} queries, {config.backbone}, {config.history} history")
+        for f, mrr in selected.items():
+            rows = [["as selected", figure(mrr), ""]]
+            for r in (r for r in found if r.filter == f):
+                rows.append([r.method.removeprefix("ablation:"), figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
+            table(f"\n{FILTER_WORDS[f].capitalize()}", ["change", "MRR", "difference"], rows)
+
+    emit([asdict(r) for r in found], as_json, text)
+
+
+def _selected(run: Run, split: str) -> dict[str, float]:
+    """The MRR of the residual under each filter that it was selected for, as the evaluation measured it."""
+    from bridgemem.fitting import SELECTION_FILTERS
+
+    remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
+    try:
+        rows = run.metrics().get(split, [])
+        found = {row["filter"]: float(row["mrr"]) for row in rows if row["selection"] == row["filter"]}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise RunError(f"{run.folder}/metrics.json is damaged; evaluate again: {remedy}.") from None
+    if set(found) != set(SELECTION_FILTERS):
+        raise RunError(f"{run.folder} was not evaluated on {split} yet; {remedy}.")
+    return {name: found[name] for name in SELECTION_FILTERS}
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run that is compared.")],
+    split: Split = "test",
+    as_json: Json = False,
+) -> None:
+    """Paired differences of two runs on the same queries: B less A, with 95 % intervals over whole steps."""
+    from bridgemem.evaluation.compare import compare as compare_runs
+    from bridgemem.evaluation.filters import FILTERS
+    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure
+    from bridgemem.runs import Run
+
+    runs = Run(first), Run(second)
+    split = _split(runs[0], split)
+    found = compare_runs(*runs, split)
+
+    def text() -> None:
+        say(f"{runs[0].config.dataset}, {split}; A is {first}, B is {second}")
+        for f in FILTERS:
+            rows = [
+                [
+                    f"{d.method}: {HEADINGS[d.metric]}",
+                    figure(d.first),
+                    figure(d.second),
+                    f"{d.gain.value:+.4f} [{d.gain.low:+.4f}, {d.gain.high:+.4f}]",
+                ]
+                for d in found
+                if d.filter == f
+            ]
+            table(f"\n{FILTER_WORDS[f].capitalize()}", ["method: metric", "A", "B", "B - A (95 % interval)"], rows)
+
+    emit([asdict(d) for d in found], as_json, text)
+
+
+def audit(
+    run: RunFolder,
+    split: Split = "test",
+    steps: Annotated[int, typer.Option(min=1, help="How many steps are scored again with the future corrupted.")] = 5,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Whether a run can be believed: figures re-derived, selection locked, scores blind to the future."""
+    from bridgemem.evaluation.audit import audit as audit_run
+    from bridgemem.runs import Run
+
+    opened = Run(run)
+    split = _split(opened, split)
+    findings = audit_run(opened, opened.dataset(data_dir), split, steps)
+    passed = all(finding.passed for finding in findings)
+
+    def text() -> None:
+        for finding in findings:
+            say(f"{'pass' if finding.passed else 'FAIL'}  {finding.check}: {finding.seen}")
+        say("pass" if passed else "fail")
+
+    emit({"run": run, "split": split, "passed": passed, "findings": findings}, as_json, text)
+    if not passed:
+        raise typer.Exit(1)

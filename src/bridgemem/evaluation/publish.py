@@ -1,0 +1,104 @@
+"""Publish: every table and figure of results/, and the marked blocks of README and docs, written from the records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bridgemem.errors import DataError
+from bridgemem.evaluation.analysis import ablation_table, parts_table, relations_table
+from bridgemem.evaluation.figures import draw_gains
+from bridgemem.evaluation.mechanism import PARTS
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.report import (
+    Table,
+    efficiency_table,
+    filter_table,
+    main_table,
+    short_table,
+    spread_table,
+)
+from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.store import whole_file
+
+MARK = re.compile(r"(<!-- table: (?P<name>[^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
+    """Every table that can be asked for by name."""
+    known: dict[str, Callable[[], Table]] = {
+        "main": partial(main_table, records),
+        "short": partial(short_table, records),
+        "efficiency": partial(efficiency_table, records),
+        "spread": partial(spread_table, records),
+    }
+    for f in ("raw", *SELECTION_FILTERS):
+        known[f"filter {f}"] = partial(filter_table, records, f)
+    for f in SELECTION_FILTERS:
+        known[f"ablation {f}"] = partial(ablation_table, records, f)
+        for by in PARTS:
+            if by != "relation":
+                known[f"{by} {f}"] = partial(parts_table, records, by, f)
+        for dataset in sorted({r.dataset for r in records}):
+            known[f"relation {f} {dataset}"] = partial(relations_table, records, f, dataset)
+    return known
+
+
+PAGES = {
+    "main.md": ("Results", ["main", "spread"]),
+    "efficiency.md": ("What fitting costs", ["efficiency"]),
+    "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
+    "mechanism.md": (
+        "Where the gain comes from",
+        [f"{by} {f}" for by in PARTS if by != "relation" for f in SELECTION_FILTERS],
+    ),
+}
+
+
+def publish(records: list[Record], folder: Path) -> list[Path]:
+    """Write all pages and figures into a folder; what was not measured is left out and said so on the page."""
+    known, written = tables(records), []
+    pages = dict(PAGES)
+    datasets = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
+    pages["relations.md"] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
+    for name, (title, wanted) in pages.items():
+        parts = [f"# {title}\n\nWritten by `bridgemem report --out {folder.name}` from records.jsonl.\n"]
+        parts += [_markdown(known[table]) for table in wanted]
+        with whole_file(folder / name) as aside:
+            aside.write_text("\n".join(parts), encoding="utf-8")
+        written.append(folder / name)
+    for f in SELECTION_FILTERS:
+        written += draw_gains(records, f, folder / f"gains-{f}")
+    return written
+
+
+def fill(records: list[Record], path: Path) -> int:
+    """Renew every marked block of a document: <!-- table: NAME --> ... <!-- end -->. Returns how many there are."""
+    known = tables(records)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}.") from None
+
+    def renew(match: re.Match[str]) -> str:
+        name = match["name"].strip()
+        if name not in known:
+            raise DataError(f"{path} asks for a table {name!r}; known are {', '.join(sorted(known))}.")
+        # the document has its own headings
+        body = "\n".join(_markdown(known[name]).split("\n")[2:])
+        return f"{match[1]}\n{body}\n{match[3]}"
+
+    renewed, count = MARK.subn(renew, text)
+    if renewed != text:
+        with whole_file(path) as aside:
+            aside.write_text(renewed, encoding="utf-8")
+    return count
+
+
+def _markdown(make: Callable[[], Table]) -> str:
+    try:
+        return make().markdown()
+    except DataError as problem:
+        return f"### Not measured\n\nNot measured: {problem}\n"
