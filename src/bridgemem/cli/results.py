@@ -104,11 +104,11 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
     from bridgemem.evaluation.analysis import parts_table, relations_table
     from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import filter_table
+    from bridgemem.evaluation.report import filter_table, standard
     from bridgemem.fitting import SELECTION_FILTERS
 
     if by is None:
-        return [filter_table(records, f) for f in (FILTERS if filters == "all" else (filters,))]
+        return [filter_table(standard(records), f) for f in (FILTERS if filters == "all" else (filters,))]
     shown = SELECTION_FILTERS if filters == "all" else (filters,)
     if by == "relation":
         names = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})

@@ -19,6 +19,7 @@ from bridgemem.evaluation.report import (
     main_table,
     short_table,
     spread_table,
+    standard,
 )
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.store import whole_file
@@ -35,7 +36,7 @@ def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
         "spread": partial(spread_table, records),
     }
     for f in ("raw", *SELECTION_FILTERS):
-        known[f"filter {f}"] = partial(filter_table, records, f)
+        known[f"filter {f}"] = partial(filter_table, standard(records), f)
     for f in SELECTION_FILTERS:
         known[f"ablation {f}"] = partial(ablation_table, records, f)
         for by in PARTS:

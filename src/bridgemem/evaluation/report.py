@@ -96,8 +96,17 @@ class Row:
         return f"{self.dataset}{'' if self.split == 'test' else f' ({self.split})'}, {name}"
 
 
+def standard(records: Iterable[Record]) -> list[Record]:
+    """What published tables show: rolling history, and the one backbone; other backbone seeds measure its spread."""
+    return [r for r in records if r.history == "rolling" and _backbone_seed(r) == BACKBONE_SEED]
+
+
+def _backbone_seed(record: Record) -> int:
+    return record.settings.get("backbone_seed", BACKBONE_SEED)
+
+
 def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
-    """Whole-split records with rolling history under one filter; the residual as chosen under that same filter.
+    """Whole-split records under one filter; the residual as chosen under that same filter.
 
     Nothing is chosen under raw: it shows the choice of the time-aware filter. A measurement repeated on another device
     is shown once.
@@ -105,27 +114,19 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     wanted = "time" if filter_name == "raw" else filter_name
     once: dict[tuple[object, ...], Record] = {}
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
-        shown = r.filter == filter_name and r.history == "rolling" and r.subset is None
-        if shown and r.selection in (None, wanted):
-            key = (
-                r.dataset,
-                r.split,
-                r.backbone,
-                r.method,
-                r.fingerprint,
-                r.seed or 42,
-                r.settings.get("backbone_seed", 42),
-            )
-            once.setdefault(key, r)
+        if r.filter == filter_name and r.subset is None and r.selection in (None, wanted):
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
+            once.setdefault((*what, r.seed or BACKBONE_SEED, _backbone_seed(r)), r)
     return list(once.values())
 
 
 def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
     """One row per data set, backbone and method under one filter."""
-    groups: dict[tuple[str, ...], list[Record]] = {}
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for r in selected(records, filter_name):
-        if r.method in MAIN_METHODS and r.settings.get("backbone_seed", BACKBONE_SEED) == BACKBONE_SEED:
-            groups.setdefault((r.dataset, r.split, r.backbone, r.method, r.fingerprint), []).append(r)
+        if r.method in MAIN_METHODS:
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
+            groups.setdefault((*what, _backbone_seed(r)), []).append(r)
     order = {"recurrence": 0, "recurrence-dyadic": 1}
     return sorted(
         (Row.of(group) for group in groups.values()),
@@ -151,7 +152,7 @@ def filter_table(records: list[Record], filter_name: str) -> Table:
 
 def main_table(records: list[Record]) -> Table:
     """Table 1: static and time-aware side by side, never in one column, the paper's figures beside the static ones."""
-    both = {name: {row.label: row for row in rows(records, name)} for name in ("static", "time")}
+    both = {name: {row.label: row for row in rows(standard(records), name)} for name in ("static", "time")}
     header = ["data set, method", "seeds"]
     header += [f"static {h}" for h in HEADINGS.values()] + ["static gain in MRR [95 %]"]
     header += [f"paper (static) {h}" for h in HEADINGS.values()]
@@ -172,7 +173,7 @@ def main_table(records: list[Record]) -> Table:
 
 def short_table(records: list[Record]) -> Table:
     """MRR alone, of CENET and the training-free rows: what a reader of the README wants to see."""
-    both = {name: {row.label: row for row in rows(records, name)} for name in ("static", "time")}
+    both = {name: {row.label: row for row in rows(standard(records), name)} for name in ("static", "time")}
     cells = []
     for label, row in both["static"].items():
         if row.backbone == "recurrence" and row.method != "backbone":
@@ -214,14 +215,12 @@ def spread_table(records: list[Record]) -> Table:
     """How far the figures move with the seed: of the backbone itself, and of the residual on one backbone."""
     cells = []
     for filter_name in ("static", "time"):
-        found = selected(records, filter_name)
+        found = [r for r in selected(records, filter_name) if r.history == "rolling"]
         names = sorted({(r.dataset, r.backbone) for r in found if r.backbone == "cenet"})
         for dataset, backbone in names:
             own = [r for r in found if (r.dataset, r.backbone) == (dataset, backbone)]
             base = [r.mrr for r in own if r.method == "backbone"]
-            residual = [
-                r.mrr for r in own if r.method == "bridgemem" and r.settings.get("backbone_seed") == BACKBONE_SEED
-            ]
+            residual = [r.mrr for r in own if r.method == "bridgemem" and _backbone_seed(r) == BACKBONE_SEED]
             for what, values in ((f"{backbone} itself", base), (f"bridgemem on one {backbone}", residual)):
                 if len(values) > 1:
                     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))

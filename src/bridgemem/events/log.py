@@ -76,7 +76,7 @@ def _moment(text: str) -> int:
     if not text.isdecimal() or len(text) == 8:
         return parse_date(text)
     # fewer digits are a year or a step number far more often than a second of the last century
-    if len(text) > 18 or int(text) < 10**9:
+    if len(text) > 99 or int(text) < 10**9:
         raise DataError(f"{text[:40]!r} is a bare number, and this data set has dates: write it as 2014-12-01.")
     return int(text)
 

@@ -1,0 +1,194 @@
+"""`bridgemem ablate`, `compare` and `audit`: what they print, how they end, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridgemem.backbones import BACKBONES
+from bridgemem.backbones.base import Scores
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.evaluation import ablation
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.records import read_records
+from bridgemem.fitting import SELECTION_FILTERS
+from commands import TINY_READER, Walk, bridgemem, planted_rows, write_rows
+
+pytest_plugins = ("small_runs",)
+
+
+@pytest.fixture(autouse=True)
+def few_refits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "KS", (1,))
+    monkeypatch.setattr(ablation, "WINDOWS", (7,))
+
+
+@pytest.fixture(scope="module")
+def evaluated(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = Path(shutil.copytree(recurrence_run, tmp_path_factory.mktemp("checks") / "run"))
+    assert bridgemem("evaluate", run).code == 0
+    return run
+
+
+def test_ablations_are_printed_filter_by_filter_against_the_selected_residual(evaluated: Path) -> None:
+    found = bridgemem("ablate", evaluated, "--json").json
+    text = bridgemem("ablate", evaluated).out
+    assert text.index("Static filter") < text.index("Time-aware filter")
+    lines = text.splitlines()
+    metrics = json.loads((evaluated / "metrics.json").read_text())["test"]
+    for name in SELECTION_FILTERS:
+        (own,) = (r["mrr"] for r in metrics if (r["filter"], r["selection"]) == (name, name))
+        assert ["as", "selected", f"{own:.4f}".replace("0.", ".")] in [line.split() for line in lines]
+        for row in (r for r in found if r["filter"] == name):
+            label = row["method"].removeprefix("ablation:")
+            cells = [label, f"{row['mrr']:.4f}".replace("0.", "."), f"{row['mrr'] - own:+.4f}"]
+            assert cells in [line.split() for line in lines]
+    assert sum(line.startswith("k=1 ") for line in lines) == 2
+
+
+def test_ablations_are_recorded_only_where_asked(
+    evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert bridgemem("ablate", evaluated, "--json").code == 0
+    assert list(tmp_path.iterdir()) == []
+    found = bridgemem("ablate", evaluated, "--records", "records.jsonl", "--json").json
+    assert [vars(r) for r in read_records(tmp_path / "records.jsonl")] == found
+    assert bridgemem("ablate", evaluated, "--records", "records.jsonl").code == 0
+    assert len(read_records(tmp_path / "records.jsonl")) == len(found)
+
+
+def test_ablations_of_what_was_not_evaluated_are_refused_first(
+    recurrence_run: Path, evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ablation, "ablate", lambda *_: pytest.fail("the long part began"))
+    assert "was not evaluated yet" in bridgemem("ablate", recurrence_run).refused()
+    assert "not evaluated on valid" in bridgemem("ablate", evaluated, "--split", "valid").refused()
+    assert "'train'" in bridgemem("ablate", evaluated, "--split", "train").refused()
+    assert "no run at" in bridgemem("ablate", tmp_path).refused()
+    (tmp_path / "records.jsonl").write_text("not json\n")
+    assert "line 1" in bridgemem("ablate", evaluated, "--records", tmp_path / "records.jsonl").refused()
+    damaged = shutil.copytree(evaluated, tmp_path / "damaged")
+    (damaged / "metrics.json").write_text('{"test": [1]}')
+    assert "damaged" in bridgemem("ablate", damaged).refused()
+
+
+def test_test_is_not_ablated_without_a_selection(evaluated: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    (run / "selection.json").unlink()
+    assert "test stays closed" in bridgemem("ablate", run).refused()
+
+
+def test_two_runs_are_compared_metric_by_metric(evaluated: Path, own_csv: Path, tmp_path: Path) -> None:
+    other = tmp_path / "run"
+    assert bridgemem("fit", "-d", own_csv, "-b", "popularity", "-o", other, *TINY_READER).code == 0
+    assert bridgemem("evaluate", other).code == 0
+    found = bridgemem("compare", evaluated, other, "--json").json
+    assert len(found) == 3 * 3 * 4
+    outcome = bridgemem("compare", evaluated, other)
+    assert outcome.code == 0
+    lines = [line.split() for line in outcome.out.splitlines()]
+    heading = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
+    for d in found:
+        gain = d["gain"]
+        interval = f"{gain['value']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]".split()
+        figures = [f"{d[side]:.4f}".replace("0.", ".", 1) for side in ("first", "second")]
+        assert [f"{d['method']}:", heading[d["metric"]], *figures, *interval] in lines
+
+
+def test_runs_on_other_data_are_not_compared(evaluated: Path, recurrence_run: Path, tmp_path: Path) -> None:
+    other, data = tmp_path / "run", write_rows(tmp_path / "own.csv", planted_rows(8))
+    assert bridgemem("fit", "-d", data, "-b", "recurrence", "-o", other, *TINY_READER).code == 0
+    assert bridgemem("evaluate", other).code == 0
+    assert "the runs differ in fingerprint" in bridgemem("compare", evaluated, other).refused()
+    assert "was not evaluated on test" in bridgemem("compare", evaluated, recurrence_run).refused()
+    assert "no run at" in bridgemem("compare", evaluated, tmp_path).refused()
+    assert "'all'" in bridgemem("compare", evaluated, evaluated, "--split", "all").refused()
+
+
+def test_runs_with_other_histories_are_not_compared(evaluated: Path, own_csv: Path, tmp_path: Path) -> None:
+    frozen = tmp_path / "run"
+    assert (
+        bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", frozen, "--history", "frozen", *TINY_READER).code == 0
+    )
+    assert bridgemem("evaluate", frozen, "--json").code == 0
+    assert "the runs differ in history" in bridgemem("compare", evaluated, frozen).refused()
+
+
+def test_a_clean_run_passes_its_audit(evaluated: Path, walk: Walk) -> None:
+    for run in (evaluated, walk.run):
+        outcome = bridgemem("audit", run, "--steps", "2")
+        lines = outcome.out.splitlines()
+        assert (outcome.code, lines[-1]) == (0, "pass"), outcome.out
+        assert all(line.startswith("pass  ") for line in lines[:-1])
+    found = bridgemem("audit", evaluated, "--json").json
+    assert found["passed"]
+    assert len(found["findings"]) == len(lines) - 1
+    assert any("5 steps" in finding["seen"] for finding in found["findings"])
+
+
+class SeesNow(Recurrence):
+    """Reads the labels of the very step it is asked about."""
+
+    name = "sees-now"
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
+
+
+def test_a_run_on_a_backbone_that_reads_the_labels_fails_its_audit(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BACKBONES, "sees-now", (__name__, "SeesNow", "a cheat"))
+    run = tmp_path / "run"
+    assert bridgemem("fit", "-d", own_csv, "-b", "sees-now", "-o", run, *TINY_READER).code == 0
+    assert bridgemem("evaluate", run).code == 0
+    outcome = bridgemem("audit", run)
+    lines = outcome.out.splitlines()
+    assert (outcome.code, lines[-1], outcome.err) == (1, "fail", "")
+    (caught,) = (line for line in lines if line.startswith("FAIL"))
+    assert caught.startswith("FAIL  backbone blind to the future")
+    as_json = bridgemem("audit", run, "--json")
+    assert as_json.code == 1
+    assert not json.loads(as_json.out)["passed"]
+
+
+def test_an_edited_run_fails_its_audit(evaluated: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(evaluated, tmp_path / "run")
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["test"][0]["mrr"] += 0.001
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    outcome = bridgemem("audit", run, "--steps", "1")
+    assert outcome.code == 1
+    (caught,) = (line for line in outcome.out.splitlines() if line.startswith("FAIL"))
+    assert caught.startswith("FAIL  metrics from ranks")
+
+
+def test_audits_that_cannot_begin_are_refused(evaluated: Path, tmp_path: Path) -> None:
+    assert "no run at" in bridgemem("audit", tmp_path).refused()
+    assert "'train'" in bridgemem("audit", evaluated, "--split", "train").refused()
+    assert bridgemem("audit", evaluated, "--steps", "0").code == 2
+
+
+def test_data_without_test_is_checked_on_validation(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bridgemem.runs import Run
+
+    run = tmp_path / "run"
+    assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
+    opened = Run(run)
+    dataset = opened.dataset().without_test()
+    text = (run / "config.toml").read_text()
+    text = text.replace(opened.config.fingerprint, dataset.events.fingerprint)
+    (run / "config.toml").write_text(text.replace(f"test_start = {opened.config.test_start}", "test_start = -1"))
+    monkeypatch.setattr(Run, "dataset", lambda self, data_dir=None: dataset)
+    assert bridgemem("evaluate", run).code == 0
+    for command in (("ablate", run), ("compare", run, run), ("audit", run)):
+        outcome = bridgemem(*command)
+        assert "own has no test split; its validation split is read instead." in outcome.err
+        assert outcome.code == 0, outcome.out

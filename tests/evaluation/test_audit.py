@@ -1,0 +1,258 @@
+"""Audit: a clean run passes, and every way of doctoring one is found by the check that is there for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.backbones.base import Scores
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.evaluation.audit import audit, future_blind
+from bridgemem.evaluation.evaluate import evaluate
+from bridgemem.evaluation.intervals import paired_gains
+from bridgemem.evaluation.metrics import Metrics
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evidence.transitions import Evidence, Transitions
+from bridgemem.fitting import Selection
+from bridgemem.runs import Run, read_table, write_table
+from bridgemem.store import read_tensors, write_tensors
+from builders import dataset_of, random_log, random_transitions, small_world
+from commands import TINY_READER, bridgemem
+
+pytest_plugins = ("small_runs",)
+CHECKS = [
+    "data",
+    "selection (static)",
+    "selection (time)",
+    "metrics from ranks",
+    "ranks from scores",
+    "counts from the past",
+    "backbone blind to the future",
+    "evidence blind to the future",
+]
+
+
+@pytest.fixture(scope="module")
+def clean(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = shutil.copytree(recurrence_run, tmp_path_factory.mktemp("audit") / "run")
+    evaluate(Run(folder))
+    evaluate(Run(folder), split="valid")
+    return Path(folder)
+
+
+@pytest.fixture
+def run(clean: Path, tmp_path: Path) -> Run:
+    """A run to be doctored."""
+    return Run(shutil.copytree(clean, tmp_path / "run"))
+
+
+def failed(run: Run, split: str = "test") -> list[str]:
+    findings = audit(run, split=split, steps=2)
+    assert all(f.seen for f in findings)
+    return [f.check for f in findings if not f.passed]
+
+
+def edit(path: Path, change: Callable[[Any], Any]) -> None:
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+
+
+@pytest.mark.parametrize("split", ["test", "valid"])
+def test_a_clean_run_passes(clean: Path, split: str) -> None:
+    findings = audit(Run(clean), split=split)
+    assert [f.check for f in findings] == CHECKS
+    assert [f for f in findings if not f.passed] == []
+
+
+def test_a_clean_run_with_frozen_history_passes(own_csv: Path, tmp_path: Path) -> None:
+    fitted = bridgemem(
+        "fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", "--history", "frozen", *TINY_READER
+    )
+    assert fitted.code == 0, fitted.err
+    evaluate(Run(tmp_path / "run"))
+    assert failed(Run(tmp_path / "run")) == []
+
+
+@pytest.mark.parametrize("value", [0.9, float("nan"), None, "high"])
+def test_an_edited_figure_is_found(run: Run, value: Any) -> None:
+    edit(run.folder / "metrics.json", lambda m: {**m, "test": [{**m["test"][0], "mrr": value}, *m["test"][1:]]})
+    assert failed(run) == ["metrics from ranks"]
+    assert failed(run, "valid") == []
+
+
+def test_an_edited_interval_is_found(run: Run) -> None:
+    def widen(metrics: dict[str, Any]) -> dict[str, Any]:
+        metrics["test"][-1]["gain"]["mrr"][1] += 0.01
+        return metrics
+
+    edit(run.folder / "metrics.json", widen)
+    assert failed(run) == ["metrics from ranks"]
+
+
+def test_a_row_left_out_is_found(run: Run) -> None:
+    edit(run.folder / "metrics.json", lambda m: {**m, "test": m["test"][1:]})
+    assert failed(run) == ["metrics from ranks"]
+
+
+def test_an_edited_rank_is_found(run: Run) -> None:
+    columns = read_table(run.ranks_path("test"))
+    columns["bridgemem_by_time_time"][int(np.argmax(columns["bridgemem_by_time_time"]))] = 1.0
+    write_table(run.ranks_path("test"), columns)
+    assert "metrics from ranks" in failed(run)
+
+
+def test_ranks_and_figures_edited_together_are_found(run: Run) -> None:
+    """Ranks halved and every figure made to fit them: only scoring anew shows it."""
+    columns = read_table(run.ranks_path("test"))
+    better = np.maximum(1, columns["bridgemem_by_time_time"] / 2)
+    columns["bridgemem_by_time_time"] = better
+    write_table(run.ranks_path("test"), columns)
+
+    def fit_in(metrics: dict[str, Any]) -> dict[str, Any]:
+        (row,) = (r for r in metrics["test"] if (r["selection"], r["filter"]) == ("time", "time"))
+        gains = paired_gains(columns["backbone_time"], better, columns["step"])
+        row.update(Metrics.of(better).as_dict(), gain={m: [g.value, g.low, g.high] for m, g in gains.items()})
+        return metrics
+
+    edit(run.folder / "metrics.json", fit_in)
+    assert failed(run) == ["ranks from scores"]
+
+
+def test_a_table_of_other_queries_is_found(run: Run) -> None:
+    columns = read_table(run.ranks_path("test"))
+    write_table(run.ranks_path("test"), {name: column[2:] for name, column in columns.items()})
+    assert failed(run) == ["metrics from ranks", "ranks from scores"]
+
+
+def test_an_edited_selection_is_found(run: Run) -> None:
+    def change(locked: dict[str, Any]) -> dict[str, Any]:
+        locked["time"]["choice"]["lam"] += 1
+        return locked
+
+    edit(run.folder / "selection.json", change)
+    assert failed(run) == ["selection (time)", "ranks from scores"]
+
+
+def test_a_selection_edited_and_locked_again_is_found(run: Run) -> None:
+    chosen = run.selection("static")
+    other = replace(chosen, choice=replace(chosen.choice, lam=chosen.choice.lam + 1))
+    edit(run.folder / "selection.json", lambda s: {**s, "static": {**other.as_dict(), "lock": other.lock()}})
+    assert "selection (static)" in failed(run)
+
+
+def test_a_selection_made_with_test_facts_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Run.selection
+
+    def seen_all(self: Run, name: str) -> Selection:
+        return replace(own(self, name), fingerprint=self.config.fingerprint)
+
+    monkeypatch.setattr(Run, "selection", seen_all)
+    assert failed(run) == ["selection (static)", "selection (time)"]
+
+
+def test_counts_that_hold_later_events_are_found(run: Run) -> None:
+    path = run.folder / "model.safetensors"
+    tensors = read_tensors(path)
+    path.unlink()
+    write_tensors(
+        path, {**tensors, "known.counts": tensors["known.counts"] + torch.eye(*tensors["known.counts"].shape).long()}
+    )
+    assert "counts from the past" in failed(run)
+    assert failed(run, "valid") == []
+
+
+def test_a_moved_split_is_found(run: Run) -> None:
+    dataset = run.dataset()
+    assert dataset.test_start is not None
+    found = audit(run, replace(dataset, test_start=dataset.test_start + 1), steps=1)
+    assert {f.check for f in found if not f.passed} >= {"data", "selection (time)", "ranks from scores"}
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"test": [{}]}', "{broken", None])
+def test_a_damaged_or_missing_file_fails_and_stops_no_other_check(run: Run, content: str | None) -> None:
+    path = run.folder / "metrics.json"
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    findings = audit(run, steps=1)
+    assert [f.check for f in findings] == CHECKS
+    broken = ["selection (static)", "selection (time)", "metrics from ranks"]
+    assert [f.check for f in findings if not f.passed] == broken
+
+
+def test_a_run_without_ranks_fails(run: Run) -> None:
+    run.ranks_path("test").unlink()
+    assert failed(run) == ["metrics from ranks", "ranks from scores"]
+
+
+def test_a_backbone_that_cannot_be_opened_fails_two_checks(run: Run) -> None:
+    weights = run.folder / "backbone" / "weights.safetensors"
+    weights.unlink()
+    weights.write_bytes(b"nothing")
+    assert failed(run) == ["ranks from scores", "blind to the future"]
+
+
+class SeesNow(Recurrence):
+    """Reads the labels of the very step it is asked about."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
+
+
+class CountsToday(Recurrence):
+    """Its scores are in order, but its uncertainty counts the events of the step itself."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        today = int((past.events.step == int(queries.step[0])).sum())
+        return Scores(super().score(queries, past).log_p, torch.full((len(queries),), today / 1e4))
+
+
+class Thaws(Recurrence):
+    """Rolls on where the history is frozen."""
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        return super().score(queries, History(past.events))
+
+
+def blindness(kind: type[Recurrence], frozen: bool = False) -> list[bool]:
+    dataset = small_world().dataset
+    transitions = random_transitions(dataset.known)
+    frozen_at = dataset.test_start if frozen else None
+    found = list(future_blind(kind.fit(dataset), transitions, dataset, "test", steps=2, frozen_at=frozen_at))
+    assert [f.check for f in found] == CHECKS[-2:]
+    return [f.passed for f in found]
+
+
+@pytest.mark.parametrize("cheat", [SeesNow, CountsToday])
+def test_a_backbone_that_reads_the_present_is_found(cheat: type[Recurrence]) -> None:
+    assert blindness(cheat) == [False, True]
+
+
+def test_a_backbone_that_reads_past_a_frozen_history_is_found() -> None:
+    assert blindness(Recurrence, frozen=True) == [True, True]
+    assert blindness(Thaws, frozen=True) == [False, True]
+
+
+def test_evidence_that_reads_the_present_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Transitions.evidence
+
+    def ahead(self: Transitions, queries: Queries, past: History) -> Evidence:
+        return own(self, Queries(queries.actor, queries.relation, queries.step + 1), past)
+
+    monkeypatch.setattr(Transitions, "evidence", ahead)
+    assert blindness(Recurrence) == [True, False]
+
+
+def test_no_more_steps_are_drawn_than_there_are() -> None:
+    dataset = dataset_of(random_log(1))
+    found = future_blind(Recurrence.fit(dataset), random_transitions(dataset.known), dataset, "test", steps=999)
+    many = len(np.unique(dataset.test.step))
+    assert [(f.passed, f.seen.split(" scored")[0]) for f in found] == [(True, f"{many} steps")] * 2
