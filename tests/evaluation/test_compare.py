@@ -116,8 +116,10 @@ def test_only_methods_that_both_have_are_compared(first: Run, tmp_path: Path) ->
     assert {d.method for d in found} == {"backbone", "bridgemem_by_time"}
 
 
-def test_a_run_that_was_not_evaluated_is_refused_with_the_remedy(first: Run, recurrence_run: Path) -> None:
+def test_a_run_that_was_not_evaluated_is_refused_with_the_remedy(first: Run, tmp_path: Path) -> None:
+    unread = Run(shutil.copytree(first.folder, tmp_path / "unread"))
+    unread.ranks_path("test").unlink()
     with pytest.raises(RunError, match=r"was not evaluated on test; `bridgemem evaluate .* --split test`"):
-        compare(first, Run(recurrence_run))
+        compare(first, unread)
     with pytest.raises(RunError, match="was not evaluated on valid"):
         compare(first, first, "valid")
