@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +25,12 @@ from bridgemem.events.world import simulate
 from bridgemem.fitting import SELECTION_FILTERS, Fitted
 from bridgemem.fitting import fit as fit_residual
 from bridgemem.forecast import Forecaster
+from bridgemem.learned import LearnedSettings, fit_learned
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run, RunConfig, open_backbone
 from bridgemem.store import read_json, write_json
+
+METHODS = ("fixed", "learned")
 
 
 def load(
@@ -85,10 +90,18 @@ def train(
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> Backbone:
-    """Train a backbone on the train split and save it in a folder."""
-    backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress)
-    backbone.save(Path(folder))
-    write_json(Path(folder) / "trained.json", {"fingerprint": dataset.train.fingerprint, "seed": seed})
+    """Train a backbone on the train split and save it in a folder.
+
+    A long training keeps its state beside that folder until it is saved; started again, it goes on from there.
+    """
+    home = Path(folder).absolute()
+    state = home.parent / f".{home.name}.training"
+    backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress, state)
+    backbone.save(home)
+    write_json(home / "trained.json", {"fingerprint": dataset.train.fingerprint, "seed": seed})
+    # also what a kill in the middle of writing left of it
+    for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
+        shutil.rmtree(left, ignore_errors=True)
     return backbone
 
 
@@ -122,9 +135,18 @@ def fit_run(
     history: str = "rolling",
     replace: bool = False,
     progress: Progress = SILENT,
+    method: str = "fixed",
+    learned_settings: LearnedSettings | None = None,
 ) -> tuple[Run, Fitted]:
-    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection."""
+    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection.
+
+    method "learned" fits the learned residual beside the fixed one, once for each filter.
+    """
     settings = settings or Settings()
+    if method not in METHODS:
+        raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
+    if method == "learned" and history == "frozen":
+        raise SettingsError("the learned residual is fitted with rolling history only; leave --history frozen out.")
     if history not in ("rolling", "frozen"):
         raise SettingsError(f"history is rolling or frozen, not {history!r}.")
     backbone = open_backbone(backbone_folder)
@@ -145,7 +167,10 @@ def fit_run(
         select_fit_seconds=fitted.select_fit_seconds,
         refit_seconds=fitted.refit_seconds,
     )
-    return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace), fitted
+    learned = {}
+    for name in SELECTION_FILTERS if method == "learned" else ():
+        learned[name], _ = fit_learned(dataset, backbone, fitted.train, name, learned_settings, seed, device, progress)
+    return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned), fitted
 
 
 def _check_fits(backbone: Backbone, dataset: Dataset, folder: Path) -> None:
@@ -194,6 +219,7 @@ def reproduce(
     history: str = "rolling",
     retrain: bool = False,
     progress: Progress = SILENT,
+    method: str = "fixed",
 ) -> Reproduction:
     """Train the backbone (or take the one trained before), then for each seed fit, select on validation, test once."""
     if backbone not in BACKBONES:
@@ -210,7 +236,7 @@ def reproduce(
     suffix = "" if history == "rolling" else f"-{history}"
     for seed in seeds:
         folder = runs / f"{home.name}-s{seed}{suffix}"
-        run, _ = fit_run(dataset, home, folder, settings, seed, backbone_seed, device, history, True, progress)
+        run, _ = fit_run(dataset, home, folder, settings, seed, backbone_seed, device, history, True, progress, method)
         records += evaluate(run, dataset, split, device, progress)
         made.append(run)
     for name in TRAINING_FREE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from bridgemem.events.benchmarks import CATALOG, load_benchmark, pack, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.learned import Learned, LearnedSettings
 from bridgemem.store import (
     FORMAT,
     link_or_copy,
@@ -86,10 +88,13 @@ class Run:
         settings: Settings,
         config: RunConfig,
         replace: bool = False,
+        learned: Mapping[str, Learned] | None = None,
     ) -> Run:
-        """Write a fitted model; `backbone` is the folder of the saved backbone."""
+        """Write a fitted model; `backbone` is the folder of the saved backbone, `learned` one residual a filter."""
         with whole_folder(Path(folder), replace) as aside:
             tables = {"run": asdict(config), "settings": asdict(settings)}
+            if learned:
+                tables["learned"] = asdict(next(iter(learned.values())).settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
             if dataset.name not in CATALOG:
                 pack(dataset, aside / "data.npz")
@@ -99,6 +104,8 @@ class Run:
             link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
             tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
+            for filter_name, model in (learned or {}).items():
+                tensors |= {f"learned.{filter_name}.{name}": t for name, t in model.tensors().items()}
             write_tensors(aside / "model.safetensors", tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
@@ -132,6 +139,21 @@ class Run:
         if not all(torch.isfinite(tensor).all() for tensor in own.values()):
             raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
         return model.to(device)
+
+    def learned(self, filter_name: str, part: str = "known", device: str = "cpu") -> Learned | None:
+        """The learned residual fitted under a filter, or None where the run has none."""
+        prefix = f"learned.{filter_name}."
+        tensors = read_tensors(self.folder / "model.safetensors")
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        if not own:
+            return None
+        settings = as_settings(
+            LearnedSettings, read_config(self.folder).get("learned", {}), f"{self.folder}/config.toml"
+        )
+        try:
+            return Learned.restore(settings, own, self.transitions(part)).to(device)
+        except (KeyError, RuntimeError, ValueError) as problem:
+            raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
 
     def selection(self, filter_name: str) -> Selection:
         """The locked selection made under a filter; a record that was edited afterwards is refused."""

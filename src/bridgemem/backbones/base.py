@@ -40,9 +40,18 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def fit(
-        cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
     ) -> Self:
-        """Train on the train split alone."""
+        """Train on the train split alone.
+
+        A long training may keep its state in a folder `checkpoint`, and continue from what the same one left there.
+        """
 
     @abstractmethod
     def score(self, queries: Queries, past: History) -> Scores:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.history import History, Occurrences
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
@@ -21,6 +24,9 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import log_base
+
+HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
+LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,40 @@ class CenetSettings:
             raise SettingsError("alpha must be between 0 and 1, and dropout at least 0 and below 1.")
 
 
+@dataclass(frozen=True)
+class Past:
+    """What the network reads of the past of n queries; it has no gradient and is the same in every epoch.
+
+    at int64 [m]: the place of each recurring candidate in a flat [n, E]; candidate int32 [m]; count float [m];
+    excess float [m]: by how much its softmax over the counts exceeds that of an entity without a past;
+    first int32 [n]: where a query's candidates begin; floor float [n]: that softmax of an entity without a past.
+    """
+
+    at: Tensor
+    candidate: Tensor
+    count: Tensor
+    excess: Tensor
+    first: Tensor
+    floor: Tensor
+
+    @classmethod
+    def of(cls, seen: Occurrences, n: int, n_entities: int, dtype: torch.dtype = torch.float32) -> Past:
+        count, row = seen.count.to(dtype), seen.row
+        top = count.new_zeros(n).scatter_reduce_(0, row, count, "amax")
+        # softmax gives every entity e^-top, and a recurring one e^(count - top): the difference is the sparse part
+        floor = (-top).exp()
+        excess = (count - top[row]).exp() - floor[row]
+        total = (floor * n_entities).index_add_(0, row, excess)
+        # ordered by row, so the candidates of a query begin after all those of the queries before
+        first = torch.searchsorted(row, torch.arange(n, device=row.device), out_int32=True)
+        at = row * n_entities + seen.candidate
+        return cls(at, seen.candidate.int(), count, excess / total[row], first, floor / total)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in vars(self).values())
+
+
 class CenetNet(nn.Module):
     """The network. A query is (actor, directed relation) with the sparse past of that very pair of ids."""
 
@@ -75,82 +115,91 @@ class CenetNet(nn.Module):
         gain = math.sqrt(2)
         self.entity = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_entities, d), gain))
         self.relation = nn.Parameter(nn.init.xavier_uniform_(torch.empty(2 * n_relations, d), gain))
-        # the two scorers of object queries, then those of subject queries
-        self.scorers = nn.ModuleList(nn.Linear(2 * d, d) for _ in range(4))
+        # [scorer, in, (object queries, subject queries) x out]: a linear layer for each scorer and role, side by side
+        scorers = torch.empty(2, 2 * d, 2 * d)
+        for scorer, role in itertools.product(range(2), range(2)):
+            nn.init.xavier_uniform_(scorers[scorer, :, role * d : (role + 1) * d], gain)
+        self.scorers = nn.Parameter(scorers)
+        self.scorers_bias = nn.Parameter(torch.empty(2, 1, 2 * d).uniform_(-1, 1) / math.sqrt(2 * d))
         self.frequency = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_entities, d), gain))
         self.frequency_bias = nn.Parameter(torch.empty(d).uniform_(-1, 1) / math.sqrt(n_entities))
         self.contrast = nn.Linear(3 * d, d)
-        self.oracle = nn.Sequential(
-            nn.Linear(3 * d, 3 * d), nn.BatchNorm1d(3 * d), nn.Dropout(0.4), nn.LeakyReLU(0.2), nn.Linear(3 * d, 1)
-        )
-        for layer in (*self.scorers, self.oracle[0], self.oracle[4]):
+        inner, outer = nn.Linear(3 * d, 3 * d), nn.Linear(3 * d, 1)
+        for layer in (inner, outer):
             nn.init.xavier_uniform_(layer.weight, gain)
+        self.oracle = nn.Sequential(inner, nn.BatchNorm1d(3 * d), nn.Dropout(0.4), nn.LeakyReLU(0.2), outer)
 
-    def logits(self, actor: Tensor, relation: Tensor, past: Occurrences) -> tuple[Tensor, Tensor]:
-        """The two scorers' logits with their history bias, [n, E] each, up to a constant per row."""
-        x = self.pair(actor, relation)
-        is_object_query = (relation < self.n_relations)[:, None]
-        bias = self.settings.history_bias
-        at = past.row * len(self.entity) + past.candidate
-        # only differences inside a row matter: what "elsewhere" gets is moved over to the recurring candidates
-        count = past.count.to(x.dtype)
-        first = torch.full_like(count, 2 * bias)
-        second = count - bias if self.settings.second_bias == "released" else -first
-        both = []
-        for scorer, extra in ((0, first), (1, second)):
-            dropped = F.dropout(x, self.settings.dropout, self.training)
-            query = torch.where(is_object_query, self.scorers[scorer](dropped), self.scorers[scorer + 2](dropped))
-            scores = query.tanh() @ self.entity.T
-            scores.view(-1).scatter_add_(0, at, extra)
-            both.append(scores)
-        return both[0], both[1]
-
-    def frequency_feature(self, n: int, past: Occurrences) -> Tensor:
-        """f = tanh(W softmax(counts over all entities) + b), [n, d], without ever making the counts dense."""
-        count = past.count.to(self.frequency.dtype)
-        top = count.new_zeros(n).scatter_reduce_(0, past.row, count, "amax")
-        # softmax gives every entity e^-top, and a recurring one e^(count - top): the difference is the sparse part
-        floor = (-top).exp()
-        extra = (count - top[past.row]).exp() - floor[past.row]
-        total = (floor * len(self.frequency)).index_add(0, past.row, extra)
-        everywhere = floor[:, None] * self.frequency.sum(0)
-        recurring = F.embedding(past.candidate, self.frequency) * extra[:, None]
-        pooled = everywhere.index_add(0, past.row, recurring) / total[:, None]
-        return torch.tanh(pooled + self.frequency_bias)
+    def past(self, seen: Occurrences, n: int) -> Past:
+        return Past.of(seen, n, len(self.entity), self.entity.dtype)
 
     def pair(self, actor: Tensor, relation: Tensor) -> Tensor:
         """The vectors of actor and relation, [n, 2d]."""
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
         return torch.cat([F.embedding(actor, self.entity), F.embedding(relation, self.relation)], dim=1)
 
-    def query(self, actor: Tensor, relation: Tensor, frequency: Tensor) -> Tensor:
-        return torch.cat([self.pair(actor, relation), frequency], dim=1)
+    def logits(self, pair: Tensor, is_object_query: Tensor, past: Past) -> Tensor:
+        """Both scorers' logits with their history bias, one after the other, [2n, E], up to a constant per row.
+
+        pair [n, 2d] as `pair` gives it; is_object_query bool [n, 1].
+        """
+        s, (n, width) = self.settings, pair.shape
+        # each scorer drops units of its own
+        dropped = F.dropout(pair.expand(2, n, width), s.dropout, self.training)
+        as_object, as_subject = torch.baddbmm(self.scorers_bias, dropped, self.scorers).view(2, n, 2, -1).unbind(2)
+        query = torch.where(is_object_query, as_object, as_subject).tanh()
+        scores = query.view(2 * n, -1) @ self.entity.T
+        # only differences inside a row matter: what "elsewhere" gets is moved over to the recurring candidates
+        first = past.count.new_full((), 2 * s.history_bias).expand_as(past.count)
+        second = past.count - s.history_bias if s.second_bias == "released" else -first
+        # a constant has no gradient: past autograd, which would copy the gradient of all scores for it
+        for flat, extra in zip(scores.detach().view(2, -1).unbind(), (first, second), strict=True):
+            flat.scatter_add_(0, past.at, extra)
+        return scores
+
+    def frequency_feature(self, past: Past) -> Tensor:
+        """f = tanh(W softmax(counts over all entities) + b), [n, d], without ever making the counts dense."""
+        recurring = F.embedding_bag(
+            past.candidate, self.frequency, past.first, mode="sum", per_sample_weights=past.excess
+        )
+        return torch.tanh(torch.addr(recurring, past.floor, self.frequency.sum(0)) + self.frequency_bias)
+
+    def oracle_by_side(self, x: Tensor) -> Tensor:
+        """The oracle's logits [n] of x [n, 3d]: all object queries, then as many subject queries, normalised apart."""
+        linear, norm, *rest = self.oracle
+        x = torch.cat([norm(side) for side in linear(x).chunk(2)])
+        for layer in rest:
+            x = layer(x)
+        return x.squeeze(1)
 
 
-def nce_loss(first: Tensor, second: Tensor, answer: Tensor) -> Tensor:
-    """- mean log(softmax1 + softmax2)[answer]."""
-    rows = torch.arange(len(answer), device=answer.device)
-    log_p = [scores[rows, answer] - scores.logsumexp(1) for scores in (first, second)]
-    return -torch.logaddexp(*log_p).mean()
+def nce_loss(scores: Tensor, answers: Tensor) -> Tensor:
+    """- mean log(softmax1 + softmax2)[answer]; scores [2n, E] and answers int64 [2n] of one scorer, then the other."""
+    first, second = F.cross_entropy(scores, answers, reduction="none").view(2, -1)
+    # -log(e^-a + e^-b), in as few operations as there are
+    return (first + F.logsigmoid(second - first)).mean()
 
 
-def contrastive_loss(v: Tensor, label: Tensor) -> Tensor:
-    """Supervised contrastive loss of the queries' labels, v [..., n, d], label bool [..., n] -> [...].
+def likeness(label: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What each query's mean over those of its label weighs in the loss, float [..., n], of labels bool [..., n].
 
     It is zero where a class has a single member, which has nothing to be like.
     """
-    n = v.shape[-2]
-    if n < 2:
-        return v.new_zeros(v.shape[:-2])
+    n, positive = label.shape[-1], label.sum(-1, keepdim=True)
+    alike = torch.where(label, positive, n - positive) - 1
+    lonely = (positive == 1) | (positive == n - 1)
+    return torch.where(lonely, 0.0, 1 / (n * alike.clamp(min=1).to(dtype)))
+
+
+def contrastive_loss(v: Tensor, label: Tensor, weight: Tensor, others: Tensor) -> Tensor:
+    """Supervised contrastive loss of the queries' labels -> [...].
+
+    v [..., n, d], n at least 2; label bool [..., n]; weight: its `likeness`; others bool [n, n]: all but the diagonal.
+    """
     d = v @ v.transpose(-1, -2)
-    e = (d - d.amax(dim=-1, keepdim=True).detach()).exp() + 1e-5
-    others = ~torch.eye(n, dtype=torch.bool, device=v.device)
+    e = (d - d.detach().amax(dim=-1, keepdim=True)).exp() + 1e-5
     log_share = e.log() - (e * others).sum(-1, keepdim=True).log()
     alike = (label.unsqueeze(-1) == label.unsqueeze(-2)) & others
-    each = -(log_share * alike).sum(-1) / alike.sum(-1).clamp(min=1)
-    positive = label.sum(-1)
-    lonely = (positive == 1) | (positive == n - 1)
-    return torch.where(lonely, 0.0, each.mean(-1))
+    return -((log_share * alike).sum(-1) * weight).sum(-1)
 
 
 def recurring(train: Queries, n_relations: int, n_entities: int) -> Tensor:
@@ -164,19 +213,44 @@ def recurring(train: Queries, n_relations: int, n_entities: int) -> Tensor:
     return torch.from_numpy(train.step.numpy() > first[group])
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """The rows `part` of the train queries, two a fact, and what training reads of them besides their past.
+
+    actor, relation int64 [n]; is_object_query bool [n, 1]; answers int64 [2n], once for each scorer;
+    label bool [2, n / 2], of the object queries and of the subject queries; weight: its `likeness`.
+    """
+
+    part: slice
+    actor: Tensor
+    relation: Tensor
+    is_object_query: Tensor
+    answers: Tensor
+    label: Tensor
+    weight: Tensor
+    others: Tensor
+
+    def __len__(self) -> int:
+        return len(self.actor)
+
+
 class _Trainer:
     """Both stages of training over the train split in file order, its past read from the same split."""
 
-    def __init__(self, net: CenetNet, dataset: Dataset, device: str) -> None:
-        self.net, self.settings = net, net.settings
+    def __init__(self, net: CenetNet, dataset: Dataset, checkpoint: Checkpoint) -> None:
+        self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
+        device = net.entity.device
         train = Queries.of(dataset.train)
-        self.label = recurring(train, dataset.events.n_relations, dataset.events.n_entities).to(device)
+        label = recurring(train, net.n_relations, dataset.events.n_entities)
         self.train = train.to(device)
         self.past = History(dataset.train, device=device)
         self.start, self.stop = self.past.occurrence_slices(self.train.actor, self.train.relation, self.train.step)
         self.read_before = torch.cat([self.start.new_zeros(1), (self.stop - self.start).cumsum(0)]).cpu().tolist()
+        self.batches = list(self._batches(label.to(device)))
+        self.kept: dict[int, Past] = {}
+        self.room = torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else HOST_ROOM
 
-    def batches(self) -> Iterator[slice]:
+    def _parts(self) -> Iterator[slice]:
         """Slices of queries: two a fact, `batch` facts at a time, a last single fact joined to the batch before."""
         n, size = len(self.train), 2 * self.settings.batch
         bounds = [*range(0, n, size), n]
@@ -184,59 +258,97 @@ class _Trainer:
             del bounds[-2]
         return (slice(low, high) for low, high in itertools.pairwise(bounds))
 
-    def occurrences(self, part: slice) -> Occurrences:
-        size = self.read_before[part.stop] - self.read_before[part.start]
-        return self.past.occurrences_in(self.start[part], self.stop[part], self.train.step[part], size)
+    def _batches(self, label: Tensor) -> Iterator[_Batch]:
+        others = torch.empty(0, 0)
+        for part in self._parts():
+            q, by_side = self.train.take(part), label[part].view(-1, 2).T.contiguous()
+            assert q.answer is not None
+            if len(others) != len(q) // 2:
+                others = ~torch.eye(len(q) // 2, dtype=torch.bool, device=label.device)
+            is_object_query = (q.relation < self.net.n_relations)[:, None]
+            yield _Batch(
+                part, q.actor, q.relation, is_object_query, q.answer.repeat(2), by_side, likeness(by_side), others
+            )
 
-    def optimizer(self, parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        s = self.settings
-        fused = self.train.actor.is_cuda or None
-        return torch.optim.Adam(parameters, lr=s.learning_rate, weight_decay=s.weight_decay, fused=fused)
+    def past_of(self, batch: _Batch) -> Past:
+        """The past of a batch, which is the same in every epoch: kept as long as there is room for it."""
+        part = batch.part
+        if part.start in self.kept:
+            return self.kept[part.start]
+        size = self.read_before[part.stop] - self.read_before[part.start]
+        seen = self.past.occurrences_in(self.start[part], self.stop[part], self.train.step[part], size)
+        past = self.net.past(seen, len(batch))
+        if past.nbytes <= self.room:
+            self.room -= past.nbytes
+            self.kept[part.start] = past
+        return past
+
+    def run(self, progress: Progress) -> None:
+        if self.checkpoint.stage == 1:
+            self.stage_one(progress)
+        self.stage_two(progress)
 
     def stage_one(self, progress: Progress) -> None:
         """Scorers and contrastive query; every other row of a batch is an object query, the rest subject queries."""
-        net, s = self.net.train(), self.settings
-        optimizer = self.optimizer(net.parameters())
-        with progress.task("training CENET", total=s.epochs * len(list(self.batches()))) as advance:
-            for _ in range(s.epochs):
-                for part in self.batches():
-                    q, label, past = self.train.take(part), self.label[part], self.occurrences(part)
-                    assert q.answer is not None
-                    # the two directions have equally many rows, so one mean is the mean of their two means
-                    nce = nce_loss(*net.logits(q.actor, q.relation, past), q.answer)
-                    v = net.contrast(net.query(q.actor, q.relation, net.frequency_feature(len(q), past)))
-                    by_side = v.view(-1, 2, v.shape[1]).transpose(0, 1), label.view(-1, 2).T
-                    contrast = contrastive_loss(*by_side).mean()
-                    optimizer.zero_grad(set_to_none=True)
-                    (s.alpha * nce + (1 - s.alpha) * contrast).backward()
-                    nn.utils.clip_grad_norm_(net.parameters(), s.clip)
-                    optimizer.step()
-                    advance(1)
+        net = self.net.train()
+        parameters = [p for name, p in net.named_parameters() if not name.startswith("oracle.")]
+        self._train(1, "training CENET", self.settings.epochs, parameters, self.loss, progress)
+
+    def loss(self, batch: _Batch) -> Tensor:
+        """What stage one makes small."""
+        net, past = self.net, self.past_of(batch)
+        pair = net.pair(batch.actor, batch.relation)
+        # the two directions have equally many rows, so one mean is the mean of their two means
+        nce = nce_loss(net.logits(pair, batch.is_object_query, past), batch.answers)
+        v = net.contrast(torch.cat([pair, net.frequency_feature(past)], dim=1))
+        by_side = v.view(-1, 2, v.shape[1]).transpose(0, 1)
+        contrast = contrastive_loss(by_side, batch.label, batch.weight, batch.others).mean()
+        return torch.lerp(contrast, nce, self.settings.alpha)
 
     def stage_two(self, progress: Progress) -> None:
         """The oracle alone; what it reads does not change any more, so it is computed once."""
-        net, s = self.net.eval(), self.settings
+        net = self.net.eval()
         with torch.no_grad():
-            features = torch.cat(
-                [net.frequency_feature(part.stop - part.start, self.occurrences(part)) for part in self.batches()]
-            )
-        oracle = net.oracle.train()
-        optimizer = self.optimizer(oracle.parameters())
-        with progress.task("training CENET's oracle", total=s.oracle_epochs * len(list(self.batches()))) as advance:
-            for _ in range(s.oracle_epochs):
-                for part in self.batches():
-                    q, label = self.train.take(part), self.label[part].to(features.dtype)
-                    with torch.no_grad():
-                        x = net.query(q.actor, q.relation, features[part])
-                    guess = [oracle(x[side::2]).squeeze(1) for side in (0, 1)]
-                    fit = [F.binary_cross_entropy_with_logits(guess[side], label[side::2]) for side in (0, 1)]
-                    size = sum(p.abs().sum() for p in oracle.parameters())
+            features = torch.cat([net.frequency_feature(self.past_of(batch)) for batch in self.batches])
+        self.kept.clear()
+        oracle, loss = net.oracle.train(), partial(self.oracle_loss, features)
+        epochs, parameters = self.settings.oracle_epochs, list(oracle.parameters())
+        self._train(2, "training CENET's oracle", epochs, parameters, loss, progress)
+        net.eval()
+
+    def oracle_loss(self, features: Tensor, batch: _Batch) -> Tensor:
+        """What stage two makes small; features [queries of train, d]."""
+        net = self.net
+        with torch.no_grad():
+            x = torch.cat([net.pair(batch.actor, batch.relation), features[batch.part]], dim=1)
+            x = torch.cat([x[0::2], x[1::2]])
+        fit = F.binary_cross_entropy_with_logits(net.oracle_by_side(x), batch.label.view(-1).to(x.dtype))
+        size = nn.utils.parameters_to_vector(net.oracle.parameters()).abs().sum()
+        return fit + self.settings.oracle_l1 * size
+
+    def _train(
+        self,
+        stage: int,
+        title: str,
+        epochs: int,
+        parameters: list[nn.Parameter],
+        loss: Callable[[_Batch], Tensor],
+        progress: Progress,
+    ) -> None:
+        """All epochs of a stage, or those that are left of it."""
+        s = self.settings
+        optimizer = torch.optim.Adam(parameters, lr=s.learning_rate, weight_decay=s.weight_decay, fused=True)
+        done = self.checkpoint.resume(stage, optimizer)
+        with progress.task(title, total=epochs * len(self.batches)) as advance:
+            advance(done * len(self.batches))
+            for epoch in range(done + 1, epochs + 1):
+                for batch in self.batches:
                     optimizer.zero_grad(set_to_none=True)
-                    ((fit[0] + fit[1]) / 2 + s.oracle_l1 * size).backward()
-                    nn.utils.clip_grad_norm_(oracle.parameters(), s.clip)
+                    loss(batch).backward()
+                    nn.utils.clip_grad_norm_(parameters, s.clip)
                     optimizer.step()
                     advance(1)
-        net.eval()
+                self.checkpoint.keep(stage, epoch, optimizer, whole=stage == 1 and epoch == epochs)
 
 
 class Cenet(Backbone):
@@ -251,7 +363,13 @@ class Cenet(Backbone):
 
     @classmethod
     def fit(
-        cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
     ) -> Self:
         settings = settings or cls.default
         if len(dataset.train) < 2:
@@ -263,19 +381,26 @@ class Cenet(Backbone):
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             net = CenetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(device)
-            trainer = _Trainer(net, dataset, device)
-            trainer.stage_one(progress)
-            trainer.stage_two(progress)
+            training = {
+                "backbone": cls.name,
+                "layout": LAYOUT,
+                "seed": seed,
+                "fingerprint": dataset.train.fingerprint,
+                "device": net.entity.device.type,
+            }
+            _Trainer(
+                net, dataset, Checkpoint(checkpoint, {"training": training, "settings": asdict(settings)}, net)
+            ).run(progress)
         return cls(settings, net)
 
     @torch.no_grad()
     def score(self, queries: Queries, past: History) -> Scores:
         net, n, entities = self.net, len(queries), len(self.net.entity)
-        seen = past.occurrences(queries.actor, queries.relation, queries.step)
-        first, second = net.logits(queries.actor, queries.relation, seen)
-        p = first.softmax(1) + second.softmax(1)
-        x = net.query(queries.actor, queries.relation, net.frequency_feature(n, seen))
-        u = net.oracle(x).squeeze(1).sigmoid()
+        seen = net.past(past.occurrences(queries.actor, queries.relation, queries.step), n)
+        pair = net.pair(queries.actor, queries.relation)
+        is_object_query = (queries.relation < net.n_relations)[:, None]
+        p = net.logits(pair, is_object_query, seen).softmax(1).view(2, n, entities).sum(0)
+        u = net.oracle(torch.cat([pair, net.frequency_feature(seen)], dim=1)).squeeze(1).sigmoid()
         trusted = torch.zeros((n, entities), dtype=torch.bool, device=p.device)
         trusted[past.met_in_role(queries.actor, queries.relation, queries.step)] = True
         # an oracle that expects something new trusts the candidates never met

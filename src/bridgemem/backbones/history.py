@@ -89,9 +89,10 @@ class History:
         line, count, following = self._triples
         row, at = expand(start, stop, size)
         # of the snapshots of one triple only the last before the query knows the whole count
-        last = following[at] >= self.cut(step)[row]
+        last = (following[at] >= self.cut(step)[row]).nonzero().squeeze(1)
         row, at = row[last], at[last]
-        return Occurrences(row, line.value[at], line.step[at], count[at])
+        found = Timeline(line.codes[at], line.value[at])
+        return Occurrences(row, found.value, found.step, count[at])
 
     def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
         """With whom the actor of each query did its directed relation before, how often, and when last."""

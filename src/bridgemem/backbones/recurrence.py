@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -43,7 +44,13 @@ class Popularity(Backbone):
 
     @classmethod
     def fit(
-        cls, dataset: Dataset, settings: Any = None, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
     ) -> Self:
         train = dataset.train
         counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)

@@ -25,6 +25,12 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method", help="fixed: the paper's residual; learned: a learned one beside it, which evaluate reads too."
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 HistoryKind = Annotated[
     str, typer.Option("--history", help="rolling: all facts before t; frozen: none of the split's own.")
@@ -127,6 +133,7 @@ def fit(
     device: Device = "cpu",
     step: Step = None,
     history: HistoryKind = "rolling",
+    method: Method = "fixed",
     set_: Set = None,
     data_dir: DataDir = None,
     force: Force = False,
@@ -155,7 +162,7 @@ def fit(
             folder = Path(aside) / backbone
             own = _backbone_settings(backbone, dataset.name, None)
             api.train(backbone, dataset, folder, own, seed, device, progress)
-        run, fitted = api.fit_run(dataset, folder, out, settings, seed, seed, device, history, force, progress)
+        run, fitted = api.fit_run(dataset, folder, out, settings, seed, seed, device, history, force, progress, method)
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
 
@@ -235,6 +242,7 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     records: Records = Path("results/records.jsonl"),
     history: HistoryKind = "rolling",
+    method: Method = "fixed",
     retrain: Annotated[bool, typer.Option("--retrain", help="Train the backbone again even if it is there.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
@@ -256,7 +264,7 @@ def reproduce(
         _no_test(dataset, "test")
         own = _backbone_settings(backbone, dataset.name, backbone_set)
         made = api.reproduce(
-            dataset, runs, backbone, own, settings, wanted, backbone_seed, device, history, retrain, progress
+            dataset, runs, backbone, own, settings, wanted, backbone_seed, device, history, retrain, progress, method
         )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"

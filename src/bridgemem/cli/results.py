@@ -53,6 +53,8 @@ def report(
     if filters != "all" and filters not in FILTERS:
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
     if by is not None:
+        if filters == "raw":
+            raise SettingsError("nothing is chosen under raw, so --by shows --filter static, time or all.")
         found = _parts(run, records, by)
     elif run is not None:
         raise SettingsError("a run is taken apart with --by, as in --by support; its figures are in metrics.json.")
@@ -60,8 +62,11 @@ def report(
         found = read_records(records)
     found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
-        raise NotFoundError(f"{records} holds no record of {dataset!r}.")
+        raise NotFoundError(f"{records} holds no record{f' of {dataset!r}' if dataset else ''}.")
     made = _tables(found, by, filters)
+    if run is not None and records.exists():
+        # pages and documents show all that is recorded, not only what this run has added
+        found = [r for r in read_records(records) if dataset in (None, r.dataset)]
     written = []
     if out is not None and out.suffix == ".md":
         written.append(_write(out, made))
@@ -102,6 +107,7 @@ def _parts(run: Path | None, records: Path, by: str) -> list[Any]:
 
 def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
+    from bridgemem.errors import DataError
     from bridgemem.evaluation.analysis import parts_table, relations_table
     from bridgemem.evaluation.filters import FILTERS
     from bridgemem.evaluation.report import filter_table, standard
@@ -112,6 +118,8 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     shown = SELECTION_FILTERS if filters == "all" else (filters,)
     if by == "relation":
         names = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
+        if not names:
+            raise DataError("no record of parts by relation was found; `bridgemem report RUN --by relation` adds them.")
         return [relations_table(records, f, name) for name in names for f in shown]
     return [parts_table(records, by, f) for f in shown]
 

@@ -4,50 +4,76 @@ from __future__ import annotations
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.report import BACKBONE_SEED, SHORT, Table, figure, interval
+from bridgemem.evaluation.report import BACKBONE_SEED, SHORT, Table, figure, interval, place
 
 ABLATION = "ablation:"
 PART = "ablation:part="
+Place = tuple[str, str, str]
 
 
-def _own(records: list[Record], filter_name: str, history: tuple[str, ...] = ("rolling",)) -> list[Record]:
-    """Records of one filter on the backbone that all tables show, chosen under that filter, first residual seed."""
-    return [
-        r
-        for r in records
-        if r.filter == filter_name
-        and r.selection == filter_name
-        and r.history in history
-        and r.settings.get("backbone_seed", BACKBONE_SEED) == BACKBONE_SEED
-        and r.seed == BACKBONE_SEED
-    ]
+def _own(records: list[Record], filter_name: str) -> list[Record]:
+    """Records of one filter, chosen under that filter, the run that all tables show first.
+
+    That is seed 42 of the backbone and of the residual, rolling history, on a GPU; whatever there is comes after it.
+    """
+
+    def order(r: Record) -> tuple[bool | int, ...]:
+        seed, rolling = r.settings.get("backbone_seed", BACKBONE_SEED), r.history == "rolling"
+        standard = (seed == BACKBONE_SEED, rolling, r.seed == BACKBONE_SEED, r.device.startswith("cuda"))
+        return (*(not wanted for wanted in standard), seed, r.seed)
+
+    found = [r for r in records if r.filter == filter_name and r.selection == filter_name and "mrr" in r.gain]
+    return sorted(found, key=order)
+
+
+def _place(record: Record) -> Place:
+    return record.dataset, record.split, record.backbone
+
+
+def _name(record: Record, backbone: bool) -> str:
+    """What a column stands for; what all tables show goes without saying."""
+    past = "" if record.history == "rolling" else f", {record.history} history"
+    return place(record.dataset, record.split) + (f", {record.backbone}" if backbone else "") + past
 
 
 def ablation_table(records: list[Record], filter_name: str) -> Table:
     """What each change costs or wins: its MRR less that of the selected residual, by data set."""
-    own = _own(records, filter_name, ("rolling", "frozen"))
-    changed: dict[str, dict[str, Record]] = {}
+    own = _own(records, filter_name)
+    changed: dict[str, dict[tuple[str | None, str], Record]] = {}
+    # in the order they were measured in, which is that of their kinds
+    labels = dict.fromkeys(r.method.removeprefix(ABLATION) for r in records if _is_change(r))
+    for r in filter(_is_change, own):
+        changed.setdefault(r.method.removeprefix(ABLATION), {}).setdefault((r.lock, r.split), r)
+    # a change belongs to the run whose locked selection it changed, on the split that it was read on
+    wanted = {key for found in changed.values() for key in found}
+    runs: dict[Place, Record] = {}
     for r in own:
-        if r.method.startswith(ABLATION) and not r.method.startswith(PART):
-            changed.setdefault(r.method.removeprefix(ABLATION), {})[r.lock or ""] = r
-    # a change belongs to the run whose locked selection it changed
-    wanted = {lock for found in changed.values() for lock in found}
-    chosen = {r.lock or "": r for r in own if r.method == "bridgemem" and r.history == "rolling" and r.lock in wanted}
-    columns = sorted(chosen, key=lambda lock: (chosen[lock].dataset, chosen[lock].backbone))
-    if not columns:
-        raise DataError("no ablation was measured; `bridgemem ablate RUN --records FILE` does it.")
-    header = ["change", *(f"{chosen[key].dataset}, {chosen[key].backbone}" for key in columns)]
-    first = ["as selected: MRR", *(figure(chosen[key].mrr) for key in columns)]
-    setting = ["as selected: lambda, gate, tau", *(_setting(chosen[key]) for key in columns)]
-    cells = [first, setting, ["no residual", *(f"{-chosen[key].gain['mrr'][0]:+.4f}" for key in columns)]]
-    for label, found in changed.items():
-        differences = [f"{found[key].mrr - chosen[key].mrr:+.4f}" if key in found else "" for key in columns]
-        cells.append([label, *differences])
+        if r.method == "bridgemem" and (r.lock, r.split) in wanted:
+            runs.setdefault(_place(r), r)
+    if not runs:
+        raise DataError(
+            f"no ablation was measured under the {SHORT[filter_name]} filter on a recorded run; "
+            "`bridgemem ablate RUN --records FILE` does it."
+        )
+    columns = [runs[name] for name in sorted(runs)]
+    header = ["change", *(_name(r, backbone=True) for r in columns)]
+    first = ["as selected: MRR", *(figure(r.mrr) for r in columns)]
+    setting = ["as selected: lambda, gate, tau", *(_setting(r) for r in columns)]
+    cells = [first, setting, ["no residual", *(f"{-r.gain['mrr'][0]:+.4f}" for r in columns)]]
+    for label in labels:
+        found = [changed.get(label, {}).get((r.lock, r.split)) for r in columns]
+        differences = [f"{c.mrr - r.mrr:+.4f}" if c else "" for c, r in zip(found, columns, strict=True)]
+        if any(differences):
+            cells.append([label, *differences])
     title = f"Ablations, {SHORT[filter_name]} filter: MRR less that of the selected residual"
     note = (
         "One thing changed at a time; lambda, gate and tau stay as validation chose them, unless they are the change."
     )
     return Table(title, header, cells, note)
+
+
+def _is_change(record: Record) -> bool:
+    return record.method.startswith(ABLATION) and not record.method.startswith(PART)
 
 
 def _setting(record: Record) -> str:
@@ -58,25 +84,33 @@ def _setting(record: Record) -> str:
 def parts_table(records: list[Record], by: str, filter_name: str) -> Table:
     """Where the gain comes from: the share of the queries in each part, and the gain there."""
     prefix = f"{PART}{by}: "
-    own = [r for r in _own(records, filter_name) if r.method.startswith(prefix)]
-    if not own:
+    runs = _parts_of_runs(records, prefix, filter_name)
+    if not runs:
         raise DataError(
             f"no record of parts by {by} was found; `bridgemem report RUN --by {by} --records FILE` adds them."
         )
-    datasets = sorted({r.dataset for r in own})
-    total = {d: sum(r.queries for r in own if r.dataset == d) for d in datasets}
-    labels = list(dict.fromkeys(r.method.removeprefix(prefix) for r in own))
-    header = [by]
-    for d in datasets:
-        header += [f"{d} share", "backbone MRR", "gain [95 %]"]
-    cells = []
-    for label in labels:
-        line = [label]
-        for d in datasets:
-            found = next((r for r in own if r.dataset == d and r.method == prefix + label), None)
-            line += _part_cells(found, total[d])
-        cells.append(line)
+    several = len({backbone for *_, backbone in runs}) > 1
+    shown = {r.method for own in runs.values() for r in own}
+    header, lines = [by], {r.method: [r.method.removeprefix(prefix)] for r in records if r.method in shown}
+    for own in runs.values():
+        header += [f"{_name(own[0], several)} share", "backbone MRR", "gain [95 %]"]
+        parts, total = {r.method: r for r in own}, sum(r.queries for r in own)
+        for method, line in lines.items():
+            line += _part_cells(parts.get(method), total)
+    cells = list(lines.values())
     return Table(f"Gain in MRR by {by}, {SHORT[filter_name]} filter", header, cells)
+
+
+def _parts_of_runs(records: list[Record], prefix: str, filter_name: str) -> dict[Place, list[Record]]:
+    """The parts of one run on each data set, split and backbone, so that they are parts of the same queries."""
+    found: dict[Place, dict[tuple[object, ...], dict[str | None, list[Record]]]] = {}
+    for r in _own(records, filter_name):
+        if r.method.startswith(prefix):
+            run = (r.history, r.seed, r.settings.get("backbone_seed"), r.device)
+            found.setdefault(_place(r), {}).setdefault(run, {}).setdefault(r.lock, []).append(r)
+    firsts = {name: next(iter(runs.values())) for name, runs in sorted(found.items())}
+    # a run that was fitted again may have left parts behind that it no longer has
+    return {name: max(locks.values(), key=lambda own: sum(r.queries for r in own)) for name, locks in firsts.items()}
 
 
 def _part_cells(record: Record | None, total: int) -> list[str]:
@@ -89,18 +123,19 @@ def _part_cells(record: Record | None, total: int) -> list[str]:
 def relations_table(records: list[Record], filter_name: str, dataset: str, most: int = 10, least: int = 50) -> Table:
     """The relations that gain most and least on one data set, among those with enough queries to say so."""
     prefix = f"{PART}relation: "
-    own = [
-        r
-        for r in _own(records, filter_name)
-        if r.method.startswith(prefix) and r.dataset == dataset and r.queries >= least
-    ]
-    if not own:
+    runs = _parts_of_runs([r for r in records if r.dataset == dataset], prefix, filter_name)
+    if not runs:
         raise DataError(f"no record of parts by relation was found for {dataset}.")
-    own.sort(key=lambda r: -r.gain["mrr"][0])
+    # test first; CENET first, by its letter
+    first = runs[min(runs, key=lambda name: (name[1] != "test", name))]
+    own = sorted((r for r in first if r.queries >= least), key=lambda r: -r.gain["mrr"][0])
+    if not own:
+        raise DataError(f"no relation of {dataset} has {least} queries or more.")
     shown = own if len(own) <= 2 * most else own[:most] + own[-most:]
     cells = [
         [r.method.removeprefix(prefix), str(r.queries), figure(r.mrr - r.gain["mrr"][0]), interval(r.gain["mrr"])]
         for r in shown
     ]
-    title = f"Relations of {dataset} that gain most and least, {SHORT[filter_name]} filter, at least {least} queries"
+    what = _name(own[0], backbone=len(runs) > 1)
+    title = f"Relations of {what} that gain most and least, {SHORT[filter_name]} filter, at least {least} queries"
     return Table(title, ["relation", "queries", "backbone MRR", "gain [95 %]"], cells)

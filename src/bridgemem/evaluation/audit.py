@@ -15,12 +15,11 @@ from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.history import History
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import history, rank_columns
-from bridgemem.evaluation.filters import FILTERS, Filters
+from bridgemem.evaluation.evaluate import history, rank_columns, read
+from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable, log_prior
@@ -29,7 +28,6 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.runs import Run, read_table
 
-METHODS = ("backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS))
 QUERIES_A_STEP = 64
 # a run that was evaluated on another device may swap candidates whose scores are all but equal
 SWAPS = 0.005
@@ -117,13 +115,19 @@ def _metrics(run: Run, split: str) -> Finding:
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
     rows = sorted((_column(row), row["filter"]) for row in measured)
-    wanted = sorted((method, f) for method in METHODS for f in FILTERS)
+    wanted = sorted((method, f) for method in _methods(run) for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
 
 
+def _methods(run: Run) -> list[str]:
+    """The names of the ranks that an evaluated run must have."""
+    learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if run.learned(name) is not None]
+    return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
+
+
 def _column(row: dict[str, Any]) -> str:
-    return "backbone" if row["method"] == "backbone" else f"bridgemem_by_{row['selection']}"
+    return "backbone" if row["method"] == "backbone" else f"{row['method']}_by_{row['selection']}"
 
 
 def _ranks(run: Run, dataset: Dataset, split: str, most: int, seed: int) -> Finding:
@@ -135,18 +139,11 @@ def _ranks(run: Run, dataset: Dataset, split: str, most: int, seed: int) -> Find
         return Finding(check, False, f"the table holds other queries than those of {split}")
     drawn = np.random.default_rng(seed).choice(len(queries), size=min(most, len(queries)), replace=False)
     rows = np.sort(drawn)
-    again = replay(
-        queries.take(torch.from_numpy(rows)),
-        run.backbone(),
-        history(run, dataset, split, "cpu"),
-        Filters(dataset.events),
-        run.transitions("known" if split == "test" else "train"),
-        [run.selection(name).choice for name in SELECTION_FILTERS],
-    )
-    made = rank_columns(again, list(SELECTION_FILTERS))
+    again = read(run, dataset, split, queries.take(torch.from_numpy(rows)))
+    made = rank_columns(again)
     gaps = [
         np.abs(1 / made[name] - 1 / columns[name][rows]).mean()
-        for name in (f"{method}_{f}" for method in METHODS for f in FILTERS)
+        for name in (f"{method}_{f}" for method in again.columns() for f in FILTERS)
     ]
     worst = float(np.max(gaps))
     return Finding(check, worst < SWAPS, f"{len(rows)} queries ranked again, mean change of 1/rank {worst:.2g}")

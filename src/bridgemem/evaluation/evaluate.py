@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -33,22 +33,44 @@ def evaluate(
     dataset = dataset or run.dataset()
     if split == "valid":
         dataset = dataset.without_test()
-    events = dataset.split(split)
-    transitions = run.transitions("known" if split == "test" else "train", device)
-    replayed = replay(
-        Queries.of(events),
-        run.backbone(device),
-        history(run, dataset, split, device),
-        Filters(dataset.events, device),
-        transitions,
-        [selection.choice for selection in selections.values()],
-        progress,
-        f"reading {split}",
-    )
-    records = _records(run, dataset, split, replayed, selections, device)
-    write_table(run.ranks_path(split), rank_columns(replayed, list(selections)))
+    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress)
+    records = _records(run, dataset, split, reading, selections, device)
+    write_table(run.ranks_path(split), rank_columns(reading))
     run.write_metrics({split: [asdict(record) for record in records]})
     return records
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Queries read by a run: the fixed residual's choices as columns, and the learned residuals by filter."""
+
+    fixed: Replay
+    learned: dict[str, Replay]
+
+    def columns(self) -> dict[str, tuple[Replay, int]]:
+        """Every method by the name of its ranks: the replay and the column that holds them."""
+        named = {"backbone": (self.fixed, 0)}
+        named |= {f"bridgemem_by_{name}": (self.fixed, i) for i, name in enumerate(SELECTION_FILTERS, start=1)}
+        return named | {f"learned_by_{name}": (made, 1) for name, made in self.learned.items()}
+
+
+def read(
+    run: Run, dataset: Dataset, split: str, queries: Queries, device: str = "cpu", progress: Progress = SILENT
+) -> Reading:
+    """Rank queries of a split by all that the run has, under every filter."""
+    part = "known" if split == "test" else "train"
+    backbone, past = run.backbone(device), history(run, dataset, split, device)
+    filters = Filters(dataset.events, device)
+    choices = [run.selection(name).choice for name in SELECTION_FILTERS]
+    transitions = run.transitions(part, device)
+    fixed = replay(queries, backbone, past, filters, transitions, choices, progress, f"reading {split}")
+    learned = {}
+    for name in SELECTION_FILTERS:
+        model = run.learned(name, part, device)
+        if model is not None:
+            label = f"reading {split}, learned"
+            learned[name] = replay(queries, backbone, past, filters, progress=progress, label=label, learned=model)
+    return Reading(fixed, learned)
 
 
 def history(run: Run, dataset: Dataset, split: str, device: str) -> History:
@@ -115,8 +137,9 @@ def record(
     )
 
 
-def rank_columns(replayed: Replay, methods: list[str]) -> dict[str, np.ndarray]:
+def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
     """One row a query: what was asked, what was known, and the answer's rank by method and filter."""
+    replayed = reading.fixed
     q = replayed.queries
     assert q.answer is not None
     columns = {
@@ -129,9 +152,9 @@ def rank_columns(replayed: Replay, methods: list[str]) -> dict[str, np.ndarray]:
         "answer_lag": replayed.answer_lag,
         "triple_seen": replayed.triple_seen,
     }
-    for column, method in enumerate(["backbone", *(f"bridgemem_by_{name}" for name in methods)]):
+    for method, (made, column) in reading.columns().items():
         for filter_name in FILTERS:
-            columns[f"{method}_{filter_name}"] = replayed.of(filter_name, column)
+            columns[f"{method}_{filter_name}"] = made.of(filter_name, column)
     return columns
 
 
@@ -163,8 +186,9 @@ def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
 
 
 def _records(
-    run: Run, dataset: Dataset, split: str, replayed: Replay, selections: dict[str, Selection], device: str
+    run: Run, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
 ) -> list[Record]:
+    replayed = reading.fixed
     config = run.config
     base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
@@ -182,4 +206,9 @@ def _records(
     ]
     for column, selection in enumerate(selections.values(), start=1):
         records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
+    # what the learned residual weighs is its own: lambda, gate and tau say nothing of it
+    unused = {"lambda": None, "gate": None, "tau": None}
+    for name, made in reading.learned.items():
+        selection = selections[name]
+        records += [record(run, dataset, split, made, 1, f, "learned", selection, device, unused) for f in FILTERS]
     return records

@@ -7,7 +7,7 @@ from pathlib import Path
 from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.report import HEADINGS, SHORT, selected, standard
+from bridgemem.evaluation.report import HEADINGS, SHORT, place, selected, standard
 
 COLOURS = {"mrr": "#4E79A7", "hits1": "#76B7B2", "hits3": "#F28E2B", "hits10": "#B07AA1"}
 
@@ -18,8 +18,8 @@ def gains_figure(
     """Per data set the mean gain and interval of each metric over the residual's seeds: what the bars show."""
     found: dict[str, list[Record]] = {}
     for r in selected(standard(records), filter_name):
-        if r.method == "bridgemem" and r.backbone == backbone:
-            found.setdefault(r.dataset if r.split == "test" else f"{r.dataset} ({r.split})", []).append(r)
+        if r.method == "bridgemem" and r.backbone == backbone and all(m in r.gain for m in METRICS):
+            found.setdefault(place(r.dataset, r.split), []).append(r)
     return [
         (name, {m: [sum(r.gain[m][i] for r in group) / len(group) for i in range(3)] for m in METRICS})
         for name, group in sorted(found.items())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.analysis import ablation_table, parts_table, relations_table
-from bridgemem.evaluation.figures import draw_gains
+from bridgemem.evaluation.figures import draw_gains, gains_figure
 from bridgemem.evaluation.mechanism import PARTS
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import (
@@ -24,7 +24,8 @@ from bridgemem.evaluation.report import (
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.store import whole_file
 
-MARK = re.compile(r"(<!-- table: (?P<name>[^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+OPEN = r"^<!-- table: (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
+MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
 def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
@@ -66,20 +67,24 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
     pages["relations.md"] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
     for name, (title, wanted) in pages.items():
         parts = [f"# {title}\n\nWritten by `bridgemem report --out {folder.name}` from records.jsonl.\n"]
-        parts += [_markdown(known[table]) for table in wanted]
+        parts += [_markdown(known[table]) for table in wanted] or ["Not measured.\n"]
         with whole_file(folder / name) as aside:
             aside.write_text("\n".join(parts), encoding="utf-8")
         written.append(folder / name)
     for f in SELECTION_FILTERS:
-        written += draw_gains(records, f, folder / f"gains-{f}")
+        if gains_figure(records, f):
+            written += draw_gains(records, f, folder / f"gains-{f}")
     return written
 
 
 def fill(records: list[Record], path: Path) -> int:
-    """Renew every marked block of a document: <!-- table: NAME --> ... <!-- end -->. Returns how many there are."""
+    """Renew every marked block of a document: <!-- table: NAME --> ... <!-- end -->. Returns how many there are.
+
+    The marks stand at the start of a line; everything outside of them stays as it is, to the byte.
+    """
     known = tables(records)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{path} cannot be read: {problem}.") from None
 
@@ -88,13 +93,15 @@ def fill(records: list[Record], path: Path) -> int:
         if name not in known:
             raise DataError(f"{path} asks for a table {name!r}; known are {', '.join(sorted(known))}.")
         # the document has its own headings
-        body = "\n".join(_markdown(known[name]).split("\n")[2:])
-        return f"{match[1]}\n{body}\n{match[3]}"
+        lines = ["", *_markdown(known[name]).split("\n")[2:], ""]
+        return match["open"] + match["eol"].join(lines) + match["end"]
 
     renewed, count = MARK.subn(renew, text)
+    if count != len(re.findall(OPEN, text, re.MULTILINE)):
+        raise DataError(f"{path} has a table mark without its <!-- end -->; close it.")
     if renewed != text:
         with whole_file(path) as aside:
-            aside.write_text(renewed, encoding="utf-8")
+            aside.write_bytes(renewed.encode("utf-8"))
     return count
 
 

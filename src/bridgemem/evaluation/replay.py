@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import correction, mixture
+
+if TYPE_CHECKING:
+    from bridgemem.learned import Learned
 
 # query rows times entities that one batch may hold; a few float64 tensors of this size are alive at once
 CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
@@ -88,11 +92,14 @@ def replay(
     choices: Sequence[Choice] = (),
     progress: Progress = SILENT,
     label: str = "ranking",
+    learned: Learned | None = None,
 ) -> Replay:
     """Rank the answers of all queries: the backbone's ranks, and those after each choice of the residual.
 
-    The backbone's scores and the evidence are computed once; all choices and all filters are ranked from them.
+    The backbone's scores and the evidence are computed once; all choices and all filters are ranked from them. With a
+    learned residual in place of transitions and choices, its ranks are the one column behind the backbone's.
     """
+    read = _reading(past, transitions, choices, learned)
     size = batch_size(past.events.n_entities, past.device)
     ranks, known = [], []
     with progress.task(label, total=len(queries)) as advance:
@@ -102,8 +109,10 @@ def replay(
             scores = score_queries(backbone, batch, past)
             assert scores.uncertainty is not None
             masks = [filters.mask(name, batch) for name in FILTERS]
-            batch_ranks, answer_state = _rank(batch, scores, past, transitions, choices, masks)
-            ranks.append(batch_ranks.cpu())
+            found = read(batch, scores)
+            made = answer_ranks(scores.log_p, batch.answer, found.row, found.candidate, found.delta, masks)
+            ranks.append(made.cpu())
+            answer_state = _of_answers(batch, found)
             seen = past.happened(batch.actor, batch.relation, batch.answer, batch.step)
             known.append(torch.stack([scores.uncertainty.double(), *answer_state, seen.double()]).cpu())
             advance(len(part))
@@ -111,25 +120,54 @@ def replay(
     return Replay(queries, torch.cat(ranks, dim=2).numpy(), uncertainty, support, lag, triple_seen.astype(bool))
 
 
-def _rank(
-    batch: Queries,
-    scores: Scores,
-    past: History,
-    transitions: Transitions | None,
-    choices: Sequence[Choice],
-    masks: Sequence[tuple[Tensor, Tensor]],
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """The batch's ranks, and support and lag of each answer's own dyadic state (0 and NaN where it has none)."""
+@dataclass(frozen=True)
+class _Corrections:
+    """What a residual adds: row, candidate int64 [m]; delta float64 [m, columns], the first all zero; state of each."""
+
+    row: Tensor
+    candidate: Tensor
+    delta: Tensor
+    support: Tensor
+    lag: Tensor
+
+
+def _reading(
+    past: History, transitions: Transitions | None, choices: Sequence[Choice], learned: Learned | None
+) -> Callable[[Queries, Scores], _Corrections]:
+    """How a batch's corrections are read: by the learned residual, by the fixed one, or not at all."""
+    if learned is not None:
+        reader = learned.reader(past)
+
+        def by_network(batch: Queries, scores: Scores) -> _Corrections:
+            seen = reader.read(batch, scores)
+            delta = learned.correction(seen, batch.relation[seen.row])
+            columns = torch.stack([torch.zeros_like(delta), delta], dim=1)
+            return _Corrections(seen.row, seen.candidate, columns, seen.support, seen.lag)
+
+        return by_network
+    if transitions is not None:
+
+        def by_choice(batch: Queries, scores: Scores) -> _Corrections:
+            assert scores.uncertainty is not None
+            seen = transitions.evidence(batch, past)
+            delta = corrections(seen, scores.uncertainty, choices)
+            return _Corrections(seen.row, seen.candidate, delta, seen.support, seen.lag)
+
+        return by_choice
+
+    def nothing(batch: Queries, scores: Scores) -> _Corrections:
+        ids, values = batch.actor.new_empty(0), torch.empty(0, dtype=torch.float64, device=past.device)
+        return _Corrections(ids, ids, values[:, None], values, values)
+
+    return nothing
+
+
+def _of_answers(batch: Queries, found: _Corrections) -> tuple[Tensor, Tensor]:
+    """Support and lag of each answer's own dyadic state, float64 [n]: 0 and NaN where it has none."""
     assert batch.answer is not None
-    assert scores.uncertainty is not None
-    support = torch.zeros(len(batch), dtype=torch.float64, device=past.device)
+    support = torch.zeros(len(batch), dtype=torch.float64, device=found.row.device)
     lag = torch.full_like(support, torch.nan)
-    if transitions is None:
-        none = batch.actor.new_empty(0)
-        return answer_ranks(scores.log_p, batch.answer, none, none, support[:0, None], masks), (support, lag)
-    evidence = transitions.evidence(batch, past)
-    own = evidence.candidate == batch.answer[evidence.row]
-    support[evidence.row[own]] = evidence.support[own]
-    lag[evidence.row[own]] = evidence.lag[own].double()
-    delta = corrections(evidence, scores.uncertainty, choices)
-    return answer_ranks(scores.log_p, batch.answer, evidence.row, evidence.candidate, delta, masks), (support, lag)
+    own = found.candidate == batch.answer[found.row]
+    support[found.row[own]] = found.support[own].double()
+    lag[found.row[own]] = found.lag[own].double()
+    return support, lag

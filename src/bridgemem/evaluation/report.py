@@ -33,10 +33,19 @@ class Table:
     note: str = ""
 
     def markdown(self) -> str:
-        lines = [f"### {self.title}", "", "| " + " | ".join(self.header) + " |"]
+        lines = [f"### {_one_line(self.title)}", "", _line(self.header)]
         lines.append("|" + "|".join("---" if i == 0 else "---:" for i in range(len(self.header))) + "|")
-        lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in self.rows]
+        lines += [_line(row) for row in self.rows]
         return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
+
+
+def _line(cells: list[str]) -> str:
+    """One line of a Markdown table; names come from data and may hold a bar or a line break."""
+    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 @cache
@@ -53,6 +62,11 @@ def figure(value: float) -> str:
 
 def interval(gain: list[float]) -> str:
     return f"{gain[0]:+.4f} [{gain[1]:+.4f}, {gain[2]:+.4f}]"
+
+
+def place(dataset: str, split: str) -> str:
+    """The data set, and the split where it is not test."""
+    return dataset if split == "test" else f"{dataset} ({split})"
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,8 @@ class Row:
     @classmethod
     def of(cls, records: list[Record]) -> Row:
         """Average records that differ in nothing but the seed."""
-        kinds = {(r.dataset, r.split, r.backbone, r.method, r.filter, r.history, r.fingerprint) for r in records}
+        named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selection", "history", "subset")
+        kinds = {tuple(getattr(r, name) for name in named) for r in records}
         if len(kinds) != 1:
             raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
         values = {m: np.array([getattr(r, m) for r in records]) for m in METRICS}
@@ -96,17 +111,19 @@ class Row:
     def label(self) -> str:
         name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.method}"
         past = "" if self.history == "rolling" else f", {self.history} history"
-        return f"{self.dataset}{'' if self.split == 'test' else f' ({self.split})'}, {name}{past}"
+        return f"{place(self.dataset, self.split)}, {name}{past}"
 
 
 def standard(records: Iterable[Record]) -> list[Record]:
-    """What tables show of each backbone on each data set: one seed of the backbone and one history.
+    """What tables show of each backbone on each data set: whole methods, one seed of the backbone and one history.
 
     Seed 42 and rolling history where they were measured, else what there is. Other seeds measure the spread.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for r in records:
-        groups.setdefault((r.dataset, r.backbone), []).append(r)
+        # an ablation of the history must not decide which history is shown
+        if r.method in MAIN_METHODS:
+            groups.setdefault((r.dataset, r.backbone), []).append(r)
     kept = []
     for group in groups.values():
         # False sorts first: the standard ones, if there are any
@@ -130,7 +147,9 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
         if r.filter == filter_name and r.subset is None and r.selection in (None, wanted):
             what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
-            once.setdefault((*what, r.seed or BACKBONE_SEED, _backbone_seed(r)), r)
+            # a backbone alone has no seed but its own
+            seed = r.seed if r.method != "backbone" else None
+            once.setdefault((*what, seed, _backbone_seed(r)), r)
     return list(once.values())
 
 
@@ -211,6 +230,8 @@ def short_table(records: list[Record]) -> Table:
         "time-aware MRR",
         "time-aware gain [95 %]",
     ]
+    if not cells:
+        raise DataError("no record of a whole split was found.")
     return Table("MRR", header, cells)
 
 
@@ -230,19 +251,21 @@ def spread_table(records: list[Record]) -> Table:
     cells = []
     for filter_name in ("static", "time"):
         found = [r for r in selected(records, filter_name) if r.history == "rolling"]
-        names = sorted({(r.dataset, r.backbone) for r in found if r.backbone == "cenet"})
-        for dataset, backbone in names:
-            own = [r for r in found if (r.dataset, r.backbone) == (dataset, backbone)]
+        names = sorted({(r.dataset, r.split, r.fingerprint) for r in found if r.backbone == "cenet"})
+        for named in names:
+            own = [r for r in found if (r.dataset, r.split, r.fingerprint) == named and r.backbone == "cenet"]
             base = [r.mrr for r in own if r.method == "backbone"]
             residual = [r.mrr for r in own if r.method == "bridgemem" and _backbone_seed(r) == BACKBONE_SEED]
-            for what, values in ((f"{backbone} itself", base), (f"bridgemem on one {backbone}", residual)):
+            for what, values in (("cenet itself", base), ("bridgemem on one cenet", residual)):
                 if len(values) > 1:
                     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
                     extremes = f"{figure(min(values))} to {figure(max(values))}"
-                    name = f"{dataset}, {what}"
+                    name = f"{place(*named[:2])}, {what}"
                     cells.append(
                         [name, SHORT[filter_name], str(len(values)), figure(mean), f"{deviation:.4f}", extremes]
                     )
+    if not cells:
+        raise DataError("no record of cenet under more than one seed was found.")
     header = ["data set, what", "filter", "seeds", "mean MRR", "standard deviation", "range"]
     return Table("Spread over seeds", header, cells)
 
@@ -261,9 +284,11 @@ def efficiency_table(records: list[Record]) -> Table:
             own = [r for r in found if r.device.startswith(device)]
             # a shared device only ever adds time, so the quickest run says most about the cost
             for field in ("fit_seconds", "refit_seconds"):
-                values = [getattr(r, field) for r in own]
+                values = [seconds for r in own if (seconds := getattr(r, field)) is not None]
                 line.append(f"{min(values):.1f}" if values else "")
         cells.append(line + ([f"{printed[0]}", f"{printed[2]}", f"{printed[3]}"] if printed else ["", "", ""]))
+    if not cells:
+        raise DataError("no record with the seconds of a fit was found.")
     devices = sorted({r.device for found in groups.values() for r in found})
     header = ["data set", "epochs", "GPU select+fit", "GPU refit", "CPU select+fit", "CPU refit"]
     header += ["paper epochs", "paper select+fit", "paper refit"]

@@ -114,15 +114,27 @@ class DyadMemory:
         row = (self.pairs[rank] == pair).nonzero().squeeze(1) if len(self.pairs) else pair.new_empty(0)
         return self._states(row, rank[row], step, step if until is None else until, k, window)
 
+    def count(self, actor: Tensor, candidate: Tensor, until: Tensor) -> Tensor:
+        """How many events each pair had strictly before a step, either way round; int64 [n]."""
+        pair = (actor.long() << _PAIR_BITS) | candidate.long()
+        if not len(self.pairs):
+            return torch.zeros_like(pair)
+        rank = torch.searchsorted(self.pairs, pair).clamp(max=len(self.pairs) - 1)
+        before = torch.searchsorted(self._row_codes, (rank << STEP_BITS) | until.long()) - self.start[rank]
+        return torch.where(self.pairs[rank] == pair, before, 0)
+
     def partners(self, actor: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None) -> PairStates:
         """The states of every candidate that an actor has met inside the window, for each (actor, step) asked.
 
         Ordered by row and candidate; lags and `until` as in `read`.
         """
-        low = torch.searchsorted(self.pairs, actor.long() << _PAIR_BITS)
-        high = torch.searchsorted(self.pairs, (actor.long() + 1) << _PAIR_BITS)
-        row, rank = expand(low, high)
+        row, rank = expand(*self.partner_range(actor))
         return self._states(row, rank, step, step if until is None else until, k, window)
+
+    def partner_range(self, actor: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each actor's pairs lie in the index, met before or after: (start, stop) int64 [n]."""
+        low = torch.searchsorted(self.pairs, actor.long() << _PAIR_BITS)
+        return low, torch.searchsorted(self.pairs, (actor.long() + 1) << _PAIR_BITS)
 
     def _states(self, row: Tensor, rank: Tensor, step: Tensor, until: Tensor, k: int, window: int) -> PairStates:
         # the one place where the past is cut off: strictly before `until`, which is never after the step that asks

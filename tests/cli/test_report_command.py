@@ -1,0 +1,187 @@
+"""`bridgemem report`: pages, documents and parts of the queries, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridgemem.evaluation.mechanism import PARTS
+from bridgemem.evaluation.publish import PAGES, fill, publish
+from bridgemem.evaluation.records import Record, read_records, write_records
+from commands import Walk, bridgemem, left_in
+from measurements import backbone, campaign, part, residual
+
+pytest_plugins = ("small_runs",)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    """A file of records of every kind, alone in its folder."""
+    path = tmp_path / "kept" / "records.jsonl"
+    write_records(path, campaign())
+    return path
+
+
+def other_data() -> list[Record]:
+    return [r for filter_name in ("raw", "static", "time") for r in (backbone(filter=filter_name),)]
+
+
+def test_a_file_gets_the_tables_that_are_shown(records: Path, tmp_path: Path) -> None:
+    shown = bridgemem("report", "--records", records, "--out", tmp_path / "new" / "report.md", "--filter", "time")
+    assert shown.out.endswith(f"Wrote {tmp_path / 'new' / 'report.md'}.\n")
+    text = (tmp_path / "new" / "report.md").read_text()
+    assert text.startswith("### Time-aware filter")
+    assert text.count("### ") == 1
+    assert left_in(tmp_path / "new") == ["report.md"]
+
+
+def test_a_folder_gets_every_page_and_figure(records: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
+    done = bridgemem("report", "--records", records, "-o", tmp_path / "results")
+    written = publish(read_records(records), tmp_path / "same" / "results")
+    assert left_in(tmp_path / "results") == sorted(path.name for path in written)
+    for path in written:
+        assert (tmp_path / "results" / path.name).read_bytes() == path.read_bytes()
+        assert f"Wrote {tmp_path / 'results' / path.name}." in done.out
+
+
+def test_a_folder_is_published_where_there_is_nothing_to_draw(walk: Walk, tmp_path: Path) -> None:
+    kept = [r for r in read_records(walk.records) if r.method == "backbone"]
+    write_records(tmp_path / "records.jsonl", kept)
+    assert bridgemem("report", "--records", tmp_path / "records.jsonl", "-o", tmp_path / "pages").code == 0
+    assert left_in(tmp_path / "pages") == sorted([*PAGES, "relations.md"])
+
+
+def test_one_data_set_is_shown_alone(records: Path) -> None:
+    tables = bridgemem("report", "--records", records, "--dataset", "wiki", "--json").json
+    assert {row[0].split(",")[0] for table in tables for row in table["rows"]} == {"wiki"}
+
+
+def test_documents_are_filled(records: Path, tmp_path: Path) -> None:
+    names = ("one.md", "two.md")
+    for name in names:
+        (tmp_path / name).write_text("before\n<!-- table: short -->\n<!-- end -->\nafter\n")
+    done = bridgemem("report", "--records", records, "--fill", tmp_path / "one.md", "--fill", tmp_path / "two.md")
+    assert done.code == 0
+    expected = tmp_path / "expected.md"
+    expected.write_text("before\n<!-- table: short -->\n<!-- end -->\nafter\n")
+    assert fill(campaign(), expected) == 1
+    for name in names:
+        assert (tmp_path / name).read_text() == expected.read_text()
+        assert f"Wrote {tmp_path / name}." in done.out
+
+
+def test_a_document_that_asks_for_an_unknown_table_is_refused(records: Path, tmp_path: Path) -> None:
+    path = tmp_path / "own.md"
+    path.write_text("<!-- table: weather -->\n<!-- end -->\n")
+    assert "'weather'" in bridgemem("report", "--records", records, "--fill", path).refused()
+    assert "cannot be read" in bridgemem("report", "--records", records, "--fill", tmp_path / "no.md").refused()
+    assert path.read_text() == "<!-- table: weather -->\n<!-- end -->\n"
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [by for by in PARTS if by != "relation"])
+def test_parts_that_were_recorded_are_shown_under_both_choices(by: str, records: Path) -> None:
+    before = records.read_bytes()
+    tables = bridgemem("report", "--records", records, "--by", by, "--json").json
+    assert [table["title"] for table in tables] == [
+        f"Gain in MRR by {by}, {f} filter" for f in ("static", "time-aware")
+    ]
+    (alone,) = bridgemem("report", "--records", records, "--by", by, "--filter", "time", "--json").json
+    assert alone == tables[1]
+    assert records.read_bytes() == before
+
+
+def test_relations_are_shown_data_set_by_data_set(records: Path) -> None:
+    tables = bridgemem("report", "--records", records, "--by", "relation", "--filter", "time", "--json").json
+    assert [table["title"].split(" ")[2] for table in tables] == ["icews14", "wiki"]
+
+
+@pytest.mark.parametrize("by", [by for by in PARTS if by != "relation"])
+def test_a_run_taken_apart_adds_its_parts_to_the_records(by: str, walk: Walk, tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(walk.records.read_bytes())
+    before = read_records(path)
+    tables = bridgemem("report", walk.run, "--by", by, "--records", path, "--json").json
+    for table in tables:
+        shares = [float(row[1].rstrip("%")) for row in table["rows"]]
+        assert sum(shares) == pytest.approx(100, abs=0.3)
+    after = read_records(path)
+    assert after[: len(before)] == before
+    added = after[len(before) :]
+    assert {r.subset.partition(": ")[0] for r in added if r.subset} == {by}
+    # twice adds nothing, and the records alone show the same
+    assert bridgemem("report", walk.run, "--by", by, "--records", path, "--json").json == tables
+    assert read_records(path) == after
+    assert bridgemem("report", "--by", by, "--records", path, "--json").json == tables
+
+
+def test_a_run_taken_apart_makes_no_file_of_records(walk: Walk, tmp_path: Path) -> None:
+    done = bridgemem("report", walk.run, "--by", "support", "--records", tmp_path / "none.jsonl")
+    assert done.out.startswith("Gain in MRR by support")
+    assert left_in(tmp_path) == []
+
+
+def test_documents_show_all_records_when_a_run_is_taken_apart(walk: Walk, tmp_path: Path) -> None:
+    path, document = tmp_path / "records.jsonl", tmp_path / "own.md"
+    write_records(path, [*read_records(walk.records), *other_data()])
+    marks = "<!-- table: filter time -->\n<!-- end -->\n<!-- table: support time -->\n<!-- end -->\n"
+    document.write_text(marks)
+    assert bridgemem("report", walk.run, "--by", "support", "--records", path, "--fill", document).code == 0
+    text = document.read_text()
+    assert "Not measured" not in text
+    assert "| icews14, cenet |" in text
+    assert "own share" in text
+
+
+# --- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        (("--by", "weather"), "support, uncertainty, repeat, recency, relation, not 'weather'"),
+        (("--filter", "both"), "raw, static, time, not 'both'"),
+        (("--by", "support", "--filter", "raw"), "static, time or all"),
+        (("--by", "support", "--filter", "both"), "'both'"),
+        (("--dataset", "gdelt"), "holds no record of 'gdelt'"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: tuple[str, ...], phrase: str, records: Path) -> None:
+    assert phrase in bridgemem("report", "--records", records, *options).refused()
+
+
+@pytest.mark.parametrize("by", PARTS)
+def test_parts_that_were_not_recorded_are_refused_with_the_remedy(by: str, tmp_path: Path) -> None:
+    write_records(tmp_path / "records.jsonl", [residual()])
+    refusal = bridgemem("report", "--records", tmp_path / "records.jsonl", "--by", by).refused()
+    assert f"`bridgemem report RUN --by {by}" in refusal
+
+
+def test_relations_with_too_few_queries_are_refused(tmp_path: Path) -> None:
+    few = [part("relation: visit", 9, filter=f, selection=f) for f in ("static", "time")]
+    write_records(tmp_path / "records.jsonl", few)
+    assert (
+        "queries or more" in bridgemem("report", "--records", tmp_path / "records.jsonl", "--by", "relation").refused()
+    )
+
+
+def test_an_empty_file_of_records_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(b"")
+    assert bridgemem("report", "--records", path).refused() == f"bridgemem: {path} holds no record."
+
+
+def test_a_run_alone_is_refused_and_so_is_one_that_is_none(walk: Walk, records: Path, tmp_path: Path) -> None:
+    assert "--by support" in bridgemem("report", walk.run, "--records", records).refused()
+    assert "no run at" in bridgemem("report", tmp_path / "none", "--by", "support", "--records", records).refused()
+
+
+def test_a_run_that_was_not_evaluated_is_refused(run_copy: Path, records: Path) -> None:
+    (run_copy / "ranks.parquet").unlink()
+    before = records.read_bytes()
+    bridgemem("report", run_copy, "--by", "support", "--records", records).refused()
+    assert records.read_bytes() == before

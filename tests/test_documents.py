@@ -1,0 +1,198 @@
+"""README, ARCHITECTURE, docs and results: written from the records, with commands, code and links that work."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from bridgemem.cli.main import app
+from bridgemem.evaluation.publish import MARK, fill, publish
+from bridgemem.evaluation.records import Record, read_records
+from commands import planted_rows, write_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [p for p in (ROOT / "README.md", ROOT / "ARCHITECTURE.md") if p.is_file()]
+DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
+NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
+
+
+def needed(name: str) -> Path:
+    """A file of the repository, which an installed package or an sdist does not have."""
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip(f"needs {name} of the repository")
+    return path
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Record]:
+    return read_records(needed("results/records.jsonl"))
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_results_are_what_the_records_give(records: list[Record], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
+    written = publish(records, tmp_path / "results")
+    expected = {path.name: path.read_text(encoding="utf-8") for path in written if path.suffix == ".md"}
+    found = {path.name: path.read_text(encoding="utf-8") for path in needed("results").glob("*.md")}
+    assert found.keys() == expected.keys()
+    stale = [name for name in expected if found[name] != expected[name]]
+    assert stale == [], "write them anew: bridgemem report --out results"
+    drawn = {path.name for path in written} - expected.keys()
+    assert drawn == {path.name for kind in ("svg", "png") for path in needed("results").glob(f"*.{kind}")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_marked_tables_of_a_document_are_what_the_records_give(
+    name: str, records: list[Record], tmp_path: Path
+) -> None:
+    copy = tmp_path / "document.md"
+    copy.write_bytes(needed(name).read_bytes())
+    fill(records, copy)
+    assert copy.read_bytes() == needed(name).read_bytes(), f"renew it: bridgemem report --fill {name}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_metric_is_typed_by_hand(name: str) -> None:
+    outside = MARK.sub("", needed(name).read_text(encoding="utf-8"))
+    assert re.findall(r"(?<![\w.])[+-]?0?\.\d{4}(?!\d)", outside) == []
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def code_lines(text: str) -> Iterator[str]:
+    """Lines of fenced and of indented code."""
+    fenced = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif fenced or line.startswith(("    ", "\t")):
+            yield line.strip()
+
+
+def shown_commands(text: str) -> list[list[str]]:
+    """The words after `bridgemem`, one list a command; ' | ' separates alternatives."""
+    found: list[list[str]] = []
+    inline = re.findall(r"`(bridgemem [^`\n]+)`", text)
+    for line in [*code_lines(text), *inline]:
+        words = shlex.split(line, comments=True) if line.startswith("bridgemem ") else []
+        for word in words:
+            if word in ("bridgemem", "|"):
+                found.append([])
+            else:
+                found[-1].append(word)
+    return found
+
+
+def parse(words: list[str]) -> list[str]:
+    """Follow the words to a command and give its parser the rest; returns the words that nobody takes.
+
+    Values are not converted, so that placeholders will do, and nothing is run.
+    """
+    command: Any = get_command(app)
+    while hasattr(command, "commands") and words:
+        assert words[0] in command.commands, f"there is no command {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    context = command.make_context(command.name, [], resilient_parsing=True)
+    context.resilient_parsing = False  # from here on a mistake counts
+    _, rest, _ = command.make_parser(context).parse_args(list(words))
+    return list(rest)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_that_is_shown_exists_with_its_options(name: str) -> None:
+    for words in shown_commands(needed(name).read_text(encoding="utf-8")):
+        try:
+            rest = parse(words)
+        except Exception as problem:
+            pytest.fail(f"bridgemem {shlex.join(words)}: {problem}")
+        assert rest == [], f"bridgemem {shlex.join(words)}: nothing takes {rest}"
+
+
+def test_the_readme_shows_the_way_from_a_file_to_an_explanation() -> None:
+    shown = shown_commands(needed("README.md").read_text(encoding="utf-8"))
+    wanted = ["train", "fit", "evaluate", "forecast", "explain", "reproduce", "ablate", "compare", "audit", "report"]
+    assert set(wanted) <= {words[0] for words in shown}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["    bridgemem forecst RUN", "    bridgemem data chek x", "    bridgemem fit --dta x", "    bridgemem audit A B"],
+)
+def test_a_command_that_does_not_exist_would_be_noticed(line: str) -> None:
+    (words,) = shown_commands(line)
+    try:
+        rest = parse(words)
+    except Exception:
+        return
+    assert rest != []
+
+
+# --- code ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_three_lines_of_python_run(tmp_path: Path) -> None:
+    text = needed("README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len([line for line in code.splitlines() if line and not line.startswith("import ")]) == 3
+    # the call that stands in a comment is run too
+    (explain,) = re.findall(r"model\.explain\([^)]*\)", code)
+    program = f"{code}\nprint({explain}.sentence())\n"
+    rows = planted_rows()
+    actor, relation, candidate, _ = rows[0]
+    own = {
+        "events.csv": write_rows(tmp_path / "own.csv", rows).as_posix(),
+        "Iran": actor,
+        "Consult": relation,
+        "China": candidate,
+    }
+    for shown, name in own.items():
+        assert f'"{shown}"' in program
+        program = program.replace(f'"{shown}"', repr(name))
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Candidate(") == 5
+    assert candidate in done.stdout.splitlines()[-1]
+
+
+# --- links and paths -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_point_to_files_that_exist(name: str) -> None:
+    if not (ROOT / "results").is_dir():
+        pytest.skip("needs results/ and docs/ of the repository")
+    text = needed(name).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [t.partition("#")[0] for t in targets if not re.match(r"[a-z]+:|#", t)]
+    assert [t for t in local if not (ROOT / name).parent.joinpath(t).exists()] == []
+
+
+def test_the_map_names_files_that_exist() -> None:
+    package, checked, missing = needed("src/bridgemem"), 0, []
+    for line in needed("ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("| `"):
+            continue
+        _, where, holds, _ = line.split("|")
+        homes = re.findall(r"`([\w/.]+)`", where)
+        folder = package / homes[0] if homes[0].endswith("/") else package
+        inside = re.findall(r"`([\w/]+\.(?:py|toml))`", holds)
+        for path in [*(package / home for home in homes), *(folder / name for name in inside)]:
+            checked += 1
+            if not path.exists():
+                missing.append(path.relative_to(ROOT).as_posix())
+    assert checked > 30
+    assert missing == []

@@ -1,0 +1,179 @@
+"""The learned residual: an addition to the backbone's score, fitted on validation, blind to the future and to test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.api import fit_run, train
+from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.config import Settings
+from bridgemem.errors import SettingsError
+from bridgemem.evaluation.audit import audit
+from bridgemem.evaluation.evaluate import evaluate
+from bridgemem.evaluation.filters import Filters
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.replay import replay
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.world import WorldSettings, simulate
+from bridgemem.evidence.features import NAMES, FeatureReader, group_slices
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings, _cases, _Training, fit_learned
+from commands import bridgemem
+
+QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64)
+READER = Settings(max_epochs=2)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return simulate(WorldSettings(actors=40, events=4_000, steps=60)).dataset
+
+
+@pytest.fixture(scope="module")
+def transitions(data: Dataset) -> Transitions:
+    return Transitions.fit(data.train, READER, seed=1, epochs=1)[0]
+
+
+@pytest.fixture(scope="module")
+def fitted(data: Dataset, transitions: Transitions) -> Learned:
+    return fit_learned(data, RecurrenceDyadic.fit(data), transitions, "time", QUICK, seed=3)[0]
+
+
+def test_features_are_what_a_slow_count_of_the_past_gives(data: Dataset, transitions: Transitions) -> None:
+    past, events = History(data.events), data.events
+    queries = Queries.of(data.test).take(slice(0, 40))
+    found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    column = {name: found.x[:, i] for i, name in enumerate(NAMES)}
+    assert len(found.row) > 100
+    for i in range(0, len(found.row), 37):
+        q, c = int(found.row[i]), int(found.candidate[i])
+        actor, asked, now = int(queries.actor[q]), int(queries.relation[q]), int(queries.step[q])
+        before = events.step < now
+        ways = [(events.subject == actor) & (events.object == c), (events.subject == c) & (events.object == actor)]
+        pair = before & (ways[0] | ways[1])
+        inverse, relation = divmod(asked, events.n_relations)
+        triple = before & ways[inverse] & (events.relation == relation)
+        steps = np.unique(events.step[triple])
+        # an event of an actor with itself is on the pair in both orientations
+        times = int(pair.sum()) * (2 if actor == c else 1)
+        assert column["log pair count"][i] == pytest.approx(np.log1p(times), rel=1e-5)
+        assert column["log pair lag"][i] == pytest.approx(np.log1p(now - events.step[pair].max()), rel=1e-5)
+        assert column["log triple count"][i] == pytest.approx(np.log1p(len(steps)), rel=1e-5)
+        active = before & ((events.subject == c) | (events.object == c))
+        twice = int((before & (events.subject == c) & (events.object == c)).sum())
+        assert column["log candidate count"][i] == pytest.approx(np.log1p(active.sum() + twice), rel=1e-5)
+
+
+def test_every_feature_belongs_to_one_group() -> None:
+    covered = [i for part in group_slices().values() for i in range(part.start, part.stop)]
+    assert covered == list(range(len(NAMES)))
+
+
+def test_an_unfitted_network_is_the_backbone(data: Dataset, transitions: Transitions) -> None:
+    model = Learned(QUICK, LearnedNet(2 * data.events.n_relations, QUICK), transitions)
+    queries, backbone = Queries.of(data.test).take(slice(0, 60)), RecurrenceDyadic.fit(data)
+    read = replay(queries, backbone, History(data.events), Filters(data.events), learned=model)
+    assert np.array_equal(read.ranks[:, 0], read.ranks[:, 1])
+
+
+def test_only_candidates_ever_met_are_touched(data: Dataset, fitted: Learned) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
+    found = fitted.reader(past).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    met = set(zip(*(t.tolist() for t in past.met(queries.actor, queries.step)), strict=True))
+    assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == met
+
+
+@pytest.mark.parametrize("name", ["time", "static"])
+def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
+    data: Dataset, transitions: Transitions, name: str
+) -> None:
+    past, filters, backbone = History(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
+    queries = Queries.of(data.valid).take(slice(0, 30))
+    scores = score_queries(backbone, queries, past)
+    features = FeatureReader(past, transitions).read(queries, scores)
+    mask = filters.mask(name, queries)
+    cases = _cases(queries, scores, features, mask)
+    training = _Training(cases, torch.arange(30), data.events.n_relations, QUICK, 0, "cpu")
+    training.net.eval()
+    torch.nn.init.normal_(training.net.body[-1].weight)
+    with torch.no_grad():
+        # at a tabulated scale nothing is interpolated
+        training.net.log_scale.fill_(float(np.log(SCALES[8])))
+        found = training._losses(torch.arange(30))
+        dense = scores.log_p.float().log_softmax(1) * SCALES[8]
+        dense[features.row, features.candidate] += training.net(features.x, queries.relation[features.row])
+        dense[mask] = -torch.inf
+        assert queries.answer is not None
+        expected = -dense.log_softmax(1)[torch.arange(30), queries.answer]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_corrections_at_a_step_do_not_see_it_or_anything_after(data: Dataset, fitted: Learned) -> None:
+    now = int(data.test.step[len(data.test) // 2])
+    queries, backbone = Queries.of(data.events.between(now, now + 1)), RecurrenceDyadic.fit(data)
+
+    def read(events: EventLog) -> tuple[torch.Tensor, torch.Tensor]:
+        past = History(events)
+        found = fitted.reader(past).read(queries, score_queries(backbone, queries, past))
+        return found.x, fitted.correction(found, queries.relation[found.row])
+
+    expected = read(data.events)
+    for future in other_futures(data.events, now, np.random.default_rng(0)).values():
+        assert all(torch.equal(a, b) for a, b in zip(expected, read(future), strict=True))
+
+
+def test_fitting_is_deterministic_and_never_reads_test(
+    data: Dataset, transitions: Transitions, fitted: Learned
+) -> None:
+    assert data.test_start is not None
+    garbage = other_futures(data.events, data.test_start, np.random.default_rng(1))[
+        "the future was made of random facts"
+    ]
+    other = replace(data, events=garbage)
+    again = fit_learned(other, RecurrenceDyadic.fit(other), transitions, "time", QUICK, seed=3)[0]
+    assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
+
+
+def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(data: Dataset, fitted: Learned) -> None:
+    read = replay(
+        Queries.of(data.test), RecurrenceDyadic.fit(data), History(data.events), Filters(data.events), learned=fitted
+    )
+    assert read.metrics("time", 1).mrr > read.metrics("time", 0).mrr + 0.02
+
+
+def test_a_learned_run_is_saved_read_evaluated_and_audited(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=QUICK)
+    records = evaluate(run, data)
+    learned = [r for r in records if r.method == "learned"]
+    assert {(r.filter, r.selection) for r in learned} == {
+        (f, s) for f in ("raw", "static", "time") for s in ("static", "time")
+    }
+    assert all(finding.passed for finding in audit(run, data, steps=2))
+    first, second = run.learned("time"), run.learned("time")
+    assert first is not None
+    assert second is not None
+    assert all(torch.equal(t, second.tensors()[name]) for name, t in first.tensors().items())
+
+
+def test_a_run_without_it_has_none(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence", data, tmp_path / "backbone")
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER)
+    assert run.learned("time") is None
+
+
+def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="fit_share"):
+        LearnedSettings(fit_share=1.0)
+    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--method", "magic")
+    assert outcome.code == 2
+    assert "method is fixed or learned" in outcome.err
