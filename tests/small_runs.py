@@ -46,7 +46,7 @@ def run_copy(walk: Walk, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def recurrence_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on a training-free backbone, where validation chooses to use the residual."""
+    """A run on a training-free backbone, where validation chooses to use the residual; never evaluated, so copy it."""
     run = tmp_path_factory.mktemp("recurrence") / "run"
     fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER)
     assert fitted.code == 0, fitted.err

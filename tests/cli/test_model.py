@@ -80,8 +80,8 @@ def test_fit_prints_both_locked_selections(own_csv: Path, walk: Walk, tmp_path: 
     assert Run(out).config.backbone_seed == 5
 
 
-def test_the_residual_finds_the_planted_script(recurrence_run: Path) -> None:
-    records = bridgemem("evaluate", recurrence_run, "--json").json
+def test_the_residual_finds_the_planted_script(recurrence_run: Path, tmp_path: Path) -> None:
+    records = bridgemem("evaluate", shutil.copytree(recurrence_run, tmp_path / "run"), "--json").json
     of = {(r["method"], r["selection"], r["filter"]): r for r in records}
     assert of["bridgemem", "time", "time"]["mrr"] > of["backbone", None, "time"]["mrr"] + 0.1
     assert of["bridgemem", "time", "time"]["gain"]["mrr"][1] > 0
