@@ -158,6 +158,7 @@ def test_a_learned_run_is_saved_read_evaluated_and_audited(data: Dataset, tmp_pa
     assert {(r.filter, r.selection) for r in learned} == {
         (f, s) for f in ("raw", "static", "time") for s in ("static", "time")
     }
+    assert all(r.fit_seconds is None for r in learned)
     assert all(finding.passed for finding in audit(run, data, steps=2))
     first, second = run.learned("time"), run.learned("time")
     assert first is not None

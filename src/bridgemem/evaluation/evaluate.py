@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -206,9 +206,10 @@ def _records(
     ]
     for column, selection in enumerate(selections.values(), start=1):
         records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
-    # what the learned residual weighs is its own: lambda, gate and tau say nothing of it
+    # what the learned residual weighs and costs is its own: lambda, gate, tau and the seconds are the fixed one's
     unused = {"lambda": None, "gate": None, "tau": None}
     for name, made in reading.learned.items():
-        selection = selections[name]
-        records += [record(run, dataset, split, made, 1, f, "learned", selection, device, unused) for f in FILTERS]
+        for f in FILTERS:
+            one = record(run, dataset, split, made, 1, f, "learned", selections[name], device, unused)
+            records.append(replace(one, fit_seconds=None, refit_seconds=None))
     return records
