@@ -11,6 +11,7 @@ from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.timeline import Timeline
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
@@ -101,7 +102,7 @@ class FeatureReader:
         count = (evidence.tokens != self.transitions.space.pad).sum(1)
         has_state = spread(torch.ones_like(evidence.support))
         columns += [spread(evidence.a_ct), spread(evidence.a_nn), support.log1p(), spread(count) / 8, has_state]
-        columns += self._pair(queries, states.relation, states.direction, states.lag, states.found, row, candidate, cut)
+        columns += self._pair(queries, states)
         columns += self._recurrence(queries, keys, row, n)
         columns += self._activity(self.active, candidate, queries.step[row], cut[row])
         role = queries.relation[row] * self.entities + candidate
@@ -109,26 +110,16 @@ class FeatureReader:
         columns.append(self.transitions.log_pi[queries.relation][row])
         return Features(row, candidate, torch.stack([c.float() for c in columns], dim=1), support, lag)
 
-    def _pair(
-        self,
-        queries: Queries,
-        relation: Tensor,
-        direction: Tensor,
-        lag: Tensor,
-        found: Tensor,
-        row: Tensor,
-        candidate: Tensor,
-        cut: Tensor,
-    ) -> list[Tensor]:
+    def _pair(self, queries: Queries, states: PairStates) -> list[Tensor]:
         """How often and how lately the pair met, and decayed sums over its last events by kind."""
-        count = self.past.dyads.count(queries.actor[row], candidate, cut[row])
+        row, direction, lag, found = states.row, states.direction, states.lag, states.found
         asked, asked_way = queries.relation % self.relations, queries.relation // self.relations
         same_way = (direction == 0) & found
         other_way = (direction == 1) & found
-        same_relation = relation == asked[row][:, None]
+        same_relation = states.relation == asked[row][:, None]
         forward = direction == asked_way[row][:, None]
         kinds = (same_way, other_way, same_relation & forward & found, same_relation & ~forward & found)
-        columns = [count.float().log1p(), lag[:, 0].float().log1p()]
+        columns = [states.count.float().log1p(), lag[:, 0].float().log1p()]
         decayed = [(-(lag.float() - 1) / d).exp() for d in DECAYS]
         return columns + [(weight * kind).sum(1).log1p() for kind in kinds for weight in decayed]
 

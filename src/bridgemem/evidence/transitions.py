@@ -17,7 +17,7 @@ from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
-from bridgemem.memory.timeline import code, expand
+from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import count_evidence
 
@@ -97,7 +97,7 @@ class Transitions:
         s = self.settings
         # a state depends on actor and step alone, so it is read once for all the relations asked of them
         asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)
-        actor, step = asked_at >> 31, asked_at & (2**31 - 1)
+        actor, step = asked_at >> STEP_BITS, asked_at & ((1 << STEP_BITS) - 1)
         states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
         first, group = distinct_states(tokens)

@@ -21,12 +21,14 @@ _PAIR_BITS = 32
 class PairStates:
     """Dyadic states B(a, c, t) that hold at least one event, newest event first.
 
-    row int64 [n]: which (actor, step) of the request; candidate int64 [n].
+    row int64 [n]: which (actor, step) of the request; candidate int64 [n]; count int64 [n]: all events of the pair
+    before the cut, also those beyond K and the window.
     relation, direction, lag int64 [n, K]; found bool [n, K] (False: no such event, the other values mean nothing).
     """
 
     row: Tensor
     candidate: Tensor
+    count: Tensor
     relation: Tensor
     direction: Tensor
     lag: Tensor
@@ -114,15 +116,6 @@ class DyadMemory:
         row = (self.pairs[rank] == pair).nonzero().squeeze(1) if len(self.pairs) else pair.new_empty(0)
         return self._states(row, rank[row], step, step if until is None else until, k, window)
 
-    def count(self, actor: Tensor, candidate: Tensor, until: Tensor) -> Tensor:
-        """How many events each pair had strictly before a step, either way round; int64 [n]."""
-        pair = (actor.long() << _PAIR_BITS) | candidate.long()
-        if not len(self.pairs):
-            return torch.zeros_like(pair)
-        rank = torch.searchsorted(self.pairs, pair).clamp(max=len(self.pairs) - 1)
-        before = torch.searchsorted(self._row_codes, (rank << STEP_BITS) | until.long()) - self.start[rank]
-        return torch.where(self.pairs[rank] == pair, before, 0)
-
     def partners(self, actor: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None) -> PairStates:
         """The states of every candidate that an actor has met inside the window, for each (actor, step) asked.
 
@@ -148,4 +141,4 @@ class DyadMemory:
         back = torch.arange(1, k + 1, device=row.device)
         position, lag, found = last_events(first, end, now, self.step, back, window)
         candidate = self.pairs[rank] & ((1 << _PAIR_BITS) - 1)
-        return PairStates(row, candidate, self.relation[position], self.direction[position], lag, found)
+        return PairStates(row, candidate, end - first, self.relation[position], self.direction[position], lag, found)
