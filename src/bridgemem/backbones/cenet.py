@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.history import History, Occurrences
+from bridgemem.backbones.steps import Steps
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
@@ -337,18 +338,16 @@ class _Trainer:
     ) -> None:
         """All epochs of a stage, or those that are left of it."""
         s = self.settings
-        optimizer = torch.optim.Adam(parameters, lr=s.learning_rate, weight_decay=s.weight_decay, fused=True)
-        done = self.checkpoint.resume(stage, optimizer)
-        with progress.task(title, total=epochs * len(self.batches)) as advance:
+        steps = Steps(parameters, s.learning_rate, s.weight_decay, s.clip)
+        done = self.checkpoint.resume(stage, steps.optimizer)
+        with steps.running(), progress.task(title, total=epochs * len(self.batches)) as advance:
             advance(done * len(self.batches))
             for epoch in range(done + 1, epochs + 1):
-                for batch in self.batches:
-                    optimizer.zero_grad(set_to_none=True)
-                    loss(batch).backward()
-                    nn.utils.clip_grad_norm_(parameters, s.clip)
-                    optimizer.step()
+                for number, batch in enumerate(self.batches):
+                    # what a past without room for it is read into moves; all else of a batch stays where it is
+                    steps.take(number, partial(loss, batch), stays=stage == 2 or batch.part.start in self.kept)
                     advance(1)
-                self.checkpoint.keep(stage, epoch, optimizer, whole=stage == 1 and epoch == epochs)
+                self.checkpoint.keep(stage, epoch, steps.optimizer, whole=stage == 1 and epoch == epochs)
 
 
 class Cenet(Backbone):
