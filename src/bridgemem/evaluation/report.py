@@ -172,14 +172,14 @@ def filter_table(records: list[Record], filter_name: str) -> Table:
     found = rows(records, filter_name)
     if not found:
         raise DataError(f"no record was measured under the {filter_name} filter.")
-    printed = {row.label: _paper_row(row) for row in found} if filter_name == "static" else {}
-    beside = any(printed.values())
+    printed = {row.label: _paper_cells(row) for row in found}
+    beside = filter_name == "static" and any(any(cells) for cells in printed.values())
     header = ["data set, method", *HEADINGS.values(), "gain in MRR [95 %]"]
     header += [f"paper {h}" for h in HEADINGS.values()] if beside else []
     cells = []
     for row in found:
         line = [row.label, *(figure(row.mean[m]) for m in METRICS), interval(row.gain) if row.gain else ""]
-        cells.append(line + ([figure(v) for v in printed[row.label] or []] or [""] * 4 if beside else []))
+        cells.append(line + (printed[row.label] if beside else []))
     return Table(f"{FILTER_WORDS[filter_name].capitalize()}, mean ties", header, cells)
 
 
@@ -193,7 +193,7 @@ def main_table(records: list[Record]) -> Table:
     cells = []
     for label, row in both["static"].items():
         honest = both["time"].get(label)
-        line = [label, str(row.seeds), *_figures(row), *([figure(v) for v in _paper_row(row) or []] or [""] * 4)]
+        line = [label, str(row.seeds), *_figures(row), *_paper_cells(row)]
         cells.append(line + (_figures(honest) if honest else [""] * 5))
     if not cells:
         raise DataError("no record of a whole split was found.")
@@ -211,12 +211,12 @@ def short_table(records: list[Record]) -> Table:
     for label, row in both["static"].items():
         if row.backbone == "recurrence" and row.method != "backbone":
             continue
-        printed, honest = _paper_row(row), both["time"].get(label)
+        honest = both["time"].get(label)
         cells.append(
             [
                 label,
                 figure(row.mean["mrr"]),
-                figure(printed[0]) if printed else "",
+                _paper_cells(row)[0],
                 f"{row.gain[0]:+.4f}" if row.gain else "",
                 figure(honest.mean["mrr"]) if honest else "",
                 interval(honest.gain) if honest and honest.gain else "",
@@ -239,11 +239,18 @@ def _figures(row: Row) -> list[str]:
     return [*(figure(row.mean[m]) for m in METRICS), interval(row.gain) if row.gain else ""]
 
 
-def _paper_row(row: Row) -> list[float] | None:
-    """The paper's row of CENET and of BridgeMem on it, test only: its other rows are time-aware figures."""
-    if row.backbone != "cenet" or row.split != "test":
-        return None
-    return paper()["table1"].get(row.dataset, {}).get({"backbone": "cenet"}.get(row.method, row.method))
+def _paper_cells(row: Row) -> list[str]:
+    """The paper's four figures of CENET and of BridgeMem on it, as far as it has them: on validation the MRR alone.
+
+    Its other rows are time-aware figures and stand beside no static one.
+    """
+    place = {"backbone": "cenet", "bridgemem": "bridgemem"}.get(row.method)
+    if row.backbone != "cenet" or place is None:
+        return [""] * 4
+    if row.split == "valid":
+        before_after = paper()["validation_mrr"].get(row.dataset)
+        return [figure(before_after[place == "bridgemem"]) if before_after else "", "", "", ""]
+    return [figure(v) for v in paper()["table1"].get(row.dataset, {}).get(place, [])] or [""] * 4
 
 
 def spread_table(records: list[Record]) -> Table:
