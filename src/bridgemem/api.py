@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import BACKBONES, backbone_class
-from bridgemem.backbones.base import Backbone, score_queries
-from bridgemem.backbones.history import History
+from bridgemem.backbones import backbone_class
+from bridgemem.backbones.base import Backbone
 from bridgemem.config import Settings
-from bridgemem.errors import BackboneError, DataError, NotFoundError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
-from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.records import Record
 from bridgemem.events.benchmarks import CATALOG, load_benchmark, unpack
 from bridgemem.events.dataset import Dataset
@@ -150,7 +148,7 @@ def fit_run(
     if history not in ("rolling", "frozen"):
         raise SettingsError(f"history is rolling or frozen, not {history!r}.")
     backbone = open_backbone(backbone_folder)
-    _check_fits(backbone, dataset, backbone_folder)
+    backbone.check(dataset)
     backbone = backbone.to(check_device(device))
     fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
     config = RunConfig(
@@ -171,18 +169,6 @@ def fit_run(
     for name in SELECTION_FILTERS if method == "learned" else ():
         learned[name], _ = fit_learned(dataset, backbone, fitted.train, name, learned_settings, seed, device, progress)
     return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned), fitted
-
-
-def _check_fits(backbone: Backbone, dataset: Dataset, folder: Path) -> None:
-    """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
-    import torch
-
-    events = dataset.events
-    ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
-    try:
-        score_queries(backbone, Queries(*(torch.tensor([i]) for i in ids)), History(events.prefix(0)))
-    except (IndexError, RuntimeError):
-        raise BackboneError(f"{folder} was trained on other data than {dataset.name}; train it on this data.") from None
 
 
 def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:
@@ -222,15 +208,14 @@ def reproduce(
     method: str = "fixed",
 ) -> Reproduction:
     """Train the backbone (or take the one trained before), then for each seed fit, select on validation, test once."""
-    if backbone not in BACKBONES:
-        raise NotFoundError(f"there is no backbone called {backbone!r}; choose from {', '.join(BACKBONES)}.")
+    kind = backbone_class(backbone)
     if not seeds:
         raise DataError("name at least one seed.")
     split = "valid" if dataset.test_start is None else "test"
     home = runs / f"{dataset.name}-{backbone}-b{backbone_seed}"
     if retrain or not (home / "config.toml").is_file():
         train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
-    elif not _trained_so(home, dataset, backbone_settings or backbone_class(backbone).default):
+    elif not _trained_so(home, dataset, backbone_settings or kind.default):
         raise SettingsError(f"{home} was trained on other data or with other settings; say --retrain to replace it.")
     made, records = [], []
     suffix = "" if history == "rolling" else f"-{history}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.backbones import BACKBONES
+from bridgemem.backbones import BACKBONES, Entry
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
@@ -143,7 +143,7 @@ class SeesNow(Recurrence):
 def test_a_run_on_a_backbone_that_reads_the_labels_fails_its_audit(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BACKBONES, "sees-now", (__name__, "SeesNow", "a cheat"))
+    monkeypatch.setitem(BACKBONES, "sees-now", Entry(__name__, "SeesNow", "a cheat"))
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "sees-now", "-o", run, *TINY_READER).code == 0
     assert bridgemem("evaluate", run).code == 0

@@ -1,47 +1,133 @@
-"""What is corrected: forecasters behind one contract."""
+"""What is corrected: forecasters behind one contract, built in or added by other installed packages."""
 
 from __future__ import annotations
 
 import importlib
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridgemem.errors import NotFoundError
+from bridgemem.errors import BackboneError, NotFoundError
 
 if TYPE_CHECKING:
     from bridgemem.backbones.base import Backbone
 
-# name -> (module, class, one line for people)
+GROUP = "bridgemem.backbones"  # the entry-point group in which other packages name their backbones
+
+
+class Entry(NamedTuple):
+    """Where a built-in backbone lives, one line for people, and whether it is trained."""
+
+    module: str
+    attribute: str
+    line: str
+    trained: bool = True
+
+
 BACKBONES = {
-    "cenet": (
-        "bridgemem.backbones.cenet",
-        "Cenet",
-        "CENET: contrastive history and non-history scorers with an oracle",
+    "cenet": Entry("bridgemem.backbones.cenet", "Cenet", "CENET: scorers for and against history, with an oracle"),
+    "cygnet": Entry("bridgemem.backbones.cygnet", "Cygnet", "CyGNet: copies what was seen with the query, or generates"),
+    "regcn": Entry("bridgemem.backbones.regcn", "Regcn", "RE-GCN: states evolved over the last snapshots"),
+    "tirgn": Entry("bridgemem.backbones.tirgn", "Tirgn", "TiRGN: RE-GCN with time vectors and the whole past"),
+    "est": Entry("bridgemem.backbones.est", "Est", "EST: an actor's last events, over slowly written entity states"),
+    "infer": Entry("bridgemem.backbones.infer", "Infer", "INFER: mined temporal rules over facts that fade with time"),
+    "tpar": Entry("bridgemem.backbones.tpar", "Tpar", "TPAR: recursive encoding of the temporal paths from the actor"),
+    "csi": Entry("bridgemem.backbones.csi", "Csi", "CSI (reconstructed): paths split into causal and shortcut links"),
+    "hri": Entry("bridgemem.backbones.hri", "Hri", "HRI: decayed repetition, and the relation's usual answers", False),
+    "recurrence": Entry("bridgemem.backbones.recurrence", "Recurrence", "the exact triple, its last time first", False),
+    "recurrence-dyadic": Entry(
+        "bridgemem.backbones.recurrence", "RecurrenceDyadic", "recurrence, and how recently the pair met at all", False
     ),
-    "recurrence": (
-        "bridgemem.backbones.recurrence",
-        "Recurrence",
-        "training-free: the exact triple, its last time first",
-    ),
-    "recurrence-dyadic": (
-        "bridgemem.backbones.recurrence",
-        "RecurrenceDyadic",
-        "training-free: recurrence, and how recently the pair met at all",
-    ),
-    "popularity": ("bridgemem.backbones.recurrence", "Popularity", "training-free: the most active entities, for all"),
+    "popularity": Entry("bridgemem.backbones.recurrence", "Popularity", "the most active entities, for all", False),
+    "stored": Entry("bridgemem.backbones.stored", "Stored", "the scores of any outside model, from a folder", False),
 }
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A backbone as a list shows it; package names the distribution it comes from, broken says why it is of no use."""
+
+    name: str
+    kind: str
+    line: str
+    package: str = "bridgemem"
+    broken: str | None = None
+
+
+def backbone_names() -> list[str]:
+    """All that can be asked for by name: the built-in ones, then those of other packages."""
+    return [*BACKBONES, *sorted(_outside())]
 
 
 def backbone_class(name: str) -> type[Backbone]:
     """The class of a named backbone."""
-    if name not in BACKBONES:
-        raise NotFoundError(f"there is no backbone called {name!r}; choose from {', '.join(BACKBONES)}.")
-    module, attribute, _ = BACKBONES[name]
-    return getattr(importlib.import_module(module), attribute)
+    if name in BACKBONES:
+        module, attribute, *_ = BACKBONES[name]
+        return getattr(importlib.import_module(module), attribute)
+    outside = _outside()
+    if name not in outside:
+        known = ", ".join([*BACKBONES, *sorted(outside)])
+        raise NotFoundError(f"there is no backbone called {name!r}; choose from {known}.")
+    return _load(name, outside[name])
+
+
+def list_backbones() -> list[Listed]:
+    """Every backbone with one line for people; those of other packages are loaded to see whether they can be."""
+    found = [Listed(name, _kind(entry.trained), entry.line) for name, entry in BACKBONES.items()]
+    for name, points in sorted(_outside().items()):
+        package = ", ".join(map(_package, points))
+        try:
+            kind = _load(name, points)
+        except BackboneError as problem:
+            found.append(Listed(name, "unknown", "", package, str(problem)))
+            continue
+        line = (kind.__doc__ or "").strip().partition("\n")[0]
+        found.append(Listed(name, _kind(getattr(kind, "trained", True)), line, package))
+    return found
+
+
+def _kind(trained: bool) -> str:
+    return "trained" if trained else "training-free"
+
+
+def _outside() -> dict[str, list[metadata.EntryPoint]]:
+    """The entry points of other packages by name; one that would take a built-in's name is passed over."""
+    found: dict[str, list[metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        if point.name not in BACKBONES:
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def _package(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
+
+
+def _load(name: str, points: list[metadata.EntryPoint]) -> type[Backbone]:
+    """The class behind an entry point, or the one sentence that says why there is none."""
+    from bridgemem.backbones.base import Backbone
+
+    if len(points) > 1:
+        packages = " and ".join(map(_package, points))
+        raise BackboneError(f"the backbone {name!r} is offered by {packages}; uninstall all of them but one.")
+    (point,) = points
+    try:
+        kind = point.load()
+    except Exception as problem:  # whatever the import of a foreign module raises
+        reason = f"{type(problem).__name__}: {problem}".splitlines()[0].rstrip(".")
+        raise BackboneError(
+            f"the backbone {name!r} of the package {_package(point)} cannot be loaded ({reason}); repair or "
+            "uninstall it."
+        ) from problem
+    if not (isinstance(kind, type) and issubclass(kind, Backbone)) or getattr(kind, "name", None) != name:
+        raise BackboneError(
+            f"the backbone {name!r} of the package {_package(point)} is not a subclass of Backbone with that name; "
+            "repair or uninstall it."
+        )
+    return kind
 
 
 def backbone_defaults(name: str, dataset: str) -> Any:
@@ -62,5 +148,6 @@ def load_backbone(folder: Path | str) -> Backbone:
     """A saved backbone of any kind."""
     from bridgemem.store import load_tensors
 
-    config, tensors = load_tensors(Path(folder))
-    return backbone_class(config.get("backbone", {}).get("name", "")).restore(config.get("settings", {}), tensors)
+    # the class loads itself, since not all of a backbone need lie in its settings and weights
+    config, _ = load_tensors(Path(folder))
+    return backbone_class(config.get("backbone", {}).get("name", "")).load(Path(folder))

@@ -66,6 +66,17 @@ class Backbone(ABC):
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
         """A backbone from what `tensors` and the settings gave."""
 
+    def check(self, dataset: Dataset) -> None:
+        """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
+        events = dataset.events
+        ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
+        try:
+            score_queries(self, Queries(*(torch.tensor([i]) for i in ids)), History(events.prefix(0)))
+        except (IndexError, RuntimeError):
+            raise BackboneError(
+                f"this {self.name} was trained on other data than {dataset.name}; train it on this data."
+            ) from None
+
     def to(self, device: str) -> Self:
         """Move to a device; a backbone without tensors of its own stays as it is."""
         return self

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 import typer
 
 from bridgemem import __version__
-from bridgemem.cli import checks, data, model, results
+from bridgemem.cli import backbones, checks, data, model, results
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(backbones.app, name="backbones")
 model.register(app)
 results.register(app)
 checks.register(app)

@@ -144,7 +144,7 @@ def fit(
     import tempfile
 
     from bridgemem import api
-    from bridgemem.backbones import BACKBONES
+    from bridgemem.backbones import backbone_names
     from bridgemem.config import Settings, override
     from bridgemem.errors import NotFoundError
     from bridgemem.evaluation.report import FILTER_WORDS, figure
@@ -152,13 +152,14 @@ def fit(
 
     check_free(out, force)
     settings = override(Settings(), set_ or [])
-    if backbone not in BACKBONES and not Path(backbone).is_dir():
-        known = ", ".join(BACKBONES)
+    names = backbone_names()
+    if backbone not in names and not Path(backbone).is_dir():
+        known = ", ".join(names)
         raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
     with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         folder = Path(backbone)
-        if backbone in BACKBONES and not folder.is_dir():
+        if backbone in names and not folder.is_dir():
             folder = Path(aside) / backbone
             own = _backbone_settings(backbone, dataset.name, None)
             api.train(backbone, dataset, folder, own, seed, device, progress)

@@ -1,0 +1,405 @@
+"""EST (Li et al., ACL 2026): an actor's last events through a Transformer, over slowly written entity states."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.history import History
+from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
+from bridgemem.errors import SettingsError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.memory.timeline import Timeline, changes, expand
+from bridgemem.progress import SILENT, Progress
+
+LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
+WARM_UP = 2  # epochs in which the learning rate grows
+MASKED = -1e9
+ROWS = 8192  # queries whose events are read at once
+
+
+@dataclass(frozen=True)
+class EstSettings:
+    """k events are read of an actor; time_unit is the length of a step in the time units that lags are measured in.
+
+    batch counts queries: 256 are the released 128 facts, either way round. mask_past takes the answers that (actor,
+    relation) had before out of the training loss. alpha, threshold and scale govern how states are written.
+    """
+
+    width: int = 64
+    time_width: int = 32
+    k: int = 32
+    time_unit: float = 24.0
+    layers: int = 2
+    heads: int = 4
+    hidden: int = 256
+    dropout: float = 0.1
+    alpha: float = 0.2
+    threshold: float = 0.7
+    scale: float = 8.0
+    mask_past: bool = True
+    batch: int = 256
+    epochs: int = 20
+    learning_rate: float = 5e-3
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        for name in ("width", "time_width", "k", "layers", "heads", "hidden", "batch", "epochs"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name, most in (("width", MOST_UNITS), ("time_width", MOST_UNITS), ("hidden", MOST_UNITS)):
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
+        if self.k > MOST_EVENTS:
+            raise SettingsError(f"k must be at most {MOST_EVENTS}, not {self.k}.")
+        if self.width % self.heads:
+            raise SettingsError(f"heads must divide the width {self.width}, and {self.heads} does not.")
+        # written so that NaN, which no comparison holds for, is refused too
+        for name in ("time_unit", "learning_rate", "scale"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SettingsError(f"{name} must be a finite number above 0, not {getattr(self, name)}.")
+        for name in ("weight_decay", "threshold"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SettingsError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
+        if not (0 <= self.alpha <= 1 and 0 <= self.dropout < 1):
+            raise SettingsError("alpha must be between 0 and 1, and dropout at least 0 and below 1.")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The last k events of n actors, the latest in the last slot.
+
+    relation (directed), tail: int64 [n, k]; lag int64 [n, k] in steps; mask bool [n, k]: whether the slot holds an
+    event. The ids of an empty slot mean nothing, and its lag is 0.
+    """
+
+    relation: Tensor
+    tail: Tensor
+    lag: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Both sides of every event under the one who acts, in total order: an actor's past is one slice.
+
+    facts int64 [k + m, 3] are (relation, tail, step), behind k blanks that let a slice reach before the first one.
+    """
+
+    line: Timeline
+    facts: Tensor
+    slots: Tensor
+
+    @classmethod
+    def of(cls, events: EventLog, k: int, device: str | torch.device) -> Sequences:
+        sides = Queries.of(events)
+        assert sides.answer is not None
+        line = Timeline.build(sides.actor.numpy(), sides.step.numpy(), np.arange(len(sides)), device)
+        columns = torch.stack([sides.relation, sides.answer, sides.step], dim=1).to(device)
+        facts = F.pad(columns[line.value], (0, 0, k, 0))
+        return cls(line, facts, torch.arange(k, device=device))
+
+    def read(self, start: Tensor, stop: Tensor, step: Tensor) -> Tokens:
+        """The last k events of each slice of `line`, as seen from a step; int64 [n] each."""
+        at = stop[:, None] + self.slots  # the blanks in front are k, so this is the k-th last and those after it
+        mask = at >= (start + len(self.slots))[:, None]
+        relation, tail, then = self.facts[at].unbind(2)
+        # the slots in front hold another actor's events, perhaps later ones, whose lag has no logarithm
+        return Tokens(relation, tail, (step[:, None] - then) * mask, mask)
+
+
+class EncoderLayer(nn.Module):
+    """A post-norm Transformer layer: self-attention and a ReLU network, initialised as torch does its own."""
+
+    def __init__(self, settings: EstSettings) -> None:
+        super().__init__()
+        d, self.heads, self.dropout = settings.width, settings.heads, settings.dropout
+        self.qkv, self.out = nn.Linear(d, 3 * d), nn.Linear(d, d)
+        self.inner, self.outer = nn.Linear(d, settings.hidden), nn.Linear(settings.hidden, d)
+        self.norm_attention, self.norm_outer = nn.LayerNorm(d), nn.LayerNorm(d)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        nn.init.zeros_(self.qkv.bias)
+        nn.init.zeros_(self.out.bias)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def forward(self, x: Tensor, visible: Tensor) -> Tensor:
+        """x [n, k, d]; visible bool [n, 1, 1, k], at least one slot of each row."""
+        n, k, d = x.shape
+        q, key, value = self.qkv(x).view(n, k, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4).unbind(0)
+        dropped = self.dropout if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=visible, dropout_p=dropped)
+        x = self.norm_attention(x + self._drop(self.out(mixed.transpose(1, 2).reshape(n, k, d))))
+        return self.norm_outer(x + self._drop(self.outer(self._drop(F.relu(self.inner(x))))))
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class EstNet(nn.Module):
+    """The network and its states. A query is (actor, directed relation, step) with the last events of the actor."""
+
+    fast: Tensor
+    slow: Tensor
+    period: Tensor
+
+    def __init__(self, n_entities: int, n_relations: int, settings: EstSettings) -> None:
+        super().__init__()
+        d, time, self.settings = settings.width, settings.time_width, settings
+        self.entity = nn.Parameter(nn.init.xavier_uniform_(torch.empty(n_entities, d)))
+        self.relation = nn.Parameter(nn.init.xavier_uniform_(torch.empty(2 * n_relations, d)))
+        self.delta = nn.Sequential(_linear(1, time), nn.ReLU(), _linear(time, time))
+        self.query = _linear(2 * d + time, d)
+        self.fusion = _linear(2 * d, d)
+        self.struct = _linear(2 * d, d)
+        self.token = _linear(2 * d + time, d)
+        self.hyper = _linear(d, d)
+        self.attention = _linear(2 * d, 1)
+        self.position = nn.Parameter(nn.init.trunc_normal_(torch.empty(settings.k, d), std=0.02))
+        self.encoder = nn.ModuleList(EncoderLayer(settings) for _ in range(settings.layers))
+        self.norm = nn.LayerNorm(d)
+        self.register_buffer("fast", torch.zeros(n_entities, d))
+        self.register_buffer("slow", torch.zeros(n_entities, d))
+        # the first step of train, and how many steps it spans
+        self.register_buffer("period", torch.tensor([0.0, 1.0]))
+
+    def elapsed(self, time: Tensor) -> Tensor:
+        """The features of a span of time, float [..., time_width]; time float [...]."""
+        return self.delta(time.log1p().unsqueeze(-1))
+
+    def query_vector(self, actor: Tensor, relation: Tensor, step: Tensor) -> Tensor:
+        """What the events are attended with, [n, d]; actor [n, d] and relation [n, d] vectors, step int64 [n].
+
+        The time of a query is its place in train. All later times count as the end of it: none was ever learned.
+        """
+        first, span = self.period
+        place = ((step - first) / span).clamp(0, 1)
+        return torch.tanh(self.query(torch.cat([actor, relation, self.elapsed(place)], dim=1)))
+
+    def nodes(self) -> Tensor:
+        """Every entity as it appears in an event: its vector, fused with its slow state if it has one; [E, d]."""
+        state = F.layer_norm(self.slow, (self.settings.width,))
+        gate = torch.sigmoid(self.fusion(torch.cat([self.entity, state], dim=1)))
+        active = self.slow.abs().sum(1, keepdim=True) > 1e-6
+        return torch.where(active, torch.lerp(state, self.entity, gate), self.entity)
+
+    def encode(self, relation: Tensor, tokens: Tokens) -> Tensor:
+        """The events after the Transformer, zero in empty slots, [n, k, d]; relation [n, d] vectors of the queries."""
+        # the values of plain indexing, whose gradient costs a device far more than an embedding's
+        tail, verb = F.embedding(tokens.tail, self.nodes()), F.embedding(tokens.relation, self.relation)
+        tail = torch.tanh(self.struct(torch.cat([tail, verb], dim=2)))
+        lag = self.elapsed(tokens.lag * self.settings.time_unit)
+        x = self.token(torch.cat([tail, verb, lag], dim=2)) + self.hyper(relation)[:, None] + self.position
+        # rows without any event see their last slot, since attention over nothing is not a number
+        visible = tokens.mask.clone()
+        visible[:, -1] = True
+        for layer in self.encoder:
+            x = layer(x, visible[:, None, None])
+        return self.norm(x) * tokens.mask[:, :, None]
+
+    def context(self, actor: Tensor, relation: Tensor, step: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """The events of n queries pooled for them, [n, d], zero without any; and the relation's vectors [n, d].
+
+        actor, relation, step int64 [n].
+        """
+        verb = F.embedding(relation, self.relation)
+        asked = self.query_vector(F.embedding(actor, self.entity), verb, step)
+        seq = self.encode(verb, tokens)
+        of_event, of_query = self.attention.weight.chunk(2, dim=1)
+        fit = torch.tanh(seq @ of_event.T + F.linear(asked, of_query, self.attention.bias)[:, None])
+        share = fit.masked_fill(~tokens.mask[:, :, None], MASKED).softmax(1)
+        return (share * seq).sum(1), verb
+
+    def scores(self, context: Tensor, verb: Tensor) -> Tensor:
+        """DistMult of a context with every entity, [n, E]."""
+        return (context * verb) @ self.entity.T
+
+    @torch.no_grad()
+    def write(self, actor: Tensor, context: Tensor) -> None:
+        """Write the mean context of each distinct actor of a batch into its states; actor int64 [n], context [n, d]."""
+        s = self.settings
+        # a product over the batch finds the means without waiting to know how many actors are distinct
+        mean = F.normalize((actor[:, None] == actor).to(context.dtype), p=1.0) @ context
+        fast, slow = torch.lerp(self.fast[actor], mean, s.alpha), self.slow[actor]
+        gate = torch.sigmoid(s.scale * ((fast - slow).norm(dim=1, keepdim=True) - s.threshold))
+        # rows of the same actor hold the same values, so it does not matter which comes last
+        self.fast.index_copy_(0, actor, fast)
+        self.slow.index_copy_(0, actor, torch.lerp(slow, fast, gate))
+
+
+def learning_rate(epoch: int, settings: EstSettings) -> float:
+    """Of an epoch counted from 1: a linear warm-up, then a cosine down to a tenth in the last epoch."""
+    if epoch <= WARM_UP:
+        return settings.learning_rate * epoch / WARM_UP
+    share = (epoch - WARM_UP) / (settings.epochs - WARM_UP)
+    return settings.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
+
+
+def first_answers(train: Queries, n_relations: int, device: torch.device) -> Timeline:
+    """Each answer that (actor, directed relation) ever had, filed under the pair at the step when it came first."""
+    assert train.answer is not None
+    key = (train.actor * (2 * n_relations) + train.relation).numpy()
+    answer, step = train.answer.numpy(), train.step.numpy()
+    order = np.lexsort((step, answer, key))
+    key, answer, step = key[order], answer[order], step[order]
+    first = changes(key, answer)
+    return Timeline.build(key[first], step[first], answer[first], device)
+
+
+class _Trainer:
+    """All epochs over the train queries in random order, their past read from the same split."""
+
+    def __init__(self, net: EstNet, dataset: Dataset, checkpoint: Checkpoint) -> None:
+        self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
+        device, n_relations = net.entity.device, dataset.events.n_relations
+        on_host = Queries.of(dataset.train)
+        train = on_host.to(device)
+        assert train.answer is not None
+        self.sequences = Sequences.of(dataset.train, self.settings.k, device)
+        self.answers = first_answers(on_host, n_relations, device)
+        # all that is read of a query, side by side, so that an epoch is shuffled at once
+        self.queries = torch.stack(
+            [
+                *(train.actor, train.relation, train.step, train.answer),
+                *self.sequences.line.before(train.actor, train.step),
+                *self.answers.before(train.actor * (2 * n_relations) + train.relation, train.step),
+            ]
+        )
+        self.size = min(self.settings.batch, len(train))
+        self.batches = -(-len(train) // self.size)
+
+    def shuffled(self) -> Tensor:
+        """The queries of an epoch in batches of one size, [8, batches, size]; the last is filled up from the first."""
+        n = self.queries.shape[1]
+        order = torch.randperm(n, device=self.queries.device)
+        order = torch.cat([order, order[: self.batches * self.size - n]])
+        return self.queries[:, order].view(8, self.batches, self.size)
+
+    def loss(self, batch: Tensor, masked: int) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of a batch [8, n] with `masked` past answers in all, and its contexts without gradient."""
+        net = self.net
+        actor, relation, step, answer, start, stop, first, last = batch.unbind(0)
+        context, verb = net.context(actor, relation, step, self.sequences.read(start, stop, step))
+        scores = net.scores(context, verb)
+        if self.settings.mask_past:
+            # past autograd, which would copy the gradient of all scores; a masked score has none in the softmax
+            values, gold = scores.detach(), answer[:, None]
+            kept = values.gather(1, gold)
+            row, at = expand(first, last, masked)
+            values.view(-1).index_fill_(0, row * values.shape[1] + self.answers.value[at], MASKED)
+            values.scatter_(1, gold, kept)
+        return F.cross_entropy(scores, answer), context.detach()
+
+    def run(self, progress: Progress) -> None:
+        s, net = self.settings, self.net.train()
+        optimizer = torch.optim.Adam(net.parameters(), lr=s.learning_rate, weight_decay=s.weight_decay, fused=True)
+        done = self.checkpoint.resume(1, optimizer)
+        with progress.task("training EST", total=s.epochs * self.batches) as advance:
+            advance(done * self.batches)
+            for epoch in range(done + 1, s.epochs + 1):
+                optimizer.param_groups[0]["lr"] = learning_rate(epoch, s)
+                queries = self.shuffled()
+                # one wait an epoch tells how many answers each batch masks; none is needed inside
+                masked = (queries[7] - queries[6]).sum(1).tolist()
+                total = torch.zeros((), device=queries.device)
+                for batch, size in zip(queries.unbind(1), masked, strict=True):
+                    optimizer.zero_grad(set_to_none=True)
+                    loss, context = self.loss(batch, size)
+                    loss.backward()
+                    optimizer.step()
+                    net.write(batch[0], context)
+                    total += loss.detach()
+                    advance(1)
+                advance(0, note=f"loss {float(total) / self.batches:.3f}")
+                self.checkpoint.keep(1, epoch, optimizer, whole=epoch == s.epochs)
+        net.eval()
+
+
+class Est(Backbone):
+    """EST as released, for both directions: states are written in training and stay as its last batch left them."""
+
+    name: ClassVar[str] = "est"
+    default: ClassVar[EstSettings] = EstSettings()
+
+    def __init__(self, settings: EstSettings, net: EstNet) -> None:
+        self.settings = settings
+        self.net = net.eval()
+        self._read: tuple[History, Sequences] | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        settings = settings or cls.default
+        devices = [torch.device(device)] if device.startswith("cuda") else []
+        train = dataset.train
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            net = EstNet(train.n_entities, train.n_relations, settings)
+            net.period.copy_(torch.tensor([int(train.step[0]), max(int(train.step[-1]) - int(train.step[0]), 1)]))
+            net = net.to(device)
+            training = {
+                "backbone": cls.name,
+                "layout": LAYOUT,
+                "seed": seed,
+                "fingerprint": train.fingerprint,
+                "device": net.entity.device.type,
+            }
+            config = {"training": training, "settings": asdict(settings)}
+            _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
+        return cls(settings, net)
+
+    def _sequences(self, past: History) -> Sequences:
+        """The events of a history by actor, kept as long as the same history is asked."""
+        if self._read is None or self._read[0] is not past:
+            self._read = past, Sequences.of(past.events, self.settings.k, self.net.entity.device)
+        return self._read[1]
+
+    @torch.no_grad()
+    def score(self, queries: Queries, past: History) -> Scores:
+        net, sequences = self.net, self._sequences(past)
+        log_p = []
+        for q in queries.batches(ROWS):
+            tokens = sequences.read(*sequences.line.before(q.actor, past.cut(q.step)), q.step)
+            log_p.append(net.scores(*net.context(q.actor, q.relation, q.step, tokens)).log_softmax(1))
+        return Scores(torch.cat(log_p) if log_p else net.entity.new_empty(0, len(net.entity)))
+
+    def tensors(self) -> dict[str, Tensor]:
+        # the fast state is only ever read to write the slow one
+        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items() if name != "fast"}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        own = as_settings(EstSettings, settings, "est")
+        # nothing is allocated or drawn before the weights are known to fit
+        with torch.device("meta"):
+            net = EstNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
+        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
+        weights = {name: tensor.clone() for name, tensor in tensors.items()}
+        net.load_state_dict({**weights, "fast": torch.zeros_like(weights["slow"])}, assign=True)
+        return cls(own, net.float())
+
+    def to(self, device: str) -> Self:
+        return type(self)(self.settings, self.net.to(device))

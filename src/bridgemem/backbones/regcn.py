@@ -1,0 +1,423 @@
+"""RE-GCN (Li et al., SIGIR 2021): entities and relations evolve over the last snapshots, and a convolution decodes."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.convtranse import ConvTransE
+from bridgemem.backbones.history import History
+from bridgemem.backbones.snapshots import Snapshot, Snapshots
+from bridgemem.backbones.steps import Steps
+from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
+from bridgemem.progress import SILENT, Progress
+
+SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
+GAIN = math.sqrt(2)
+LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
+STATES = 32  # evolved states that a backbone keeps at hand
+RECORDED = 1024  # targets whose steps may be recorded for replay: each recording costs memory
+TWO_PART_NAME = re.compile(r"(.+?)[ _]\(((?:[^()]|\([^()]*\))+)\)")
+
+
+@dataclass(frozen=True)
+class RegcnSettings:
+    """history: snapshots that are read; task_weight: share of the entity loss, the rest is the relation loss.
+
+    static: begin with states made of the words in the entities' names, "Police (India)" of "Police" and "India", and
+    hold every state k steps later within k times `angle` degrees of them; static_weight is that penalty's. Without it
+    entities begin with vectors of their own. Training ends after `patience` epochs without a gain on validation.
+    """
+
+    width: int = 200
+    history: int = 3
+    layers: int = 2
+    kernels: int = 50
+    dropout: float = 0.2
+    task_weight: float = 0.7
+    static: bool = False
+    angle: float = 10.0
+    static_weight: float = 0.5
+    epochs: int = 100
+    patience: int = 5
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-5
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("width", "history", "layers", "kernels", "epochs", "patience"):
+            if getattr(self, name) < 1:
+                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        for name, most in (("width", MOST_UNITS), ("kernels", MOST_UNITS), ("history", MOST_EVENTS), ("layers", 64)):
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
+        if self.static and self.width % 2:
+            raise SettingsError(f"width must be even with static, since words are mixed two by two, not {self.width}.")
+        # written so that NaN, which no comparison holds for, is refused too
+        if not (0 < self.learning_rate < math.inf and 0 < self.clip < math.inf):
+            raise SettingsError("learning_rate and clip must be finite numbers above 0.")
+        if not (0 <= self.weight_decay < math.inf and 0 <= self.static_weight < math.inf):
+            raise SettingsError("weight_decay and static_weight must be finite and not negative.")
+        if not math.isfinite(self.angle):
+            raise SettingsError(f"angle must be a finite number of degrees, not {self.angle}.")
+        if not (0 <= self.task_weight <= 1 and 0 <= self.dropout < 1):
+            raise SettingsError("task_weight must be between 0 and 1, and dropout at least 0 and below 1.")
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows of length one; a row of zeros stays what it is. x [..., d] -> [..., d]."""
+    d = x.shape[-1]
+    # x / sqrt(mean of squares) is sqrt(d) times the unit vector, and one kernel each way on a GPU
+    return F.rms_norm(x, (d,), weight=x.new_full((d,), d**-0.5), eps=1e-24)
+
+
+def drawn(*shape: int) -> Tensor:
+    """A weight matrix as the released code draws it, Xavier-uniform for rectified units."""
+    return nn.init.xavier_uniform_(torch.empty(shape), GAIN)
+
+
+class OwnVectors(nn.Module):
+    """What the entities begin with: a learned vector each."""
+
+    def __init__(self, n_entities: int, width: int) -> None:
+        super().__init__()
+        self.entity = nn.Parameter(torch.randn(n_entities, width))
+
+    def forward(self) -> Tensor:
+        return unit(self.entity)
+
+
+def words_of(names: Sequence[str]) -> tuple[list[list[int]], int]:
+    """Two places per entity in a table [3 roles x words] of the words that make its name, and the number of words.
+
+    "A (B)" is made of A in the first role and B in the second; any other name is one word in the third, given twice.
+    """
+    ids: dict[str, int] = {}
+    made: list[list[tuple[int, int]]] = []
+    for name in names:
+        found = TWO_PART_NAME.fullmatch(name)
+        parts = [(0, found[1]), (1, found[2])] if found else [(2, name)] * 2
+        made.append([(role, ids.setdefault(word, len(ids))) for role, word in parts])
+    return [[role * len(ids) + word for role, word in parts] for parts in made], len(ids)
+
+
+class NameVectors(nn.Module):
+    """What the entities begin with: one graph layer over the words of their names, which they share with others.
+
+    The released layer has no self loop, so of all its nodes and edges only those from words to entities matter.
+    """
+
+    index: Tensor
+
+    def __init__(self, index: Tensor, words: int, width: int) -> None:
+        """index int64 [E, 2]: places in [3 roles x words], as `words_of` gives them."""
+        super().__init__()
+        self.register_buffer("index", index)
+        self.word = nn.Parameter(nn.init.xavier_normal_(torch.empty(words, width)))
+        # drawn as part of the released [6 edge types, 2 * width], of which three types lead to entities
+        self.blocks = nn.Parameter(drawn(6, 2 * width)[:3].reshape(3, width // 2, 2, 2).clone())
+
+    def forward(self) -> Tensor:
+        pairs = self.word.unflatten(1, (-1, 2))
+        table = torch.einsum("wbi,rbij->rwbj", pairs, self.blocks).flatten(2).flatten(0, 1)
+        parts = table.index_select(0, self.index.flatten()).unflatten(0, (-1, 2))
+        return unit(F.leaky_relu(parts.mean(1), SLOPE))
+
+
+class GraphLayer(nn.Module):
+    """Messages of a snapshot: the mean of (A[u] + Z[r]) W_n and A[v] W_loop at an edge, A[v] W_iso elsewhere."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.width, self.dropout = width, dropout
+        # W_n above W_loop, since both act on the same entities
+        self.connected = nn.Parameter(torch.cat([drawn(width, width), drawn(width, width)]))
+        self.isolated = nn.Parameter(drawn(width, width))
+
+    def around(self, a: Tensor, z: Tensor, snapshot: Snapshot) -> Tensor:
+        """The mean message before W_n and the own state of each active entity, [active, 2 * width]."""
+        return snapshot.around(torch.cat([a, z])).view(-1, 2 * self.width)
+
+    def forward(self, a: Tensor, z: Tensor, snapshot: Snapshot) -> Tensor:
+        """a [E, width], z [2R, width] -> [E, width]."""
+        # few entities are active in a step, so the others' product is made for all and theirs put in its place
+        active = self.around(a, z, snapshot) @ self.connected
+        out = (a @ self.isolated).index_copy_(0, snapshot.active, active)
+        return F.dropout(F.leaky_relu(out, SLOPE, inplace=True), self.dropout, self.training)
+
+
+@dataclass(frozen=True)
+class Evolved:
+    """What decoding reads: entity [E, d], after tanh; relation [2R, d]. penalty: that of the static constraint."""
+
+    entity: Tensor
+    relation: Tensor
+    penalty: Tensor | None = None
+
+
+class RegcnNet(nn.Module):
+    """The network: it evolves over a window of snapshots, and decodes queries from where they end."""
+
+    layer: ClassVar[type[GraphLayer]] = GraphLayer
+
+    def __init__(self, start: OwnVectors | NameVectors, n_relations: int, settings: RegcnSettings) -> None:
+        super().__init__()
+        d, self.settings = settings.width, settings
+        self.start = start
+        self.relation = nn.Parameter(nn.init.xavier_normal_(torch.empty(2 * n_relations, d)))
+        self.relation_cell = nn.GRUCell(2 * d, d)
+        self.layers = nn.ModuleList(self.layer(d, settings.dropout) for _ in range(settings.layers))
+        self._add_parts()
+
+    def _add_parts(self) -> None:
+        s = self.settings
+        self.gate = nn.Parameter(drawn(s.width, s.width))
+        self.gate_bias = nn.Parameter(torch.zeros(s.width))
+        self.entity_decoder, self.relation_decoder = (ConvTransE(2, s.width, s.kernels, s.dropout) for _ in range(2))
+
+    def pooled(self, h: Tensor, snapshot: Snapshot) -> Tensor:
+        """What each relation sees of the entities it is between, [2R, d]."""
+        return snapshot.pooled_ends(h)
+
+    def move(self, h: Tensor, c: Tensor) -> Tensor:
+        """The next state from the last h and what the graph says, c, both [E, d]: a gate between them."""
+        return torch.lerp(h, c, torch.addmm(self.gate_bias, h, self.gate).sigmoid())
+
+    def evolve(self, window: Sequence[Snapshot]) -> Evolved:
+        """States after a window of snapshots, the oldest first."""
+        begun = h = self.start()
+        z: Tensor = self.relation
+        passed: list[Tensor] = []
+        for snapshot in window:
+            x = self.pooled(h, snapshot)
+            z = unit(self.relation_cell(torch.cat([self.relation, x], dim=1), z))
+            a = h
+            for layer in self.layers:
+                a = layer(a, z, snapshot)
+            h = self.move(h, unit(a))
+            passed.append(h)
+        penalty = self._penalty(begun, passed) if self.settings.static and self.training else None
+        return Evolved(unit(h).tanh(), z, penalty)
+
+    def _penalty(self, begun: Tensor, passed: list[Tensor]) -> Tensor:
+        """How far the states are outside of their angles, summed over entities and steps."""
+        steps = torch.arange(1, len(passed) + 1, device=begun.device)
+        bound = torch.deg2rad(self.settings.angle * steps).cos()
+        likeness = (unit(torch.stack(passed)) * begun).sum(2)
+        return self.settings.static_weight * F.relu(bound[:, None] - likeness).sum()
+
+    def loss(self, evolved: Evolved, target: Snapshot) -> Tensor:
+        """What training makes small: the cross entropy of the target's answers and of its relations."""
+        entity, relation, weight = evolved.entity, evolved.relation, self.settings.task_weight
+        actor, answer = entity.index_select(0, target.actor), entity.index_select(0, target.answer)
+        asked = relation.index_select(0, target.relation)
+        of_entities = F.cross_entropy(self.entity_decoder(torch.stack([actor, asked], 1), entity), target.answer)
+        of_relations = F.cross_entropy(
+            self.relation_decoder(torch.stack([actor, answer], 1), relation), target.relation
+        )
+        loss = torch.lerp(of_relations, of_entities, weight)
+        return loss if evolved.penalty is None else loss + evolved.penalty
+
+    def log_p(self, evolved: Evolved, actor: Tensor, relation: Tensor) -> Tensor:
+        """Log probabilities of every entity as the answer; actor, relation int64 [n] -> [n, E]."""
+        pair = torch.stack([evolved.entity[actor], evolved.relation[relation]], 1)
+        return self.entity_decoder(pair, evolved.entity).log_softmax(1)
+
+
+class Selection(nn.Module):
+    """A network in training with its best weights so far, so that a checkpoint keeps both."""
+
+    mrr: Tensor
+    stale: Tensor
+
+    def __init__(self, net: RegcnNet) -> None:
+        super().__init__()
+        self.net = net
+        self.best = copy.deepcopy(net).requires_grad_(False)
+        self.register_buffer("mrr", torch.tensor(-1.0, dtype=torch.float64))
+        self.register_buffer("stale", torch.tensor(0))
+
+    def offer(self, mrr: float) -> None:
+        """Keep the weights of an epoch if they are better on validation than all before."""
+        if mrr > float(self.mrr):
+            self.best.load_state_dict(self.net.state_dict())
+            self.mrr.fill_(mrr)
+            self.stale.zero_()
+        else:
+            self.stale += 1
+
+
+class Trainer:
+    """One step for each snapshot of train but the first, in random order; validation, unfiltered, ends it."""
+
+    def __init__(self, selection: Selection, dataset: Dataset, checkpoint: Checkpoint) -> None:
+        self.selection, self.net, self.settings = selection, selection.net, selection.net.settings
+        self.checkpoint = checkpoint
+        self.graph = Snapshots(dataset.known, self.net.relation.device)
+        self.n_train = self.graph.position(dataset.valid_start)
+
+    def window(self, at: int) -> list[Snapshot]:
+        return self.graph.before(at, self.settings.history)
+
+    def loss(self, at: int) -> Tensor:
+        """Of the snapshot at a position, forecast from those before it."""
+        return self.net.loss(self.net.evolve(self.window(at)), self.graph[at])
+
+    def log_p(self, at: int) -> Tensor:
+        """Of the queries of the snapshot at a position, [2n, E]."""
+        target = self.graph[at]
+        return self.net.log_p(self.net.evolve(self.window(at)), target.actor, target.relation)
+
+    @torch.no_grad()
+    def valid_mrr(self) -> float:
+        """Raw, over both directions of validation, each snapshot forecast from the true ones before it."""
+        self.net.eval()
+        total = torch.zeros((), dtype=torch.float64, device=self.net.relation.device)
+        for at in range(self.n_train, len(self.graph)):
+            log_p, answer = self.log_p(at), self.graph[at].answer
+            own = log_p.gather(1, answer[:, None])
+            rank = 1 + (log_p > own).sum(1) + ((log_p == own).sum(1) - 1) / 2
+            total += (1 / rank.double()).sum()
+        self.net.train()
+        return float(total) / int(self.graph.bounds[-1] - self.graph.bounds[self.n_train])
+
+    def run(self, title: str, progress: Progress) -> None:
+        s, selection = self.settings, self.selection
+        steps = Steps(list(self.net.train().parameters()), s.learning_rate, s.weight_decay, s.clip)
+        epoch = self.checkpoint.resume(1, steps.optimizer)
+        targets = self.n_train - 1
+        with steps.running(), progress.task(f"training {title}", total=s.epochs * targets) as advance:
+            advance(epoch * targets)
+            while epoch < s.epochs and int(selection.stale) < s.patience:
+                for at in (1 + torch.randperm(targets)).tolist():
+                    steps.take(at, partial(self.loss, at), stays=at < RECORDED)
+                    advance(1)
+                mrr = self.valid_mrr()
+                selection.offer(mrr)
+                epoch += 1
+                advance(0, note=f"validation MRR {mrr:.4f}, best {float(selection.mrr):.4f}")
+                self.checkpoint.keep(1, epoch, steps.optimizer, whole=False)
+
+
+class Regcn(Backbone):
+    """RE-GCN; as in the released code, the epoch whose weights are used is the best on the validation split."""
+
+    name: ClassVar[str] = "regcn"
+    title: ClassVar[str] = "RE-GCN"
+    default: ClassVar[RegcnSettings] = RegcnSettings()
+    network: ClassVar[type[RegcnNet]] = RegcnNet
+    trainer: ClassVar[type[Trainer]] = Trainer
+
+    def __init__(self, settings: RegcnSettings, net: RegcnNet) -> None:
+        self.settings = settings
+        self.net = net.eval()
+        self._past: weakref.ref[History] | None = None
+        self._graph: Snapshots | None = None
+        self._evolved: OrderedDict[int, Evolved] = OrderedDict()
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        settings, known = settings or cls.default, dataset.known
+        if dataset.train.step[0] == dataset.train.step[-1]:
+            raise DataError(
+                f"{cls.title} needs at least two time steps to train on, and the train split of {dataset.name} has "
+                "one: give more events, or a smaller share to validation and test."
+            )
+        devices = [torch.device(device)] if device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            start: OwnVectors | NameVectors
+            if settings.static:
+                index, words = words_of(known.entities.names)
+                start = NameVectors(torch.tensor(index), words, settings.width)
+            else:
+                start = OwnVectors(known.n_entities, settings.width)
+            selection = Selection(cls.network(start, known.n_relations, settings)).to(device)
+            training = {
+                "backbone": cls.name,
+                "layout": LAYOUT,
+                "seed": seed,
+                "fingerprint": known.fingerprint,
+                "valid_start": dataset.valid_start,
+                "device": selection.net.relation.device.type,
+            }
+            state = Checkpoint(checkpoint, {"training": training, "settings": asdict(settings)}, selection)
+            cls.trainer(selection, dataset, state).run(cls.title, progress)
+        return cls(settings, selection.best)
+
+    @torch.no_grad()
+    def score(self, queries: Queries, past: History) -> Scores:
+        cut = past.cut(queries.step)
+        parts, rows = [], []
+        for step in cut.unique().tolist():
+            row = (cut == step).nonzero().squeeze(1)
+            parts.append(self._log_p(self._evolved_before(step, past), queries.take(row), past))
+            rows.append(row)
+        if len(parts) == 1:
+            return Scores(parts[0])
+        log_p = self.net.relation.new_empty((len(queries), past.events.n_entities))
+        for row, part in zip(rows, parts, strict=True):
+            log_p[row] = part
+        return Scores(log_p)
+
+    def _log_p(self, evolved: Evolved, queries: Queries, past: History) -> Tensor:
+        return self.net.log_p(evolved, queries.actor, queries.relation)
+
+    def _evolved_before(self, step: int, past: History) -> Evolved:
+        """The states at a step, from the snapshots strictly before it; the last few are kept."""
+        if self._graph is None or self._past is None or self._past() is not past:
+            self._past, self._graph = weakref.ref(past), Snapshots(past.events, self.net.relation.device)
+            self._evolved.clear()
+        position = self._graph.position(step)
+        if position not in self._evolved:
+            self._evolved[position] = self.net.evolve(self._graph.before(position, self.settings.history))
+        self._evolved.move_to_end(position)
+        if len(self._evolved) > STATES:
+            self._evolved.popitem(last=False)
+        return self._evolved[position]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        own = as_settings(type(cls.default), settings, cls.name)
+        # nothing is allocated or drawn before the weights are known to fit
+        with torch.device("meta"):
+            start: OwnVectors | NameVectors
+            if own.static:
+                start = NameVectors(torch.empty_like(tensors["start.index"]), len(tensors["start.word"]), own.width)
+            else:
+                start = OwnVectors(len(tensors["start.entity"]), own.width)
+            net = cls.network(start, len(tensors["relation"]) // 2, own)
+        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
+        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+        return cls(own, net.float())
+
+    def to(self, device: str) -> Self:
+        return type(self)(self.settings, self.net.to(device))
