@@ -29,7 +29,7 @@ class Entry(NamedTuple):
 
 BACKBONES = {
     "cenet": Entry("bridgemem.backbones.cenet", "Cenet", "CENET: scorers for and against history, with an oracle"),
-    "cygnet": Entry("bridgemem.backbones.cygnet", "Cygnet", "CyGNet: copies what was seen with the query, or generates"),
+    "cygnet": Entry("bridgemem.backbones.cygnet", "Cygnet", "CyGNet: copies what the past has seen, or generates"),
     "regcn": Entry("bridgemem.backbones.regcn", "Regcn", "RE-GCN: states evolved over the last snapshots"),
     "tirgn": Entry("bridgemem.backbones.tirgn", "Tirgn", "TiRGN: RE-GCN with time vectors and the whole past"),
     "est": Entry("bridgemem.backbones.est", "Est", "EST: an actor's last events, over slowly written entity states"),
