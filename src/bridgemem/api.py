@@ -23,7 +23,8 @@ from bridgemem.events.world import simulate
 from bridgemem.fitting import SELECTION_FILTERS, Fitted
 from bridgemem.fitting import fit as fit_residual
 from bridgemem.forecast import Forecaster
-from bridgemem.learned import LearnedSettings, fit_learned
+from bridgemem.learned import LearnedSettings
+from bridgemem.learning import fit_learned
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run, RunConfig, open_backbone
 from bridgemem.store import read_json, write_json
@@ -166,8 +167,8 @@ def fit_run(
         refit_seconds=fitted.refit_seconds,
     )
     learned = {}
-    for name in SELECTION_FILTERS if method == "learned" else ():
-        learned[name], _ = fit_learned(dataset, backbone, fitted.train, name, learned_settings, seed, device, progress)
+    if method == "learned":
+        learned = fit_learned(dataset, backbone, fitted.train, learned_settings, seed, device, progress)
     return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned), fitted
 
 

@@ -22,6 +22,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.learned import Learned, LearnedSettings
+from bridgemem.learning import Fit
 from bridgemem.store import (
     FORMAT,
     link_or_copy,
@@ -88,13 +89,14 @@ class Run:
         settings: Settings,
         config: RunConfig,
         replace: bool = False,
-        learned: Mapping[str, Learned] | None = None,
+        learned: Mapping[str, Fit] | None = None,
     ) -> Run:
         """Write a fitted model; `backbone` is the folder of the saved backbone, `learned` one residual a filter."""
+        learned = learned or {}
         with whole_folder(Path(folder), replace) as aside:
             tables = {"run": asdict(config), "settings": asdict(settings)}
             if learned:
-                tables["learned"] = asdict(next(iter(learned.values())).settings)
+                tables["learned"] = asdict(next(iter(learned.values())).model.settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
             if dataset.name not in CATALOG:
                 pack(dataset, aside / "data.npz")
@@ -104,12 +106,13 @@ class Run:
             link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
             tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
-            for filter_name, model in (learned or {}).items():
-                tensors |= {f"learned.{filter_name}.{name}": t for name, t in model.tensors().items()}
+            for filter_name, fit in learned.items():
+                tensors |= {f"learned.{filter_name}.{name}": t for name, t in fit.model.tensors().items()}
             write_tensors(aside / "model.safetensors", tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
-            write_json(aside / "epochs.json", {"epochs": fitted.epochs, "nll": fitted.curve})
+            epochs = {"epochs": fitted.epochs, "nll": fitted.curve}
+            write_json(aside / "epochs.json", {**epochs, "learned": {name: f.as_dict() for name, f in learned.items()}})
         return cls(folder)
 
     def dataset(self, data_dir: Path | None = None) -> Dataset:
@@ -127,33 +130,43 @@ class Run:
 
     def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
         """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
-        prefix = f"{part}."
-        tensors = read_tensors(self.folder / "model.safetensors")
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        own = self._tensors(f"{part}.")
         try:
             model = Transitions.restore(self.settings, own)
         except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
             raise RunError(
                 f"{self.folder}/model.safetensors does not hold what config.toml says; fit the run again."
             ) from None
-        if not all(torch.isfinite(tensor).all() for tensor in own.values()):
-            raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
         return model.to(device)
 
-    def learned(self, filter_name: str, part: str = "known", device: str = "cpu") -> Learned | None:
+    def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
         """The learned residual fitted under a filter, or None where the run has none."""
-        prefix = f"learned.{filter_name}."
-        tensors = read_tensors(self.folder / "model.safetensors")
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        own = self._tensors(f"learned.{filter_name}.")
         if not own:
             return None
         settings = as_settings(
             LearnedSettings, read_config(self.folder).get("learned", {}), f"{self.folder}/config.toml"
         )
         try:
-            return Learned.restore(settings, own, self.transitions(part)).to(device)
+            return Learned.restore(settings, own).to(device)
         except (KeyError, RuntimeError, ValueError) as problem:
             raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
+
+    def learning(self, filter_name: str) -> dict[str, Any]:
+        """How the learned residual of a filter was fitted: epochs, curve, seconds, parameters, scale, settings."""
+        values = read_json(self.folder / "epochs.json")
+        found = values.get("learned", {}).get(filter_name) if isinstance(values, dict) else None
+        if not isinstance(found, dict):
+            raise RunError(f"{self.folder}/epochs.json does not say how the learned residual was fitted; fit it again.")
+        return found
+
+    def _tensors(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The tensors of the model whose names begin so, without the beginning, all finite."""
+        tensors = read_tensors(self.folder / "model.safetensors")
+        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        if not all(torch.isfinite(tensor).all() for tensor in own.values()):
+            raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
+        return own
 
     def selection(self, filter_name: str) -> Selection:
         """The locked selection made under a filter; a record that was edited afterwards is refused."""

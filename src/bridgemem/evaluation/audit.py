@@ -15,7 +15,7 @@ from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.history import History
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import history, rank_columns, read
+from bridgemem.evaluation.evaluate import history, methods, rank_columns, read
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
@@ -115,15 +115,9 @@ def _metrics(run: Run, split: str) -> Finding:
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
     rows = sorted((_column(row), row["filter"]) for row in measured)
-    wanted = sorted((method, f) for method in _methods(run) for f in FILTERS)
+    wanted = sorted((method, f) for method in methods(run) for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
-
-
-def _methods(run: Run) -> list[str]:
-    """The names of the ranks that an evaluated run must have."""
-    learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if run.learned(name) is not None]
-    return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
 
 
 def _column(row: dict[str, Any]) -> str:
@@ -143,7 +137,7 @@ def _ranks(run: Run, dataset: Dataset, split: str, most: int, seed: int) -> Find
     made = rank_columns(again)
     gaps = [
         np.abs(1 / made[name] - 1 / columns[name][rows]).mean()
-        for name in (f"{method}_{f}" for method in again.columns() for f in FILTERS)
+        for name in (f"{method}_{f}" for method in again.columns for f in FILTERS)
     ]
     worst = float(np.max(gaps))
     return Finding(check, worst < SWAPS, f"{len(rows)} queries ranked again, mean change of 1/rank {worst:.2g}")

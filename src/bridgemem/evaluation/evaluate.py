@@ -42,16 +42,10 @@ def evaluate(
 
 @dataclass(frozen=True)
 class Reading:
-    """Queries read by a run: the fixed residual's choices as columns, and the learned residuals by filter."""
+    """Queries read by a run, and the column of the replay that each of its methods has."""
 
-    fixed: Replay
-    learned: dict[str, Replay]
-
-    def columns(self) -> dict[str, tuple[Replay, int]]:
-        """Every method by the name of its ranks: the replay and the column that holds them."""
-        named = {"backbone": (self.fixed, 0)}
-        named |= {f"bridgemem_by_{name}": (self.fixed, i) for i, name in enumerate(SELECTION_FILTERS, start=1)}
-        return named | {f"learned_by_{name}": (made, 1) for name, made in self.learned.items()}
+    replayed: Replay
+    columns: dict[str, int]
 
 
 def read(
@@ -60,17 +54,18 @@ def read(
     """Rank queries of a split by all that the run has, under every filter."""
     part = "known" if split == "test" else "train"
     backbone, past = run.backbone(device), history(run, dataset, split, device)
-    filters = Filters(dataset.events, device)
+    filters, transitions = Filters(dataset.events, device), run.transitions(part, device)
     choices = [run.selection(name).choice for name in SELECTION_FILTERS]
-    transitions = run.transitions(part, device)
-    fixed = replay(queries, backbone, past, filters, transitions, choices, progress, f"reading {split}")
-    learned = {}
-    for name in SELECTION_FILTERS:
-        model = run.learned(name, part, device)
-        if model is not None:
-            label = f"reading {split}, learned"
-            learned[name] = replay(queries, backbone, past, filters, progress=progress, label=label, learned=model)
-    return Reading(fixed, learned)
+    learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
+    label = f"reading {split}"
+    replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned)
+    return Reading(replayed, {name: column for column, name in enumerate(methods(run))})
+
+
+def methods(run: Run) -> list[str]:
+    """All that a run ranks by, each under a name of its own."""
+    learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if run.learned(name) is not None]
+    return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
 
 
 def history(run: Run, dataset: Dataset, split: str, device: str) -> History:
@@ -139,7 +134,7 @@ def record(
 
 def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
     """One row a query: what was asked, what was known, and the answer's rank by method and filter."""
-    replayed = reading.fixed
+    replayed = reading.replayed
     q = replayed.queries
     assert q.answer is not None
     columns = {
@@ -152,9 +147,9 @@ def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
         "answer_lag": replayed.answer_lag,
         "triple_seen": replayed.triple_seen,
     }
-    for method, (made, column) in reading.columns().items():
+    for method, column in reading.columns.items():
         for filter_name in FILTERS:
-            columns[f"{method}_{filter_name}"] = made.of(filter_name, column)
+            columns[f"{method}_{filter_name}"] = replayed.of(filter_name, column)
     return columns
 
 
@@ -188,7 +183,7 @@ def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
 def _records(
     run: Run, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
 ) -> list[Record]:
-    replayed = reading.fixed
+    replayed, columns = reading.replayed, reading.columns
     config = run.config
     base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
@@ -204,12 +199,18 @@ def _records(
         )
         for f in FILTERS
     ]
-    for column, selection in enumerate(selections.values(), start=1):
+    for name, selection in selections.items():
+        column = columns[f"bridgemem_by_{name}"]
         records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
-    # what the learned residual weighs and costs is its own: lambda, gate, tau and the seconds are the fixed one's
-    unused = {"lambda": None, "gate": None, "tau": None}
-    for name, made in reading.learned.items():
+    for name, selection in selections.items():
+        if f"learned_by_{name}" not in columns:
+            continue
+        # what the learned residual weighs and costs is its own: lambda, gate and tau are the fixed one's
+        fit = run.learning(name)
+        own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
+        own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}
         for f in FILTERS:
-            one = record(run, dataset, split, made, 1, f, "learned", selections[name], device, unused)
-            records.append(replace(one, fit_seconds=None, refit_seconds=None))
+            column = columns[f"learned_by_{name}"]
+            one = record(run, dataset, split, replayed, column, f, "learned", selection, device, own)
+            records.append(replace(one, fit_seconds=fit["seconds"], refit_seconds=None))
     return records

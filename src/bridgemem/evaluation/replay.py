@@ -92,12 +92,12 @@ def replay(
     choices: Sequence[Choice] = (),
     progress: Progress = SILENT,
     label: str = "ranking",
-    learned: Learned | None = None,
+    learned: Sequence[Learned] = (),
 ) -> Replay:
-    """Rank the answers of all queries: the backbone's ranks, and those after each choice of the residual.
+    """Rank the answers of all queries: the backbone's ranks, and those after each residual.
 
-    The backbone's scores and the evidence are computed once; all choices and all filters are ranked from them. With a
-    learned residual in place of transitions and choices, its ranks are the one column behind the backbone's.
+    The backbone's scores, the evidence and the features are computed once; all residuals and all filters are ranked
+    from them. Columns: the backbone, every choice of the fixed residual, every learned one.
     """
     read = _reading(past, transitions, choices, learned)
     size = batch_size(past.events.n_entities, past.device)
@@ -122,7 +122,7 @@ def replay(
 
 @dataclass(frozen=True)
 class _Corrections:
-    """What a residual adds: row, candidate int64 [m]; delta float64 [m, columns], the first all zero; state of each."""
+    """What residuals add: row, candidate int64 [m]; delta float64 [m, columns], the first all zero; state of each."""
 
     row: Tensor
     candidate: Tensor
@@ -132,34 +132,45 @@ class _Corrections:
 
 
 def _reading(
-    past: History, transitions: Transitions | None, choices: Sequence[Choice], learned: Learned | None
+    past: History, transitions: Transitions | None, choices: Sequence[Choice], learned: Sequence[Learned]
 ) -> Callable[[Queries, Scores], _Corrections]:
-    """How a batch's corrections are read: by the learned residual, by the fixed one, or not at all."""
-    if learned is not None:
-        reader = learned.reader(past)
+    """How a batch's corrections are read: with features where a learned residual wants them, or with none at all."""
+    if transitions is None:
 
-        def by_network(batch: Queries, scores: Scores) -> _Corrections:
-            seen = reader.read(batch, scores)
-            delta = learned.correction(seen, batch.relation[seen.row])
-            columns = torch.stack([torch.zeros_like(delta), delta], dim=1)
-            return _Corrections(seen.row, seen.candidate, columns, seen.support, seen.lag)
+        def nothing(batch: Queries, scores: Scores) -> _Corrections:
+            ids, values = batch.actor.new_empty(0), torch.empty(0, dtype=torch.float64, device=past.device)
+            return _Corrections(ids, ids, values[:, None], values, values)
 
-        return by_network
-    if transitions is not None:
+        return nothing
 
-        def by_choice(batch: Queries, scores: Scores) -> _Corrections:
-            assert scores.uncertainty is not None
-            seen = transitions.evidence(batch, past)
-            delta = corrections(seen, scores.uncertainty, choices)
-            return _Corrections(seen.row, seen.candidate, delta, seen.support, seen.lag)
+    def fixed(batch: Queries, scores: Scores) -> _Corrections:
+        assert scores.uncertainty is not None
+        seen = transitions.evidence(batch, past)
+        delta = corrections(seen, scores.uncertainty, choices)
+        return _Corrections(seen.row, seen.candidate, delta, seen.support, seen.lag)
 
-        return by_choice
+    if not learned:
+        return fixed
+    if len({model.settings.strangers for model in learned}) > 1:
+        raise SettingsError("learned residuals that read different numbers of strangers are replayed one by one.")
+    reader = learned[0].reader(past, transitions)
 
-    def nothing(batch: Queries, scores: Scores) -> _Corrections:
-        ids, values = batch.actor.new_empty(0), torch.empty(0, dtype=torch.float64, device=past.device)
-        return _Corrections(ids, ids, values[:, None], values, values)
+    def both(batch: Queries, scores: Scores) -> _Corrections:
+        assert scores.uncertainty is not None
+        seen = reader.read(batch, scores)
+        relation = batch.relation[seen.row]
+        by_choice = seen.spread(corrections(seen.evidence, scores.uncertainty, choices))
+        by_network = [model.correction(seen.x, relation) for model in learned]
+        delta = torch.cat([by_choice, torch.stack(by_network, dim=1)], dim=1)
+        return _Corrections(
+            seen.row,
+            seen.candidate,
+            delta,
+            seen.spread(seen.evidence.support),
+            seen.spread(seen.evidence.lag, torch.nan),
+        )
 
-    return nothing
+    return both
 
 
 def _of_answers(batch: Queries, found: _Corrections) -> tuple[Tensor, Tensor]:

@@ -1,16 +1,18 @@
-"""Features: what the past says about every candidate that an actor has ever met, for a small network to read."""
+"""Features: what the past says about an actor's candidates, for a small network to read."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evidence.transitions import Transitions
+from bridgemem.evidence.neighbours import FADES, Neighbours
+from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.timeline import Timeline
 
@@ -19,24 +21,27 @@ DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
 # windows of the activity rates, in steps
 RATES = (3, 10, 30)
 LAST = 16
+NEVER = 8.0  # the log lag of a pair that never met
+COMPANY = 1.4  # what shared company weighs beside log p0 when strangers are short-listed
+
+
+def _activity_names(what: str) -> tuple[str, ...]:
+    return (f"log {what} count", f"log {what} lag", *(f"{what} rate {r}" for r in RATES))
+
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "backbone": ("log p0", "uncertainty"),
     "transitions": ("A_ct", "A_nn", "log support", "tokens", "has state"),
     "pair": (
+        "met",
         "log pair count",
         "log pair lag",
         *(f"{kind}, decay {d:g}" for kind in ("same way", "other way", "asked", "asked back") for d in DECAYS),
     ),
     "recurrence": ("seen", "log triple count", "log triple lag", "triple share"),
-    "activity": (
-        "log candidate count",
-        "log candidate lag",
-        *(f"candidate rate {r}" for r in RATES),
-        "log role count",
-        "log role lag",
-        *(f"role rate {r}" for r in RATES),
-    ),
+    "candidate": (*_activity_names("candidate"), *_activity_names("role")),
+    "actor": ("log partners", *_activity_names("actor"), *_activity_names("actor role")),
+    "company": tuple(f"log company, fade {fade:g}" for fade in FADES),
     "relation": ("log prior",),
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
@@ -53,64 +58,93 @@ def group_slices() -> dict[str, slice]:
 
 @dataclass(frozen=True)
 class Features:
-    """One row per (query, candidate ever met): row, candidate int64 [m] ascending, x float32 [m, len(NAMES)].
+    """One row per (query, candidate): row, candidate int64 [m] ascending, x float32 [m, len(NAMES)].
 
-    support and lag float64 [m] are those of the fixed residual's state: 0 and NaN outside its window.
+    evidence: the fixed residual's, and at int64 [m']: the row of each of its candidates here.
     """
 
     row: Tensor
     candidate: Tensor
     x: Tensor
-    support: Tensor
-    lag: Tensor
+    evidence: Evidence
+    at: Tensor
+
+    def spread(self, values: Tensor, empty: float = 0.0) -> Tensor:
+        """What the evidence says of its candidates, float64 [m', ...], as rows of the features, empty elsewhere."""
+        return _spread(values.double(), self.at, len(self.row), empty)
+
+
+def _spread(values: Tensor, at: Tensor, size: int, empty: float = 0.0) -> Tensor:
+    made = torch.full((size, *values.shape[1:]), empty, dtype=values.dtype, device=values.device)
+    return made.index_copy_(0, at, values)
 
 
 class FeatureReader:
-    """Reads the features of queries from a history; its indices are built once."""
+    """Reads the features of queries from a history; its indices are built once.
 
-    def __init__(self, past: History, transitions: Transitions) -> None:
-        self.past, self.transitions = past, transitions
+    The candidates are all that an actor has ever met, and of the others the `strangers` that log p0 and shared company
+    put first.
+    """
+
+    def __init__(self, past: History, transitions: Transitions, strangers: int = 0) -> None:
+        self.past, self.transitions, self.strangers = past, transitions, strangers
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
         facts = Queries.of(past.events)
         assert facts.answer is not None
-        candidate, step = facts.answer.numpy(), facts.step.numpy()
-        role = facts.relation.numpy() * self.entities + candidate
-        self.active = Timeline.build(candidate, step, candidate, past.device)
-        self.roles = Timeline.build(role, step, candidate, past.device)
+        actor, candidate, step = facts.actor.numpy(), facts.answer.numpy(), facts.step.numpy()
+        relation = facts.relation.numpy()
+
+        def line(key: np.ndarray) -> Timeline:
+            return Timeline.build(key, step, candidate, past.device)
+
+        # an entity is as often an actor as a candidate, since every fact is seen from both sides
+        self.active = line(candidate)
+        self.roles = line(relation * self.entities + candidate)
+        self.actor_roles = line(relation * self.entities + actor)
+        self.neighbours = Neighbours(past)
 
     def read(self, queries: Queries, scores: Scores) -> Features:
         """The features of a batch, from facts strictly before each query's step."""
         past, n = self.past, len(queries)
         cut = past.cut(queries.step)
         states = past.dyads.partners(queries.actor, queries.step, LAST, 0, until=cut)
-        row, candidate = states.row, states.candidate
-        keys = row * self.entities + candidate
+        log_p = scores.log_p.float().log_softmax(1)
+        company = self.neighbours.shared(queries.actor, cut)
+        keys = self._candidates(states, log_p, company)
+        row, candidate = keys // self.entities, keys % self.entities
         assert scores.uncertainty is not None
-        log_p = scores.log_p.float()
-        normalised = log_p - log_p.logsumexp(1, keepdim=True)
-        columns = [normalised[row, candidate], scores.uncertainty[row].float()]
+        columns = [log_p[row, candidate], scores.uncertainty[row].float()]
 
         evidence = self.transitions.evidence(queries, past)
         at = torch.searchsorted(keys, evidence.row * self.entities + evidence.candidate)
+        tokens = (evidence.tokens != self.transitions.space.pad).sum(1) / 8
+        read = (evidence.a_ct, evidence.a_nn, evidence.support.log1p(), tokens, torch.ones_like(evidence.support))
+        columns += [_spread(values.float(), at, len(keys)) for values in read]
 
-        def spread(values: Tensor, empty: float = 0.0) -> Tensor:
-            return torch.full((len(keys),), empty, dtype=torch.float64, device=keys.device).index_copy_(
-                0, at, values.double()
-            )
-
-        support, lag = spread(evidence.support), spread(evidence.lag, torch.nan)
-        count = (evidence.tokens != self.transitions.space.pad).sum(1)
-        has_state = spread(torch.ones_like(evidence.support))
-        columns += [spread(evidence.a_ct), spread(evidence.a_nn), support.log1p(), spread(count) / 8, has_state]
-        columns += self._pair(queries, states)
+        met = torch.searchsorted(keys, states.row * self.entities + states.candidate)
+        columns += self._pair(queries, states, met, len(keys))
         columns += self._recurrence(queries, keys, row, n)
-        columns += self._activity(self.active, candidate, queries.step[row], cut[row])
-        role = queries.relation[row] * self.entities + candidate
-        columns += self._activity(self.roles, role, queries.step[row], cut[row])
+        step, cuts = queries.step[row], cut[row]
+        columns += self._activity(self.active, candidate, step, cuts)
+        columns += self._activity(self.roles, queries.relation[row] * self.entities + candidate, step, cuts)
+        columns += [column[row] for column in self._of_actors(queries, states, cut)]
+        columns += [of_fade[row, candidate] for of_fade in company]
         columns.append(self.transitions.log_pi[queries.relation][row])
-        return Features(row, candidate, torch.stack([c.float() for c in columns], dim=1), support, lag)
+        return Features(row, candidate, torch.stack([c.float() for c in columns], dim=1), evidence, at)
 
-    def _pair(self, queries: Queries, states: PairStates) -> list[Tensor]:
+    def _candidates(self, states: PairStates, log_p: Tensor, company: Tensor) -> Tensor:
+        """row * entities + candidate of all candidates that are read, ascending."""
+        met = states.row * self.entities + states.candidate
+        most = min(self.strangers, self.entities)
+        if not most:
+            return met
+        rating = log_p + COMPANY * company[0]
+        rating[states.row, states.candidate] = -torch.inf
+        best = rating.topk(most, dim=1)
+        row, place = (best.values > -torch.inf).nonzero(as_tuple=True)
+        return torch.cat([met, row * self.entities + best.indices[row, place]]).sort().values
+
+    def _pair(self, queries: Queries, states: PairStates, at: Tensor, size: int) -> list[Tensor]:
         """How often and how lately the pair met, and decayed sums over its last events by kind."""
         row, direction, lag, found = states.row, states.direction, states.lag, states.found
         asked, asked_way = queries.relation % self.relations, queries.relation // self.relations
@@ -119,19 +153,30 @@ class FeatureReader:
         same_relation = states.relation == asked[row][:, None]
         forward = direction == asked_way[row][:, None]
         kinds = (same_way, other_way, same_relation & forward & found, same_relation & ~forward & found)
-        columns = [states.count.float().log1p(), lag[:, 0].float().log1p()]
         decayed = [(-(lag.float() - 1) / d).exp() for d in DECAYS]
-        return columns + [(weight * kind).sum(1).log1p() for kind in kinds for weight in decayed]
+        sums = [(weight * kind).sum(1).log1p() for kind in kinds for weight in decayed]
+        columns = [torch.ones(len(row), device=row.device), states.count.float().log1p(), lag[:, 0].float().log1p()]
+        empty = [0.0, 0.0, NEVER, *(0.0 for _ in sums)]
+        return [_spread(values, at, size, e) for values, e in zip(columns + sums, empty, strict=True)]
 
     def _recurrence(self, queries: Queries, keys: Tensor, row: Tensor, n: int) -> list[Tensor]:
         """The very triple: seen, how often, how long ago, and its share among the actor's candidates."""
         seen = self.past.occurrences(queries.actor, queries.relation, queries.step)
         at = torch.searchsorted(keys, seen.row * self.entities + seen.candidate)
-        count = torch.zeros(len(keys), device=keys.device).index_copy_(0, at, seen.count.float())
-        lag = torch.zeros(len(keys), device=keys.device)
-        lag.index_copy_(0, at, (queries.step[seen.row] - seen.step).float().log1p())
+        count = _spread(seen.count.float(), at, len(keys))
+        lag = _spread((queries.step[seen.row] - seen.step).float().log1p(), at, len(keys))
         total = torch.zeros(n, device=keys.device).index_add_(0, row, count)
         return [(count > 0).float(), count.log1p(), lag, count / total[row].clamp(min=1)]
+
+    def _of_actors(self, queries: Queries, states: PairStates, cut: Tensor) -> list[Tensor]:
+        """How many the actor has met, and how active it is, at all and in the role that is asked; [n] each."""
+        partners = torch.bincount(states.row, minlength=len(queries)).float().log1p()
+        role = queries.relation * self.entities + queries.actor
+        return [
+            partners,
+            *self._activity(self.active, queries.actor, queries.step, cut),
+            *self._activity(self.actor_roles, role, queries.step, cut),
+        ]
 
     def _activity(self, line: Timeline, key: Tensor, step: Tensor, cut: Tensor) -> list[Tensor]:
         """How often, how long ago, and how often lately an entry of a timeline occurred before the cut."""

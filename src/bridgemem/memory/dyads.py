@@ -124,6 +124,10 @@ class DyadMemory:
         row, rank = expand(*self.partner_range(actor))
         return self._states(row, rank, step, step if until is None else until, k, window)
 
+    def parties(self) -> tuple[Tensor, Tensor]:
+        """First and second of every pair in the index, int64 [p] each."""
+        return self.pairs >> _PAIR_BITS, self.pairs & ((1 << _PAIR_BITS) - 1)
+
     def partner_range(self, actor: Tensor) -> tuple[Tensor, Tensor]:
         """Where each actor's pairs lie in the index, met before or after: (start, stop) int64 [n]."""
         low = torch.searchsorted(self.pairs, actor.long() << _PAIR_BITS)

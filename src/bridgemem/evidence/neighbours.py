@@ -1,0 +1,66 @@
+"""Neighbours: who met whom before a step, as a graph that fades with time, and what company two entities share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bridgemem.backbones.history import History
+from bridgemem.memory.timeline import expand
+
+# steps after which a meeting counts e times less; the last never fades
+FADES = (100.0, math.inf)
+FLOOR = 1e-5  # of shared company, before its logarithm
+
+
+class Neighbours:
+    """The graph of all pairs of a history. A pair weighs log(1 + its faded meetings), normalised by both degrees."""
+
+    def __init__(self, past: History) -> None:
+        self.past, self.n_entities = past, past.events.n_entities
+        self.owner, self.partner = past.dyads.parties()
+        ids = torch.arange(self.n_entities + 1, device=past.device)
+        self.bounds = torch.searchsorted(self.owner, ids)
+        self._cut, self._weights = -1, list[Tensor]()
+
+    def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
+        """log of the company that each actor shares with every entity through a third, float32 [fades, n, E].
+
+        actor, cut int64 [n]: only meetings before the cut count.
+        """
+        made = torch.empty((len(FADES), len(actor), self.n_entities), device=actor.device)
+        for step in cut.unique().tolist():
+            rows = (cut == step).nonzero().squeeze(1)
+            actors, which = actor[rows].unique(return_inverse=True)
+            column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
+            for k, weight in enumerate(self._weights_before(step)):
+                # the actors' own rows of the matrix stand upright, and the whole matrix multiplies them
+                own = torch.zeros((self.n_entities, len(actors)), device=actor.device)
+                own[self.partner[pair], column] = weight[pair]
+                through = F.embedding_bag(
+                    self.partner, own, self.bounds, mode="sum", per_sample_weights=weight, include_last_offset=True
+                )
+                made[k, rows] = (through + FLOOR).log().T[which]
+        return made
+
+    def _weights_before(self, cut: int) -> list[Tensor]:
+        """The weight of every pair for each fade, float32 [pairs]; those of the last cut asked for are kept."""
+        if cut != self._cut:
+            dyads = self.past.dyads
+            age = cut - 1 - dyads.step
+            self._cut, self._weights = cut, []
+            for fade in FADES:
+                meetings = torch.where(age >= 0, (-age.double() / fade).exp(), 0.0)
+                strength = _sums(meetings, dyads.start).log1p()
+                scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
+                self._weights.append((strength * scale[self.owner] * scale[self.partner]).float())
+        return self._weights
+
+
+def _sums(values: Tensor, bounds: Tensor) -> Tensor:
+    """Sums of the slices between bounds; float64 [m], int64 [n + 1] -> float64 [n]."""
+    running = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    return running[bounds[1:]] - running[bounds[:-1]]

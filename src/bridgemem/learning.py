@@ -1,0 +1,276 @@
+"""Learning: the learned residual fitted by cross-entropy on validation, which the backbone was not trained on."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.history import History
+from bridgemem.errors import DataError
+from bridgemem.evaluation.filters import Filters
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.replay import batch_size
+from bridgemem.events.dataset import Dataset
+from bridgemem.evidence.features import FeatureReader, Features
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
+from bridgemem.memory.timeline import expand
+from bridgemem.progress import SILENT, Progress
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Queries ready for fitting: the candidates that are read, flat, and all others summed up.
+
+    Of m candidates: x float16 [m, features], log_p float32 and is_answer bool [m], masked: bool [m] for each filter.
+    Of n queries: relation, step int64 [n]; start int64 [n + 1]: where its candidates begin; own float32 [n]: log p0 of
+    the answer; rest: for each filter float32 [n, scales], log of the summed p0^w of the candidates that are neither
+    read nor masked.
+    """
+
+    x: Tensor
+    log_p: Tensor
+    is_answer: Tensor
+    masked: dict[str, Tensor]
+    relation: Tensor
+    step: Tensor
+    start: Tensor
+    own: Tensor
+    rest: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @classmethod
+    def of(cls, batch: Queries, scores: Scores, features: Features, filters: Filters) -> Cases:
+        """The cases of one batch of queries."""
+        assert batch.answer is not None
+        n, entities = scores.log_p.shape
+        log_p = scores.log_p.float().log_softmax(1)
+        row, candidate = features.row, features.candidate
+        rows = torch.arange(n + 1, device=log_p.device)
+        masked, rest = {}, {}
+        for name in SELECTION_FILTERS:
+            removed = torch.zeros((n, entities), dtype=torch.bool, device=log_p.device)
+            removed[filters.mask(name, batch)] = True
+            masked[name] = removed[row, candidate]
+            outside = log_p.masked_fill(removed, -torch.inf)
+            outside[row, candidate] = -torch.inf
+            rest[name] = torch.stack([(outside * s).logsumexp(1) for s in SCALES], dim=1).clamp(min=-1e4)
+        return cls(
+            x=features.x.half(),
+            log_p=log_p[row, candidate],
+            is_answer=candidate == batch.answer[row],
+            masked=masked,
+            relation=batch.relation,
+            step=batch.step,
+            start=torch.searchsorted(row, rows),
+            own=log_p[rows[:-1], batch.answer],
+            rest=rest,
+        )
+
+    @classmethod
+    def joined(cls, parts: list[Cases]) -> Cases:
+        sizes = torch.cat([p.start.diff() for p in parts]).cumsum(0)
+
+        def join(name: str) -> Tensor:
+            return torch.cat([getattr(p, name) for p in parts])
+
+        def join_each(name: str) -> dict[str, Tensor]:
+            return {f: torch.cat([getattr(p, name)[f] for p in parts]) for f in SELECTION_FILTERS}
+
+        return cls(
+            join("x"),
+            join("log_p"),
+            join("is_answer"),
+            join_each("masked"),
+            join("relation"),
+            join("step"),
+            torch.cat([sizes.new_zeros(1), sizes]),
+            join("own"),
+            join_each("rest"),
+        )
+
+
+def gather(
+    dataset: Dataset,
+    backbone: Backbone,
+    transitions: Transitions,
+    settings: LearnedSettings,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> Cases:
+    """The validation queries as cases; a sample of them where all would be more than memory is meant to hold.
+
+    Masks come from train + validation.
+    """
+    dataset = dataset.without_test()
+    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    reader = FeatureReader(past, transitions, settings.strangers)
+    queries = Queries.of(dataset.valid)
+    low, high = past.dyads.partner_range(queries.actor.to(past.device))
+    pairs = int((high - low).sum()) + settings.strangers * len(queries)
+    if pairs > settings.max_pairs:
+        keep = np.random.default_rng(seed).random(len(queries)) < settings.max_pairs / pairs
+        queries = queries.take(torch.from_numpy(np.flatnonzero(keep)))
+    parts: list[Cases] = []
+    with progress.task("reading features", total=len(queries)) as advance:
+        for part in queries.batches(batch_size(dataset.events.n_entities, past.device)):
+            batch = part.to(device)
+            scores = score_queries(backbone, batch, past)
+            parts.append(Cases.of(batch, scores, reader.read(batch, scores), filters))
+            advance(len(part))
+    if sum(map(len, parts)) < 4:
+        raise DataError(f"{dataset.name} has too few validation queries to learn from; use --method fixed.")
+    return Cases.joined(parts)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A learned residual, the likelihood curve that chose its epochs, and what it cost."""
+
+    model: Learned
+    epochs: int
+    curve: tuple[float, ...]
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        net = self.model.net
+        return {
+            "epochs": self.epochs,
+            "nll": self.curve,
+            "seconds": self.seconds,
+            "parameters": sum(p.numel() for p in net.parameters()),
+            "scale": float(net.scale.detach()),
+            "settings": asdict(self.model.settings),
+        }
+
+
+def fit_learned(
+    dataset: Dataset,
+    backbone: Backbone,
+    transitions: Transitions,
+    settings: LearnedSettings | None = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> dict[str, Fit]:
+    """A learned residual for each filter; the seconds of each hold its share of the reading they have in common."""
+    settings = settings or LearnedSettings()
+    began = time.perf_counter()
+    cases = gather(dataset, backbone, transitions, settings, seed, device, progress)
+    shared = (time.perf_counter() - began) / len(SELECTION_FILTERS)
+    n_directed = 2 * dataset.events.n_relations
+    return {name: fit_cases(cases, name, n_directed, settings, seed, progress, shared) for name in SELECTION_FILTERS}
+
+
+def fit_cases(
+    cases: Cases,
+    filter_name: str,
+    n_directed: int,
+    settings: LearnedSettings,
+    seed: int = 42,
+    progress: Progress = SILENT,
+    spent: float = 0.0,
+) -> Fit:
+    """Fit under a filter: the first part in time to fit, the rest to choose the epoch; then all of it, that long."""
+    began, device = time.perf_counter(), cases.own.device
+    cut = torch.quantile(cases.step.double(), settings.fit_share)
+    early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
+    if not len(early):
+        raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")
+    # dropout draws from the global generator: it is lent the seed, and given back as it was
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        epochs, curve = _choose_epochs(_Training(cases, early, filter_name, n_directed, settings, seed), late, progress)
+        training = _Training(cases, torch.arange(len(cases), device=device), filter_name, n_directed, settings, seed)
+        with progress.task("fitting the learned residual", total=epochs) as advance:
+            for _ in range(epochs):
+                training.epoch()
+                advance(1)
+    return Fit(Learned(settings, training.net), epochs, tuple(curve), spent + time.perf_counter() - began)
+
+
+def _choose_epochs(training: _Training, late: Tensor, progress: Progress) -> tuple[int, list[float]]:
+    """The number of epochs after which the later queries were told best, and the curve that says so."""
+    settings = training.settings
+    best, best_epoch, curve = math.inf, 1, []
+    with progress.task("choosing the learned residual's epochs", total=settings.max_epochs) as advance:
+        for epoch in range(1, settings.max_epochs + 1):
+            training.epoch()
+            curve.append(training.loss_on(late))
+            advance(1, note=f"nll {curve[-1]:.4f}")
+            if curve[-1] < best - 1e-5:
+                best, best_epoch = curve[-1], epoch
+            elif epoch - best_epoch >= settings.patience:
+                break
+    return best_epoch, curve
+
+
+class _Training:
+    """A network being fitted on some of the cases, under one filter."""
+
+    def __init__(
+        self, cases: Cases, rows: Tensor, filter_name: str, n_directed: int, settings: LearnedSettings, seed: int
+    ) -> None:
+        self.cases, self.rows, self.settings = cases, rows, settings
+        self.masked, self.rest = cases.masked[filter_name], cases.rest[filter_name]
+        device = rows.device
+        torch.manual_seed(seed)
+        self.net = LearnedNet(n_directed, settings).to(device)
+        self.net.standardise(cases.x, settings.without)
+        self.scales = torch.tensor(SCALES, device=device)
+        self.draw = torch.Generator(device=device).manual_seed(seed)
+        self.sizes = cases.start.diff().cpu()
+        self.optimizer = torch.optim.AdamW(
+            self.net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
+        )
+
+    def epoch(self) -> None:
+        self.net.train()
+        order = self.rows[torch.randperm(len(self.rows), generator=self.draw, device=self.rows.device)]
+        for rows, size in self._batches(order):
+            loss = self.losses(rows, size).mean()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+            self.optimizer.step()
+
+    @torch.no_grad()
+    def loss_on(self, rows: Tensor) -> float:
+        self.net.eval()
+        return float(torch.cat([self.losses(part, size) for part, size in self._batches(rows)]).mean())
+
+    def _batches(self, rows: Tensor) -> list[tuple[Tensor, int]]:
+        """Batches of queries, each with how many candidates it has: known here, so that a device is not waited for."""
+        sizes = self.sizes[rows.cpu()].split(self.settings.batch)
+        return list(zip(rows.split(self.settings.batch), [int(s.sum()) for s in sizes], strict=True))
+
+    def losses(self, rows: Tensor, size: int | None = None) -> Tensor:
+        """-log of the answer's share among all candidates that the filter leaves, for the queries given."""
+        c = self.cases
+        row, at = expand(c.start[rows], c.start[rows + 1], size)
+        w = self.net.scale
+        f = self.net(c.x[at], c.relation[rows][row])
+        own = (w * c.own[rows]).index_add(0, row, f * c.is_answer[at])
+        logit = torch.addcmul(f, w, c.log_p[at]).masked_fill(self.masked[at], -torch.inf)
+        rest = self._rest_at(rows, w)
+        top = rest.detach().scatter_reduce(0, row, logit.detach(), "amax")
+        total = (rest - top).exp().index_add(0, row, (logit - top[row]).exp())
+        return total.log() + top - own
+
+    def _rest_at(self, rows: Tensor, w: Tensor) -> Tensor:
+        """The tabulated log mass of what is not read at scale w, linear between the two scales around it."""
+        upper = torch.searchsorted(self.scales, w.detach()).clamp(1, len(SCALES) - 1)
+        low, high = self.scales[upper - 1], self.scales[upper]
+        share = (w - low) / (high - low)
+        table = self.rest[rows]
+        return torch.lerp(table.index_select(1, upper[None] - 1), table.index_select(1, upper[None]), share).squeeze(1)
