@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import shutil
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
-from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
+from bridgemem.evaluation.evaluate import TRAINING_FREE, describe_device, evaluate, evaluate_backbone
 from bridgemem.evaluation.records import Record
 from bridgemem.events.benchmarks import CATALOG, load_benchmark, unpack
 from bridgemem.events.dataset import Dataset
@@ -26,8 +27,8 @@ from bridgemem.forecast import Forecaster
 from bridgemem.learned import LearnedSettings
 from bridgemem.learning import fit_learned
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, RunConfig, open_backbone
-from bridgemem.store import read_json, write_json
+from bridgemem.runs import Run, RunConfig, open_backbone, training_note
+from bridgemem.store import write_json
 
 METHODS = ("fixed", "learned")
 
@@ -95,9 +96,18 @@ def train(
     """
     home = Path(folder).absolute()
     state = home.parent / f".{home.name}.training"
+    began = time.perf_counter()
     backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress, state)
+    note = {
+        "fingerprint": dataset.train.fingerprint,
+        "seed": seed,
+        "device": describe_device(device),
+        # of this start alone, where an earlier one left its state behind
+        "seconds": time.perf_counter() - began,
+        "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
+    }
     backbone.save(home)
-    write_json(home / "trained.json", {"fingerprint": dataset.train.fingerprint, "seed": seed})
+    write_json(home / "trained.json", note)
     # also what a kill in the middle of writing left of it
     for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
         shutil.rmtree(left, ignore_errors=True)
@@ -158,7 +168,7 @@ def fit_run(
         valid_start=dataset.valid_start,
         test_start=-1 if dataset.test_start is None else dataset.test_start,
         backbone=backbone.name,
-        backbone_seed=_note(backbone_folder).get("seed", backbone_seed),
+        backbone_seed=training_note(backbone_folder).get("seed", backbone_seed),
         seed=seed,
         device=device,
         history=history,
@@ -175,13 +185,10 @@ def fit_run(
 def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:
     """Whether a saved backbone has these settings and was trained on this very train split, as far as it is noted."""
     fingerprint = dataset.train.fingerprint
-    return open_backbone(folder).settings == settings and _note(folder).get("fingerprint", fingerprint) == fingerprint
-
-
-def _note(folder: Path) -> dict[str, Any]:
-    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
-    note = read_json(folder / "trained.json") if (folder / "trained.json").is_file() else {}
-    return note if isinstance(note, dict) else {}
+    return (
+        open_backbone(folder).settings == settings
+        and training_note(folder).get("fingerprint", fingerprint) == fingerprint
+    )
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,12 @@ def open_backbone(folder: Path) -> Backbone:
         raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
 
 
+def training_note(folder: Path) -> dict[str, Any]:
+    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
+    note = read_json(folder / "trained.json") if (folder / "trained.json").is_file() else {}
+    return note if isinstance(note, dict) else {}
+
+
 def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
     """Columns as Parquet, or as .npz where DuckDB is not installed; returns the path written."""
     try:

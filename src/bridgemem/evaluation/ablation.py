@@ -1,13 +1,14 @@
-"""Ablations: the selected residual with one thing changed at a time, read under the filter it was selected for."""
+"""Ablations: a residual with one thing changed at a time, read under the filter it was selected for."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from bridgemem.backbones.history import History
 from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.evaluate import record
 from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
@@ -15,8 +16,11 @@ from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.evidence.features import GROUPS
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.learned import LearnedSettings
+from bridgemem.learning import fit_cases, gather
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run
 
@@ -107,6 +111,55 @@ def ablate(
         for label, settings in changes.items():
             records += read(every_filter(label), own, _refit(prefix, settings, fitted, run, device))
             advance(1, note=label)
+    return records
+
+
+def learned_changes(settings: LearnedSettings) -> dict[str, LearnedSettings]:
+    """Changes of what the learned residual reads: each group of features left out, and the strangers.
+
+    "plain" reads the pair, its transitions, the triple and the candidate: what a first try would.
+    """
+    return {
+        **{f"without {group}": replace(settings, without=(*settings.without, group)) for group in GROUPS},
+        "no strangers": replace(settings, strangers=0),
+        "no strangers, without company": replace(settings, strangers=0, without=("company",)),
+        "plain": replace(settings, strangers=0, without=("company", "actor")),
+    }
+
+
+def ablate_learned(
+    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """One record per change of the learned residual and filter, each fitted anew on validation."""
+    first = run.learned(SELECTION_FILTERS[0])
+    if first is None:
+        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    dataset = dataset or run.dataset()
+    if split == "valid":
+        raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
+    backbone, seed = run.backbone(device), run.config.seed
+    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    fitted_on, known = run.transitions("train", device), run.transitions("known", device)
+    by_strangers: dict[int, dict[str, LearnedSettings]] = {}
+    for label, changed in learned_changes(first.settings).items():
+        by_strangers.setdefault(changed.strangers, {})[label] = changed
+    records = []
+    for group in by_strangers.values():
+        cases = gather(dataset, backbone, fitted_on, next(iter(group.values())), seed, device, progress)
+        wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
+        with progress.task("fitting changed residuals", total=len(wanted)) as advance:
+            models = []
+            for label, changed, name in wanted:
+                models.append(fit_cases(cases, name, 2 * dataset.events.n_relations, changed, seed).model)
+                advance(1, note=label)
+        queries = Queries.of(dataset.split(split))
+        made = replay(queries, backbone, past, filters, known, (), progress, "reading ablations", models)
+        for column, (label, changed, name) in enumerate(wanted, start=1):
+            own = {"lambda": None, "gate": None, "tau": None, **asdict(changed)}
+            method = f"ablation:learned={label}"
+            one = record(run, dataset, split, made, column, name, method, selections[name], device, own)
+            records.append(replace(one, fit_seconds=None, refit_seconds=None))
     return records
 
 

@@ -17,7 +17,7 @@ from bridgemem.evaluation.replay import Replay, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.fitting import SELECTION_FILTERS, Selection
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, write_table
+from bridgemem.runs import Run, training_note, write_table
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 
@@ -184,7 +184,8 @@ def _records(
     run: Run, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
 ) -> list[Record]:
     replayed, columns = reading.replayed, reading.columns
-    config = run.config
+    config, note = run.config, training_note(run.folder / "backbone")
+    trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}
     base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
         Record(
@@ -194,7 +195,7 @@ def _records(
             filter=f,
             selection=None,
             seed=config.backbone_seed,
-            settings={"backbone_seed": config.backbone_seed},
+            settings={"backbone_seed": config.backbone_seed, **trained},
             **_values(replayed, f, 0),
         )
         for f in FILTERS
