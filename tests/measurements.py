@@ -54,6 +54,24 @@ def residual(**changes: Any) -> Record:
     return replace(made, **changes)
 
 
+def learned(**changes: Any) -> Record:
+    """The residual learned on the same backbone, under the time-aware filter."""
+    made = residual(
+        method="learned",
+        mrr=0.47,
+        settings={"backbone_seed": 42, "lambda": None, "gate": None, "tau": None, "epochs": 7, "parameters": 21_000},
+        gain={m: [0.07 + i / 100, 0.06 + i / 100, 0.08 + i / 100] for i, m in enumerate(METRICS)},
+        fit_seconds=4.0,
+        refit_seconds=None,
+    )
+    return replace(made, **changes)
+
+
+def relearned(label: str, mrr: float, **changes: Any) -> Record:
+    """The learned residual fitted anew with one thing changed."""
+    return learned(method=f"ablation:learned={label}", mrr=mrr, fit_seconds=None, **changes)
+
+
 def part(name: str, queries: int, gain: float = 0.05, **changes: Any) -> Record:
     """One part of the queries, named as 'support: 1-99'."""
     bounds = {m: [gain, gain - 0.01, gain + 0.01] for m in METRICS}
@@ -73,7 +91,7 @@ def reseeded(record: Record, seed: int) -> Record:
 
 
 def campaign() -> list[Record]:
-    """Something of every kind on two data sets: backbones, seeds, choices, repeats, ablations and parts."""
+    """Something of every kind on two data sets: backbones, seeds, choices, repeats, learned ones, ablations, parts."""
     records = []
     for d, dataset in enumerate(DATASETS):
         for f, name in enumerate(FILTERS):
@@ -89,9 +107,15 @@ def campaign() -> list[Record]:
                 off = 0.0 if choice == name else 0.02
                 records += [replace(chosen, seed=42 + i, mrr=0.45 + at + i / 1e4 - off) for i in range(3)]
                 records += [replace(chosen, device="cpu 2 threads", mrr=0.99, fit_seconds=33.7, refit_seconds=17.2)]
+                better = learned(dataset=dataset, filter=name, selection=choice, lock=lock)
+                records += [replace(better, seed=42 + i, mrr=0.47 + at + i / 1e4 - off) for i in range(2)]
         for name in ("static", "time"):
             own: dict[str, Any] = {"dataset": dataset, "filter": name, "selection": name, "lock": f"{dataset} {name}"}
             records += [change("reader=count", 0.44, **own), change("history=frozen", 0.3, history="frozen", **own)]
+            records += [relearned("plain", 0.46, **own), relearned("no strangers", 0.465, **own)]
+            records += [
+                relearned(f"without {group}", 0.45 + i / 1e3, **own) for i, group in enumerate(("pair", "actor"))
+            ]
             for by, labels in (("support", "0 1-99"), ("uncertainty", "low high"), ("repeat", "seen new")):
                 records += [part(f"{by}: {label}", 300 + 50 * i, **own) for i, label in enumerate(labels.split())]
             records += [part(f"recency: {label}", 500, **own) for label in ("1", "2-4")]

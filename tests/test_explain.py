@@ -6,13 +6,14 @@ import math
 
 import pytest
 
+from bridgemem.api import fit
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.config import Settings
-from bridgemem.errors import DataError, NotFoundError
+from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
-from bridgemem.explain import Explanation
+from bridgemem.explain import FixedExplanation, LearnedExplanation
 from bridgemem.forecast import Forecaster
 from builders import SMALL_READER, random_log, random_transitions, rows_of
 
@@ -36,15 +37,16 @@ def forecaster(events: EventLog, choice: Choice, settings: Settings = SMALL_READ
     return Forecaster(events, Recurrence.fit(dataset), random_transitions(events, settings), choice)
 
 
-def everything(of: Forecaster, step: int) -> list[Explanation]:
+def everything(of: Forecaster, step: int) -> list[FixedExplanation]:
     """Every candidate of a few questions at one step, in both directions."""
     entities = range(of.events.n_entities)
-    return [
+    found = [
         of.explain(actor, relation, candidate, step, inverse)
         for actor, relation in ((0, 1), (1, 0), (5, 2))
         for inverse in (False, True)
         for candidate in entities
     ]
+    return [e for e in found if isinstance(e, FixedExplanation)]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -177,3 +179,16 @@ def test_questions_outside_the_data_are_refused(events: EventLog) -> None:
         of.forecast(0, 0, 2**31)
     with pytest.raises(DataError, match="at least 1"):
         of.forecast(0, 0, top=0)
+
+
+def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> None:
+    dataset = Dataset.chronological("small", random_log(5, n=400), 0.2, 0.2)
+    settings = Settings(width=8, hidden=8, max_epochs=1)
+    model = fit(dataset, "recurrence", settings, method="learned")
+    best = model.forecast(0, 1, top=1)[0]
+    why = model.explain(0, 1, best.name)
+    assert isinstance(why, LearnedExplanation)
+    assert why.score == pytest.approx(best.score, rel=1e-9)
+    assert isinstance(fit(dataset, "recurrence", settings).explain(0, 1, best.name), FixedExplanation)
+    with pytest.raises(SettingsError, match="method is fixed or learned"):
+        fit(dataset, "recurrence", settings, method="magic")

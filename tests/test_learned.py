@@ -28,7 +28,7 @@ from bridgemem.evidence.features import NAMES, FeatureReader, group_slices
 from bridgemem.evidence.neighbours import FADES, FLOOR, Neighbours
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
-from bridgemem.learning import Cases, Fit, _Training, fit_learned
+from bridgemem.learning import Cases, Fit, Slice, _Training, fit_learned, gather
 from commands import bridgemem
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -48,7 +48,7 @@ def transitions(data: Dataset) -> Transitions:
 
 @pytest.fixture(scope="module")
 def fits(data: Dataset, transitions: Transitions) -> dict[str, Fit]:
-    return fit_learned(data, RecurrenceDyadic.fit(data), transitions, QUICK, seed=3)
+    return fit_learned([Slice(data, RecurrenceDyadic.fit(data), transitions)], QUICK, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -230,8 +230,38 @@ def test_fitting_is_deterministic_and_never_reads_test(
         "the future was made of random facts"
     ]
     other = replace(data, events=garbage)
-    again = fit_learned(other, RecurrenceDyadic.fit(other), transitions, QUICK, seed=3)["time"].model
+    again = fit_learned([Slice(other, RecurrenceDyadic.fit(other), transitions)], QUICK, seed=3)["time"].model
     assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
+
+
+def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_before(
+    data: Dataset, transitions: Transitions
+) -> None:
+    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    earlier = source.earlier(0.25, seed=1, device="cpu", epochs=1)
+    assert earlier.dataset.events.fingerprint == data.train.fingerprint
+    assert 0.15 < len(earlier.dataset.valid) / len(data.train) < 0.35
+    # counts of before the slice only
+    assert int(earlier.transitions.counts.counts.sum()) < int(transitions.counts.counts.sum())
+    early, late = gather(earlier, QUICK), gather(source, QUICK)
+    assert int(early.step.max()) < int(late.step.min()) == data.valid_start
+    joined = Cases.joined([early, late])
+    assert len(joined) == len(early) + len(late)
+    assert torch.equal(joined.start[len(early) :] - joined.start[len(early)], late.start)
+
+
+def test_a_cross_fitted_run_differs_from_a_plain_one(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    made = []
+    for share in (0.0, 0.3):
+        own = replace(QUICK, cross_fit=share, max_epochs=1)
+        folder = tmp_path / f"run{share}"
+        made.append(fit_run(data, tmp_path / "backbone", folder, READER, method="learned", learned_settings=own)[0])
+    plain, crossed = (run.learned("time") for run in made)
+    assert plain is not None
+    assert crossed is not None
+    assert crossed.settings.cross_fit == 0.3
+    assert not torch.equal(plain.net.mean, crossed.net.mean)
 
 
 def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
@@ -268,8 +298,17 @@ def test_a_run_without_it_has_none(data: Dataset, tmp_path: Path) -> None:
 def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="fit_share"):
         LearnedSettings(fit_share=1.0)
+    with pytest.raises(SettingsError, match="cross_fit"):
+        LearnedSettings(cross_fit=1.0)
     with pytest.raises(SettingsError, match="no group of features called 'moon'"):
         LearnedSettings(without=("moon",))
     outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--method", "magic")
     assert outcome.code == 2
     assert "method is fixed or learned" in outcome.err
+    fixed = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--learned-set", "strangers=3")
+    assert fixed.code == 2
+    assert "--method learned" in fixed.err
+    options = ("--method", "learned", "--learned-set", "cross_fit=2")
+    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", *options)
+    assert outcome.code == 2
+    assert "cross_fit must be" in outcome.err

@@ -25,7 +25,7 @@ from bridgemem.fitting import SELECTION_FILTERS, Fitted
 from bridgemem.fitting import fit as fit_residual
 from bridgemem.forecast import Forecaster
 from bridgemem.learned import LearnedSettings
-from bridgemem.learning import fit_learned
+from bridgemem.learning import Slice, fit_learned
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run, RunConfig, open_backbone, training_note
 from bridgemem.store import write_json
@@ -122,15 +122,26 @@ def fit(
     device: str = "cpu",
     selection: str = "time",
     progress: Progress = SILENT,
+    method: str = "fixed",
 ) -> Forecaster:
-    """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation."""
+    """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation.
+
+    method "learned" forecasts with the learned residual, which is fitted beside the fixed one.
+    """
+    if method not in METHODS:
+        raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
     if selection not in SELECTION_FILTERS:
         raise SettingsError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {selection!r}.")
     model = backbone
     if isinstance(model, str):
         model = backbone_class(model).fit(dataset.without_test(), None, seed, check_device(device), progress)
-    fitted = fit_residual(dataset, model.to(check_device(device)), settings, seed, device, progress)
-    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), fitted.selections[selection].choice)
+    model = model.to(check_device(device))
+    fitted = fit_residual(dataset, model, settings, seed, device, progress)
+    choice, learned = fitted.selections[selection].choice, None
+    if method == "learned":
+        sources = [Slice(dataset, model, fitted.train)]
+        learned = fit_learned(sources, None, seed, device, progress)[selection].model
+    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), choice, learned)
 
 
 def fit_run(
@@ -178,7 +189,11 @@ def fit_run(
     )
     learned = {}
     if method == "learned":
-        learned = fit_learned(dataset, backbone, fitted.train, learned_settings, seed, device, progress)
+        wanted = learned_settings or LearnedSettings()
+        sources = [Slice(dataset, backbone, fitted.train)]
+        if wanted.cross_fit:
+            sources.insert(0, sources[0].earlier(wanted.cross_fit, backbone_seed, device, fitted.epochs, progress))
+        learned = fit_learned(sources, wanted, seed, device, progress)
     return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned), fitted
 
 
@@ -214,6 +229,7 @@ def reproduce(
     retrain: bool = False,
     progress: Progress = SILENT,
     method: str = "fixed",
+    learned_settings: LearnedSettings | None = None,
 ) -> Reproduction:
     """Train the backbone (or take the one trained before), then for each seed fit, select on validation, test once."""
     kind = backbone_class(backbone)
@@ -229,7 +245,20 @@ def reproduce(
     suffix = "" if history == "rolling" else f"-{history}"
     for seed in seeds:
         folder = runs / f"{home.name}-s{seed}{suffix}"
-        run, _ = fit_run(dataset, home, folder, settings, seed, backbone_seed, device, history, True, progress, method)
+        run, _ = fit_run(
+            dataset,
+            home,
+            folder,
+            settings,
+            seed,
+            backbone_seed,
+            device,
+            history,
+            True,
+            progress,
+            method,
+            learned_settings,
+        )
         records += evaluate(run, dataset, split, device, progress)
         made.append(run)
     for name in TRAINING_FREE:

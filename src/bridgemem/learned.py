@@ -29,7 +29,8 @@ class LearnedSettings:
     """A small network: tens of thousands of parameters.
 
     strangers: how many candidates that the actor never met are read too; 0 leaves them all in the backbone's order.
-    without: groups of features that are not read. max_pairs bounds the memory of fitting.
+    without: groups of features that are not read. max_pairs bounds the memory of fitting. cross_fit: the last share of
+    train that is learned from too, scored by a backbone trained on what came before it; for a small validation split.
     """
 
     hidden: int = 64
@@ -44,6 +45,7 @@ class LearnedSettings:
     max_pairs: int = 8_000_000
     strangers: int = 60
     without: tuple[str, ...] = ()
+    cross_fit: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.hidden, self.relation_width, self.batch, self.max_epochs, self.patience, self.max_pairs) < 1:
@@ -52,6 +54,8 @@ class LearnedSettings:
             raise SettingsError(f"hidden and relation_width must be at most {MOST_UNITS}.")
         if not 0 < self.fit_share < 1:
             raise SettingsError(f"fit_share must be between 0 and 1, not {self.fit_share}.")
+        if not 0 <= self.cross_fit < 1:
+            raise SettingsError(f"cross_fit must be at least 0 and below 1, not {self.cross_fit}.")
         if self.strangers < 0:
             raise SettingsError(f"strangers must not be negative, not {self.strangers}.")
         if unknown := sorted(set(self.without) - set(GROUPS)):

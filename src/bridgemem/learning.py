@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,10 +101,25 @@ class Cases:
         )
 
 
+@dataclass(frozen=True)
+class Slice:
+    """Cases to learn from: the validation split of a data set, with what was fitted on its train split alone."""
+
+    dataset: Dataset
+    backbone: Backbone
+    transitions: Transitions
+
+    def earlier(self, share: float, seed: int, device: str, epochs: int, progress: Progress = SILENT) -> Slice:
+        """The last share of train in place of validation: backbone and transitions are fitted anew on the rest."""
+        train, backbone, fitted = self.dataset.train, self.backbone, self.transitions
+        split = Dataset.chronological(self.dataset.name, train, valid=share, test=0.0)
+        again = type(backbone).fit(split, backbone.settings, seed, device, progress)
+        transitions, _ = Transitions.fit(split.train, fitted.settings, seed, device, epochs, progress)
+        return Slice(split, again.to(device), transitions)
+
+
 def gather(
-    dataset: Dataset,
-    backbone: Backbone,
-    transitions: Transitions,
+    source: Slice,
     settings: LearnedSettings,
     seed: int = 42,
     device: str = "cpu",
@@ -113,9 +129,9 @@ def gather(
 
     Masks come from train + validation.
     """
-    dataset = dataset.without_test()
+    dataset = source.dataset.without_test()
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
-    reader = FeatureReader(past, transitions, settings.strangers)
+    reader = FeatureReader(past, source.transitions, settings.strangers)
     queries = Queries.of(dataset.valid)
     low, high = past.dyads.partner_range(queries.actor.to(past.device))
     pairs = int((high - low).sum()) + settings.strangers * len(queries)
@@ -126,7 +142,7 @@ def gather(
     with progress.task("reading features", total=len(queries)) as advance:
         for part in queries.batches(batch_size(dataset.events.n_entities, past.device)):
             batch = part.to(device)
-            scores = score_queries(backbone, batch, past)
+            scores = score_queries(source.backbone, batch, past)
             parts.append(Cases.of(batch, scores, reader.read(batch, scores), filters))
             advance(len(part))
     if sum(map(len, parts)) < 4:
@@ -156,9 +172,7 @@ class Fit:
 
 
 def fit_learned(
-    dataset: Dataset,
-    backbone: Backbone,
-    transitions: Transitions,
+    sources: Sequence[Slice],
     settings: LearnedSettings | None = None,
     seed: int = 42,
     device: str = "cpu",
@@ -167,9 +181,9 @@ def fit_learned(
     """A learned residual for each filter; the seconds of each hold its share of the reading they have in common."""
     settings = settings or LearnedSettings()
     began = time.perf_counter()
-    cases = gather(dataset, backbone, transitions, settings, seed, device, progress)
+    cases = Cases.joined([gather(source, settings, seed, device, progress) for source in sources])
     shared = (time.perf_counter() - began) / len(SELECTION_FILTERS)
-    n_directed = 2 * dataset.events.n_relations
+    n_directed = 2 * sources[0].dataset.events.n_relations
     return {name: fit_cases(cases, name, n_directed, settings, seed, progress, shared) for name in SELECTION_FILTERS}
 
 

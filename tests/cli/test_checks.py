@@ -34,6 +34,20 @@ def evaluated(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return run
 
 
+@pytest.fixture(scope="module")
+def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with both residuals, evaluated."""
+    run = tmp_path_factory.mktemp("learned") / "run"
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--method", "learned", *TINY_READER)
+    assert fitted.code == 0, fitted.err
+    assert bridgemem("evaluate", run).code == 0
+    return run
+
+
+def printed(value: float) -> str:
+    return f"{value:.4f}".replace("0.", ".", 1)
+
+
 def test_ablations_are_printed_filter_by_filter_against_the_selected_residual(evaluated: Path) -> None:
     found = bridgemem("ablate", evaluated, "--json").json
     text = bridgemem("ablate", evaluated).out
@@ -60,6 +74,37 @@ def test_ablations_are_recorded_only_where_asked(
     assert [vars(r) for r in read_records(tmp_path / "records.jsonl")] == found
     assert bridgemem("ablate", evaluated, "--records", "records.jsonl").code == 0
     assert len(read_records(tmp_path / "records.jsonl")) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "recorded", "first"), [("fixed", "bridgemem", "as selected"), ("learned", "learned", "as learned")]
+)
+def test_each_residual_is_held_against_its_own_figures(
+    method: str, recorded: str, first: str, learned_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ("without pair", "plain")
+    changes = ablation.learned_changes
+    monkeypatch.setattr(ablation, "learned_changes", lambda settings: {k: changes(settings)[k] for k in kept})
+    monkeypatch.setattr(ablation, "settings_changes", lambda settings: {})
+    found = bridgemem("ablate", learned_run, "--method", method, "--json").json
+    assert {r["method"].startswith("ablation:learned=") for r in found} == {method == "learned"}
+    lines = [line.split("  ") for line in bridgemem("ablate", learned_run, "--method", method).out.splitlines()]
+    rows = [[cell.strip() for cell in line if cell] for line in lines]
+    metrics = json.loads((learned_run / "metrics.json").read_text())["test"]
+    for name in SELECTION_FILTERS:
+        (own,) = (r["mrr"] for r in metrics if (r["method"], r["filter"], r["selection"]) == (recorded, name, name))
+        assert [first, printed(own)] in rows
+        for r in (r for r in found if r["filter"] == name):
+            label = r["method"].removeprefix("ablation:").removeprefix("learned=")
+            assert [label, printed(r["mrr"]), f"{r['mrr'] - own:+.4f}"] in rows
+
+
+def test_a_learned_residual_that_is_not_there_is_not_ablated(
+    evaluated: Path, learned_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ablation, "ablate_learned", lambda *_: pytest.fail("the long part began"))
+    assert "no learned residual" in bridgemem("ablate", evaluated, "--method", "learned").refused()
+    assert "fixed or learned, not 'magic'" in bridgemem("ablate", learned_run, "--method", "magic").refused()
 
 
 def test_ablations_of_what_was_not_evaluated_are_refused_first(

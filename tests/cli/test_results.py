@@ -123,6 +123,69 @@ def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
     assert all(event["time"] in text for event in found["events"])
 
 
+@pytest.fixture(scope="module")
+def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("learned") / "run"
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--method", "learned", *TINY_READER)
+    assert fitted.code == 0, fitted.err
+    return run
+
+
+def test_a_run_with_a_learned_residual_forecasts_with_it_unless_told_otherwise(
+    learned_run: Path, recurrence_run: Path
+) -> None:
+    plain = bridgemem("forecast", learned_run, *ASKED, "--json").json
+    assert bridgemem("forecast", learned_run, *ASKED, "--method", "learned", "--json").json == plain
+    fixed = bridgemem("forecast", learned_run, *ASKED, "--method", "fixed", "--json").json
+    assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json != plain
+    assert {c["name"]: c["backbone_rank"] for c in plain}.items() >= {
+        (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in plain}
+    }
+    static = bridgemem("forecast", learned_run, *ASKED, "--selection", "static", "--json").json
+    assert [c["residual"] for c in static] != [c["residual"] for c in plain]
+    assert "by the learned residual" in bridgemem("forecast", learned_run, *ASKED).out
+    assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--method", "fixed").out
+
+
+def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> None:
+    for best in bridgemem("forecast", learned_run, *ASKED, "--top", "2", "--json").json:
+        args = ("explain", learned_run, *ASKED, "--candidate", best["name"])
+        found = bridgemem(*args, "--json").json
+        assert found["score"] == pytest.approx(best["score"], rel=1e-9)
+        assert (found["rank"], found["backbone_rank"]) == (best["rank"], best["backbone_rank"])
+        parts = found["start"] + sum(found["groups"].values())
+        assert found["base"] + parts == pytest.approx(found["score"], rel=1e-9)
+        by_events = [event["part"] for event in [*found["events"], found["earlier"]] if event]
+        assert found["never_met"] + sum(by_events) == pytest.approx(found["between"], rel=1e-9)
+        text = bridgemem(*args).out
+        assert text.startswith(found["sentence"])
+        assert all(f"{part:+.4f}" in text for part in [found["score"], *found["groups"].values(), *by_events])
+        assert all(event["time"] in text for event in found["events"])
+
+
+def test_a_candidate_never_met_is_explained_by_the_company_it_shares(learned_run: Path) -> None:
+    # on the third day few have met
+    asked = (*ASKED, "--at", "2024-01-03")
+    explained = [bridgemem("explain", learned_run, *asked, "--candidate", name, "--json").json for name in ACTORS]
+    strangers = [e for e in explained if not e["met"] and e["company"]]
+    assert strangers
+    for e in strangers:
+        assert e["events"] == []
+        text = bridgemem("explain", learned_run, *asked, "--candidate", e["candidate"]).out
+        assert "The two never met; they share company with" in text
+        assert "Events behind it" not in text
+        assert all(party["name"] in text for party in e["company"])
+
+
+@pytest.mark.parametrize("command", ["forecast", "explain"])
+def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence_run: Path) -> None:
+    extra = ("--candidate", "Kel") if command == "explain" else ()
+    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--method", "learned").refused()
+    assert "has no learned residual; `bridgemem fit --method learned` fits one" in said
+    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--method", "magic").refused()
+    assert "method is fixed or learned, not 'magic'" in said
+
+
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [

@@ -6,17 +6,21 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridgemem.config import Settings
-from bridgemem.errors import SelectionError
+from bridgemem.errors import RunError, SelectionError, SettingsError
 from bridgemem.evaluation import ablation
-from bridgemem.evaluation.ablation import ablate, choice_changes, settings_changes
+from bridgemem.evaluation.ablation import ablate, ablate_learned, choice_changes, learned_changes, settings_changes
+from bridgemem.evaluation.analysis import LEARNED, STEPS, WITHOUT, groups_table, steps_table
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.replay import Choice
+from bridgemem.evidence.features import GROUPS
 from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.learned import LearnedSettings
 from bridgemem.runs import Run
 from commands import TINY_READER, bridgemem
 
@@ -54,7 +58,7 @@ def records(run: Run) -> list[Record]:
     return ablate(run)
 
 
-def measured(run: Run, method: str, filter_name: str, split: str = "test") -> dict:
+def measured(run: Run, method: str, filter_name: str, split: str = "test") -> dict[str, Any]:
     wanted = None if method == "backbone" else filter_name
     (row,) = (r for r in run.metrics()[split] if (r["filter"], r["selection"]) == (filter_name, wanted))
     return row
@@ -179,3 +183,60 @@ def test_settings_that_are_the_run_s_own_are_no_change() -> None:
         *(f"window={w}" for w in (7, 30, 65, 180)),
     ]
     assert list(choice_changes(Choice())) == WEIGHED
+
+
+# --- the learned residual --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("learned") / "run"
+    done = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--method", "learned", *TINY_READER)
+    assert done.code == 0, done.err
+    return Run(folder)
+
+
+def test_the_tables_know_every_change_of_the_learned_residual() -> None:
+    labels = list(learned_changes(LearnedSettings()))
+    assert [label for label in labels if label.startswith(WITHOUT)] == [f"{WITHOUT}{group}" for group in GROUPS]
+    assert sorted(label for label in labels if not label.startswith(WITHOUT)) == sorted(STEPS)
+
+
+def test_every_step_reads_more_than_the_one_before() -> None:
+    changes = learned_changes(LearnedSettings())
+    ladder = [*(changes[label] for label in STEPS), LearnedSettings()]
+    assert [set(settings.without) for settings in ladder] == [{"company", "actor"}, {"company"}, set(), set()]
+    assert [settings.strangers > 0 for settings in ladder] == [False, False, False, True]
+
+
+def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filter(
+    learned_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is = {"without nothing": lambda settings: settings}
+    changed = {"plain": lambda settings: learned_changes(settings)["plain"], **as_it_is}
+    monkeypatch.setattr(
+        ablation, "learned_changes", lambda settings: {label: make(settings) for label, make in changed.items()}
+    )
+    whole = [r for r in evaluate(learned_run) if r.method == "learned" and r.filter == r.selection]
+    found = ablate_learned(learned_run)
+    assert sorted((r.method, r.filter, r.selection) for r in found) == sorted(
+        (f"{LEARNED}{label}", name, name) for label in changed for name in SELECTION_FILTERS
+    )
+    for name in SELECTION_FILTERS:
+        (own,) = (r for r in whole if r.filter == name)
+        same = one(found, "learned=without nothing", name)
+        # fitted anew from the same settings and seed it is the same residual
+        assert figures(same) == figures(own)
+        assert same.gain == own.gain
+        assert same.lock == own.lock
+        assert one(found, "learned=plain", name).settings["strangers"] == 0
+        records = [*whole, *found]
+        assert [row[1:] for row in groups_table(records, name).rows][1][1] == "+0.0000"
+        assert len(steps_table(records, name).rows) == len(STEPS) + 2
+
+
+def test_a_learned_residual_is_changed_only_where_there_is_one_and_only_on_test(run: Run, learned_run: Run) -> None:
+    with pytest.raises(RunError, match="has no learned residual"):
+        ablate_learned(run)
+    with pytest.raises(SettingsError, match="read on test only"):
+        ablate_learned(learned_run, split="valid")

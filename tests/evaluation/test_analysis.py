@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bridgemem.errors import DataError
-from bridgemem.evaluation.analysis import ablation_table, parts_table, relations_table
+from bridgemem.evaluation.analysis import ablation_table, groups_table, parts_table, relations_table, steps_table
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import Table
-from measurements import DATASETS, campaign, change, part, reseeded, residual
+from measurements import DATASETS, campaign, change, learned, part, relearned, reseeded, residual
 
 CPU = "cpu 2 threads"
 
@@ -94,6 +94,82 @@ def test_parts_are_no_ablations() -> None:
 def test_without_an_ablation_of_a_recorded_run_the_command_is_named(records: list[Record]) -> None:
     with pytest.raises(DataError, match="`bridgemem ablate RUN --records FILE`"):
         ablation_table(records, "time")
+
+
+def test_changes_of_a_learned_residual_are_no_changes_of_the_fixed_one() -> None:
+    made = [residual(), change("k=1", 0.40)]
+    more = [learned(), relearned("plain", 0.44), relearned("without pair", 0.43)]
+    assert ablation_table([*made, *more], "time") == ablation_table(made, "time")
+    with pytest.raises(DataError):
+        ablation_table([residual(), *more], "time")
+
+
+# --- the learned residual --------------------------------------------------------------------------------------------
+
+LADDER = [relearned("plain", 0.44), relearned("no strangers, without company", 0.445), relearned("no strangers", 0.46)]
+
+
+def test_every_step_is_shown_with_its_gain_over_the_one_before() -> None:
+    table = steps_table([*LADDER[::-1], relearned("without pair", 0.1), learned()], "time")
+    assert table.header == ["step", "icews14, cenet MRR", "gain of the step"]
+    assert [row[1:] for row in table.rows] == [
+        [".4000", ""],
+        [".4400", "+0.0400"],
+        [".4450", "+0.0050"],
+        [".4600", "+0.0150"],
+        [".4700", "+0.0100"],
+    ]
+    assert table.rows[0][0] == "backbone"
+    assert [row[0].partition(" ")[0] for row in table.rows[2:]] == ["+", "+", "+"]
+
+
+def test_a_step_that_was_not_measured_leaves_its_gain_and_the_next_one_open() -> None:
+    table = steps_table([LADDER[0], LADDER[2], learned()], "time")
+    assert [row[1:] for row in table.rows[1:]] == [
+        [".4400", "+0.0400"],
+        ["", ""],
+        [".4600", ""],
+        [".4700", "+0.0100"],
+    ]
+
+
+def test_every_group_is_shown_with_what_it_leaves_and_what_it_takes() -> None:
+    made = [learned(), relearned("without pair", 0.43), relearned("without actor", 0.471), *LADDER]
+    other = [replace(r, backbone="tirgn", lock="t", mrr=r.mrr + 0.1) for r in (learned(), relearned("without x", 0.45))]
+    table = groups_table(made + other, "time")
+    assert table.header == ["group left out", "icews14, cenet MRR", "difference", "icews14, tirgn MRR", "difference"]
+    assert table.rows == [
+        ["none", ".4700", "", ".5700", ""],
+        ["pair", ".4300", "-0.0400", "", ""],
+        ["actor", ".4710", "+0.0010", "", ""],
+        ["x", "", "", ".5500", "-0.0200"],
+    ]
+
+
+@pytest.mark.parametrize("make", [steps_table, groups_table])
+def test_a_change_is_held_against_the_residual_learned_in_the_same_run(make: Any) -> None:
+    own = [learned(), relearned("plain", 0.44), relearned("without pair", 0.43)]
+    expected = make(own, "time")
+    others = [learned(seed=41, mrr=0.9), learned(lock="other", mrr=0.9), learned(split="valid", mrr=0.9)]
+    others += [
+        learned(filter="static", selection="static", mrr=0.9),
+        learned(subset="some", mrr=0.9),
+        residual(mrr=0.9),
+    ]
+    others += [relearned(label, 0.1, lock="unknown") for label in ("plain", "without pair", "without moon")]
+    others += [relearned(label, 0.1, filter="static", selection="static") for label in ("plain", "without pair")]
+    assert make(others + own, "time") == expected
+    assert make(own + others, "time") == expected
+
+
+@pytest.mark.parametrize("make", [steps_table, groups_table])
+@pytest.mark.parametrize(
+    "records",
+    [[], [learned()], [learned(), relearned("other", 0.4)], [relearned("plain", 0.4), relearned("without x", 0.4)]],
+)
+def test_without_a_change_of_a_recorded_learned_residual_the_command_is_named(make: Any, records: list[Record]) -> None:
+    with pytest.raises(DataError, match="`bridgemem ablate RUN --method learned --records FILE`"):
+        make(records, "time")
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_what_was_not_measured_is_said_and_not_drawn(tmp_path: Path) -> None:
     publish(counting, tmp_path)
     assert left_in(tmp_path) == sorted([*PAGES, "relations.md"])
     assert "recurrence + bridgemem" in (tmp_path / "main.md").read_text()
-    for name in ("main.md", "ablations.md", "mechanism.md", "relations.md"):
+    for name in ("main.md", "learned.md", "ablations.md", "mechanism.md", "relations.md"):
         assert "Not measured" in (tmp_path / name).read_text(), name
 
 

@@ -18,6 +18,8 @@ from bridgemem.evaluation.report import (
     figure,
     filter_table,
     interval,
+    learned_cost_table,
+    learned_table,
     main_table,
     paper,
     rows,
@@ -26,7 +28,7 @@ from bridgemem.evaluation.report import (
     spread_table,
     standard,
 )
-from measurements import GPU, backbone, campaign, change, part, reseeded, residual
+from measurements import GPU, backbone, campaign, change, learned, part, relearned, reseeded, residual
 
 CPU = "cpu 2 threads"
 STATIC: dict[str, Any] = {"filter": "static", "selection": "static"}
@@ -245,6 +247,19 @@ def test_the_short_table_has_the_mrr_of_the_main_one_and_no_residual_on_counting
         assert found["static gain"] == same["static gain in MRR [95 %]"].partition(" ")[0]
 
 
+def test_the_short_table_has_cenet_the_training_free_rows_and_what_is_learned_on_them() -> None:
+    made = [r for f in ("static", "time") for r in (backbone(filter=f), residual(filter=f, selection=f))]
+    made += [learned(filter=f, selection=f) for f in ("static", "time")]
+    every = ("recurrence", "recurrence-dyadic", "cenet", "cygnet", "tirgn", "hri", "popularity", "own-model")
+    short = short_table([replace(r, backbone=name) for r in made for name in every])
+    names = [
+        "recurrence",
+        "recurrence + learned",
+        *(f"{name}{on}" for name in ("recurrence-dyadic", "cenet") for on in ("", " + bridgemem", " + learned")),
+    ]
+    assert [row[0] for row in short.rows] == [f"icews14, {name}" for name in names]
+
+
 def test_the_spread_is_that_of_the_backbone_and_of_the_residual_on_one_backbone() -> None:
     plain = [reseeded(backbone(mrr=v), seed) for seed, v in ((42, 0.40), (43, 0.42), (44, 0.47))]
     on_one = [residual(seed=seed, mrr=v) for seed, v in ((42, 0.451), (43, 0.452))]
@@ -263,6 +278,12 @@ def test_the_spread_is_that_of_the_backbone_and_of_the_residual_on_one_backbone(
         ],
         ["icews14, bridgemem on one cenet", "time-aware", "2", ".4515", "0.0007", ".4510 to .4520"],
     ]
+
+
+def test_the_spread_of_the_learned_residual_is_shown_beside_that_of_the_fixed_one() -> None:
+    made = [r for seed, v in ((42, 0.46), (43, 0.48)) for r in (residual(seed=seed), learned(seed=seed, mrr=v))]
+    table = spread_table([*made, learned(seed=44, mrr=0.9, history="frozen"), reseeded(learned(mrr=0.9), 43)])
+    assert cells(table, "icews14, learned on one cenet")["range"] == ".4600 to .4800"
 
 
 def test_the_spread_mixes_neither_splits_nor_filters() -> None:
@@ -294,7 +315,66 @@ def test_the_cost_is_that_of_the_quickest_run_on_each_device_beside_the_papers()
     assert CPU in table.note
 
 
-@pytest.mark.parametrize("make", [main_table, short_table, spread_table, efficiency_table])
+def test_the_learned_table_has_what_is_learned_its_backbone_the_fixed_one_and_the_paper_for_scale() -> None:
+    made = [backbone(), residual(), learned(), learned(seed=43, mrr=0.49)]
+    made += [backbone(filter="static", mrr=0.6), learned(**STATIC, mrr=0.65)]
+    others = [backbone(backbone="cygnet"), residual(backbone="cygnet"), backbone(dataset="wiki")]
+    table = learned_table(others + made)
+    gain = {"": "", " + bridgemem": interval(residual().gain["mrr"]), " + learned": interval(learned().gain["mrr"])}
+    assert table.rows == [
+        ["icews14, cenet", "1", ".4000", gain[""], ".6000", ""],
+        ["icews14, cenet + bridgemem", "1", ".4500", gain[" + bridgemem"], "", ""],
+        ["icews14, cenet + learned", "2 / 1", ".4800", gain[" + learned"], ".6500", gain[" + learned"]],
+        ["icews14, tirgn in the paper", "", figure(paper()["table1"]["icews14"]["tirgn"][0]), "", "", ""],
+        ["icews14, hri in the paper", "", figure(paper()["table1"]["icews14"]["hri"][0]), "", "", ""],
+    ]
+    assert table.header[2:] == ["time-aware MRR", "time-aware gain [95 %]", "static MRR", "static gain [95 %]"]
+
+
+def test_the_paper_is_for_scale_once_a_data_set_and_only_on_its_test() -> None:
+    made = [learned(), learned(backbone="tirgn"), learned(dataset="own"), learned(dataset="wiki", split="valid")]
+    found = [row[0] for row in learned_table(made).rows]
+    assert found == [
+        "icews14, cenet + learned",
+        "icews14, tirgn + learned",
+        "icews14, tirgn in the paper",
+        "icews14, hri in the paper",
+        "own, cenet + learned",
+        "wiki (valid), cenet + learned",
+    ]
+
+
+def test_what_was_learned_under_one_filter_is_never_shown_under_another() -> None:
+    table = learned_table([learned(), learned(filter="static", selection="time", mrr=0.9)])
+    assert [row[4] for row in table.rows] == ["", "", ""]
+
+
+def test_changes_of_a_learned_residual_are_in_no_table_of_whole_methods() -> None:
+    made = campaign()
+    whole = [r for r in made if not r.method.startswith("ablation:learned=")]
+    assert len(whole) < len(made)
+    for make in (main_table, short_table, spread_table, efficiency_table, learned_table, learned_cost_table):
+        assert make(made) == make(whole)
+
+
+def test_the_cost_of_learning_is_that_of_the_quickest_fit_under_one_filter_on_each_device() -> None:
+    made = [learned(fit_seconds=5.04), learned(seed=43, fit_seconds=4.0), learned(**STATIC, fit_seconds=6.0)]
+    made[1] = replace(made[1], settings={**made[1].settings, "epochs": 12})
+    made += [learned(device=CPU, fit_seconds=90.0), learned(backbone="tirgn", fit_seconds=7.0)]
+    # a figure under another filter than it was learned for is of the same fit
+    made += [learned(filter="static", fit_seconds=0.1), relearned("plain", 0.4), residual(fit_seconds=0.1)]
+    table = learned_cost_table([*made, learned(dataset="wiki", fit_seconds=None)])
+    assert table.rows == [
+        ["icews14, cenet", "21,000", "7, 12", "4.0", "90.0"],
+        ["icews14, tirgn", "21,000", "7", "7.0", ""],
+    ]
+    assert GPU in table.note
+    assert CPU in table.note
+
+
+@pytest.mark.parametrize(
+    "make", [main_table, short_table, spread_table, efficiency_table, learned_table, learned_cost_table]
+)
 @pytest.mark.parametrize("records", [[], [part("support: 1-99", 5)]])
 def test_a_table_of_nothing_is_refused_with_a_sentence(make: Any, records: list[Record]) -> None:
     with pytest.raises(DataError, match=r"^no record .* was found\.$"):

@@ -38,26 +38,33 @@ def _split(run: Run, wanted: str) -> str:
 def ablate(
     run: RunFolder,
     split: Split = "test",
+    method: Annotated[
+        str, typer.Option("--method", help="fixed: the paper's residual; learned: each change is fitted anew.")
+    ] = "fixed",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What each part is worth: the selected residual with one thing changed at a time; nothing is chosen from it."""
-    from bridgemem.api import check_device
-    from bridgemem.evaluation.ablation import ablate as ablate_run
+    """What each part is worth: a residual with one thing changed at a time; nothing is chosen from it."""
+    from bridgemem.api import METHODS, check_device
+    from bridgemem.evaluation import ablation
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.report import FILTER_WORDS, figure
     from bridgemem.runs import Run
 
+    if method not in METHODS:
+        raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
     opened = Run(run)
     split = _split(opened, split)
-    selected = _selected(opened, split)
+    learned = method == "learned"
+    selected = _selected(opened, split, "learned" if learned else "bridgemem")
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
-        found = ablate_run(opened, opened.dataset(data_dir), split, check_device(device), progress)
+        change = ablation.ablate_learned if learned else ablation.ablate
+        found = change(opened, opened.dataset(data_dir), split, check_device(device), progress)
     if records is not None:
         write_records(records, found)
 
@@ -65,24 +72,28 @@ def ablate(
         config = opened.config
         say(f"{config.dataset}, {split}, {found[0].queries:,} queries, {config.backbone}, {config.history} history")
         for f, mrr in selected.items():
-            rows = [["as selected", figure(mrr), ""]]
+            rows = [["as learned" if learned else "as selected", figure(mrr), ""]]
             for r in (r for r in found if r.filter == f):
-                rows.append([r.method.removeprefix("ablation:"), figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
+                label = r.method.removeprefix("ablation:").removeprefix("learned=")
+                rows.append([label, figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
             table(f"\n{FILTER_WORDS[f].capitalize()}", ["change", "MRR", "difference"], rows)
 
     emit([asdict(r) for r in found], as_json, text)
 
 
-def _selected(run: Run, split: str) -> dict[str, float]:
-    """The MRR of the residual under each filter that it was selected for, as the evaluation measured it."""
+def _selected(run: Run, split: str, method: str) -> dict[str, float]:
+    """The MRR of a residual under each filter that it was made for, as the evaluation measured it."""
     from bridgemem.fitting import SELECTION_FILTERS
 
     remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
     try:
         rows = run.metrics().get(split, [])
-        found = {row["filter"]: float(row["mrr"]) for row in rows if row["selection"] == row["filter"]}
+        wanted = [row for row in rows if (row["method"], row["selection"]) == (method, row["filter"])]
+        found = {row["filter"]: float(row["mrr"]) for row in wanted}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise RunError(f"{run.folder}/metrics.json is damaged; evaluate again: {remedy}.") from None
+    if method == "learned" and rows and not found:
+        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned, and evaluate it.")
     if set(found) != set(SELECTION_FILTERS):
         raise RunError(f"{run.folder} was not evaluated on {split} yet; {remedy}.")
     return {name: found[name] for name in SELECTION_FILTERS}

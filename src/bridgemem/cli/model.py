@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,11 +25,17 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
+if TYPE_CHECKING:
+    from bridgemem.learned import LearnedSettings
+
 Method = Annotated[
     str,
     typer.Option(
         "--method", help="fixed: the paper's residual; learned: a learned one beside it, which evaluate reads too."
     ),
+]
+LearnedSet = Annotated[
+    list[str] | None, typer.Option("--learned-set", help="A setting of the learned residual, as name=value.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 HistoryKind = Annotated[
@@ -135,6 +141,7 @@ def fit(
     history: HistoryKind = "rolling",
     method: Method = "fixed",
     set_: Set = None,
+    learned_set: LearnedSet = None,
     data_dir: DataDir = None,
     force: Force = False,
     as_json: Json = False,
@@ -151,7 +158,7 @@ def fit(
     from bridgemem.store import check_free
 
     check_free(out, force)
-    settings = override(Settings(), set_ or [])
+    settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
     names = backbone_names()
     if backbone not in names and not Path(backbone).is_dir():
         known = ", ".join(names)
@@ -163,7 +170,9 @@ def fit(
             folder = Path(aside) / backbone
             own = _backbone_settings(backbone, dataset.name, None)
             api.train(backbone, dataset, folder, own, seed, device, progress)
-        run, fitted = api.fit_run(dataset, folder, out, settings, seed, seed, device, history, force, progress, method)
+        run, fitted = api.fit_run(
+            dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
+        )
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
 
@@ -198,6 +207,19 @@ def _show(records: list[Any], title: str) -> None:
     for f in FILTERS:
         made = filter_table(records, f)
         table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
+
+
+def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSettings | None:
+    """The learned residual's settings, refused where none is fitted."""
+    from bridgemem.config import override
+    from bridgemem.errors import SettingsError
+    from bridgemem.learned import LearnedSettings
+
+    if not assignments:
+        return None
+    if method != "learned":
+        raise SettingsError("--learned-set is for --method learned.")
+    return override(LearnedSettings(), assignments)
 
 
 def evaluate(
@@ -247,6 +269,7 @@ def reproduce(
     retrain: Annotated[bool, typer.Option("--retrain", help="Train the backbone again even if it is there.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
+    learned_set: LearnedSet = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -257,7 +280,7 @@ def reproduce(
     from bridgemem.evaluation.records import read_records, write_records
 
     wanted = seeds_of(seeds)
-    settings = override(Settings(), set_ or [])
+    settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
     if records.exists():
         read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
@@ -265,7 +288,19 @@ def reproduce(
         _no_test(dataset, "test")
         own = _backbone_settings(backbone, dataset.name, backbone_set)
         made = api.reproduce(
-            dataset, runs, backbone, own, settings, wanted, backbone_seed, device, history, retrain, progress, method
+            dataset,
+            runs,
+            backbone,
+            own,
+            settings,
+            wanted,
+            backbone_seed,
+            device,
+            history,
+            retrain,
+            progress,
+            method,
+            learned,
         )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"

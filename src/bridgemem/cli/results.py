@@ -19,6 +19,10 @@ Inverse = Annotated[
     bool, typer.Option("--inverse", help="Ask for (?, relation, actor) instead of (actor, relation, ?).")
 ]
 Choice = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -140,13 +144,14 @@ def forecast(
     top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
     inverse: Inverse = False,
     selection: Choice = "time",
+    method: Method = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Who comes next: the likeliest answers, with their ranks before and after the residual."""
     from bridgemem.forecast import Forecaster
 
-    forecaster = Forecaster.open(run, selection, data_dir)
+    forecaster = Forecaster.open(run, selection, data_dir, method)
     found = forecaster.forecast(actor, relation, at, top, inverse)
 
     def text() -> None:
@@ -163,7 +168,8 @@ def forecast(
         ]
         asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
         when = forecaster.events.clock.label(int(forecaster.query(actor, relation, at, inverse).step))
-        table(f"{asked} at {when}", ["candidate", "rank", "backbone", "score", "backbone score", "residual"], rows)
+        by = "" if forecaster.learned is None else ", by the learned residual"
+        table(f"{asked} at {when}{by}", ["candidate", "rank", "backbone", "score", "backbone score", "residual"], rows)
 
     emit([asdict(c) for c in found], as_json, text)
 
@@ -176,25 +182,66 @@ def explain(
     at: At = None,
     inverse: Inverse = False,
     selection: Choice = "time",
+    method: Method = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Why a candidate has its score: parts that add up, and the events behind them."""
+    from bridgemem.explain import FixedExplanation, LearnedExplanation
     from bridgemem.forecast import Forecaster
 
-    found = Forecaster.open(run, selection, data_dir).explain(actor, relation, candidate, at, inverse)
+    found = Forecaster.open(run, selection, data_dir, method).explain(actor, relation, candidate, at, inverse)
 
     def text() -> None:
         say(found.sentence())
-        say(
-            f"  score {found.score:.4f} = {found.base:.4f} + lambda {found.lam:g} x gate {found.gate:.4f} "
-            f"x A {found.a:.4f} (A_ct {found.a_ct:.4f}, A_nn {found.a_nn:.4f}, rho {found.rho:.4f})"
-        )
-        rows = [
-            [f"{e.subject} - {e.relation} -> {e.object}", e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"]
-            for e in found.events
-        ]
-        if rows:
-            table("Events behind it", ["event", "when", "lag", "share", "part"], rows)
+        if isinstance(found, FixedExplanation):
+            _show_fixed(found)
+        elif isinstance(found, LearnedExplanation):
+            _show_learned(found)
 
     emit({**asdict(found), "sentence": found.sentence()}, as_json, text)
+
+
+EVENT_HEADER = ["event", "when", "lag", "share", "part"]
+
+
+def _event_rows(events: Any) -> list[list[str]]:
+    return [
+        [f"{e.subject} - {e.relation} -> {e.object}", e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"]
+        for e in events
+    ]
+
+
+def _show_fixed(found: Any) -> None:
+    say(
+        f"  score {found.score:.4f} = {found.base:.4f} + lambda {found.lam:g} x gate {found.gate:.4f} "
+        f"x A {found.a:.4f} (A_ct {found.a_ct:.4f}, A_nn {found.a_nn:.4f}, rho {found.rho:.4f})"
+    )
+    if found.events:
+        table("Events behind it", EVENT_HEADER, _event_rows(found.events))
+
+
+def _show_learned(found: Any) -> None:
+    say(
+        f"  score {found.score:.4f} = {found.base:.4f} + f / w {found.residual:+.4f} "
+        f"(log p0 {found.log_p0:.4f}, uncertainty {found.uncertainty:.4f}, w {found.scale:.4f})"
+    )
+    if not found.groups:
+        return
+    rows = [
+        ["the backbone's log score", f"{found.base:+.4f}", ""],
+        ["the relation, all groups at their mean", f"{found.start:+.4f}", ""],
+        *([group, f"{part:+.4f}", f"{found.apart[group]:+.4f}"] for group, part in found.groups.items()),
+        ["score", f"{found.score:+.4f}", ""],
+    ]
+    table("\nParts of the score", ["part", "value", "beside the average candidate"], rows)
+    if found.met:
+        rows = [["(had the two never met)", "", "", "", f"{found.never_met:+.4f}"], *_event_rows(found.events)]
+        if found.earlier is not None:
+            e = found.earlier
+            rows.append([f"{e.count} earlier ones", f"{e.first} to {e.last}", "", f"{e.share:.1%}", f"{e.part:+.4f}"])
+        rows.append(["transitions + pair + recurrence", "", "", "", f"{found.between:+.4f}"])
+        table("\nEvents behind it", EVENT_HEADER, rows)
+    if found.company:
+        rows = [[party.name, f"{party.share:.1%}"] for party in found.company]
+        table("\nCompany they share", ["through", "share"], rows)

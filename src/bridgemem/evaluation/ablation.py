@@ -20,7 +20,7 @@ from bridgemem.evidence.features import GROUPS
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.learned import LearnedSettings
-from bridgemem.learning import fit_cases, gather
+from bridgemem.learning import Slice, fit_cases, gather
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run
 
@@ -140,13 +140,13 @@ def ablate_learned(
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.backbone(device), run.config.seed
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
-    fitted_on, known = run.transitions("train", device), run.transitions("known", device)
+    source, known = Slice(dataset, backbone, run.transitions("train", device)), run.transitions("known", device)
     by_strangers: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(first.settings).items():
         by_strangers.setdefault(changed.strangers, {})[label] = changed
     records = []
     for group in by_strangers.values():
-        cases = gather(dataset, backbone, fitted_on, next(iter(group.values())), seed, device, progress)
+        cases = gather(source, next(iter(group.values())), seed, device, progress)
         wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
         with progress.task("fitting changed residuals", total=len(wanted)) as advance:
             models = []

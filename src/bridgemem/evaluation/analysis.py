@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import BACKBONE_SEED, SHORT, Table, figure, interval, place
 
 ABLATION = "ablation:"
 PART = "ablation:part="
+LEARNED = "ablation:learned="
+WITHOUT = "without "
+# the changes of the learned residual that lead up to the whole, each with what it adds to the one before it
+STEPS = {
+    "plain": "learned, plain: the pair, its transitions, the very fact, the candidate",
+    "no strangers, without company": "+ how active the actor itself is",
+    "no strangers": "+ company that actor and candidate share",
+}
+WHOLE = "+ strangers: the whole"
 Place = tuple[str, str, str]
 
 
@@ -73,12 +84,68 @@ def ablation_table(records: list[Record], filter_name: str) -> Table:
 
 
 def _is_change(record: Record) -> bool:
-    return record.method.startswith(ABLATION) and not record.method.startswith(PART)
+    """Whether a record is a change of the fixed residual."""
+    return record.method.startswith(ABLATION) and not record.method.startswith((PART, LEARNED))
 
 
 def _setting(record: Record) -> str:
     s = record.settings
     return f"{s['lambda']:g}, {s['gate']}, {s['tau']:g}"
+
+
+def steps_table(records: list[Record], filter_name: str) -> Table:
+    """From the backbone to the whole learned residual: the MRR after each step, and what the step added."""
+    runs = _learned_runs(records, filter_name, STEPS.__contains__)
+    header, lines = ["step"], [[words] for words in ("backbone", *STEPS.values(), WHOLE)]
+    for run, changes in runs:
+        header += [f"{_name(run, backbone=True)} MRR", "gain of the step"]
+        ladder = [run.mrr - run.gain["mrr"][0], *(changes[s].mrr if s in changes else None for s in STEPS), run.mrr]
+        for line, before, after in zip(lines, [None, *ladder[:-1]], ladder, strict=True):
+            line.append("" if after is None else figure(after))
+            line.append("" if before is None or after is None else f"{after - before:+.4f}")
+    title = f"The learned residual step by step, {SHORT[filter_name]} filter"
+    note = "One seed; each step was fitted anew on validation, and its gain is over the one above it."
+    return Table(title, header, lines, note)
+
+
+def groups_table(records: list[Record], filter_name: str) -> Table:
+    """What each group of features is worth to the learned residual: what it loses when it is fitted without it."""
+    runs = _learned_runs(records, filter_name, lambda label: label.startswith(WITHOUT))
+    measured = [r.method.removeprefix(LEARNED) for r in records if r.method.startswith(LEARNED + WITHOUT)]
+    header, first = ["group left out"], ["none"]
+    lines = {label: [label.removeprefix(WITHOUT)] for label in dict.fromkeys(measured)}
+    for run, changes in runs:
+        header += [f"{_name(run, backbone=True)} MRR", "difference"]
+        first += [figure(run.mrr), ""]
+        for label, line in lines.items():
+            found = changes.get(label)
+            line += [figure(found.mrr), f"{found.mrr - run.mrr:+.4f}"] if found else ["", ""]
+    cells = [first, *(line for line in lines.values() if any(line[1:]))]
+    title = f"What the learned residual loses without a group of features, {SHORT[filter_name]} filter"
+    return Table(title, header, cells, "One seed; each was fitted anew on validation without the group.")
+
+
+def _learned_runs(
+    records: list[Record], filter_name: str, wanted: Callable[[str], bool]
+) -> list[tuple[Record, dict[str, Record]]]:
+    """On each data set, split and backbone one learned residual with those of its changes that are wanted."""
+    own = _own(records, filter_name)
+    changes: dict[tuple[object, ...], dict[str, Record]] = {}
+    for r in own:
+        label = r.method.removeprefix(LEARNED)
+        if r.method.startswith(LEARNED) and wanted(label):
+            changes.setdefault((r.lock, r.split, r.seed), {}).setdefault(label, r)
+    # a change belongs to the run that it was fitted in: the same locked selection, split and seed
+    runs: dict[Place, Record] = {}
+    for r in own:
+        if r.method == "learned" and r.subset is None and (r.lock, r.split, r.seed) in changes:
+            runs.setdefault(_place(r), r)
+    if not runs:
+        raise DataError(
+            f"no such change of a learned residual was measured under the {SHORT[filter_name]} filter on a recorded "
+            "run; `bridgemem ablate RUN --method learned --records FILE` does it."
+        )
+    return [(run, changes[run.lock, run.split, run.seed]) for _, run in sorted(runs.items(), key=lambda item: item[0])]
 
 
 def parts_table(records: list[Record], by: str, filter_name: str) -> Table:

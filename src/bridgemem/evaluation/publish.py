@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from bridgemem.errors import DataError
-from bridgemem.evaluation.analysis import ablation_table, parts_table, relations_table
+from bridgemem.evaluation.analysis import ablation_table, groups_table, parts_table, relations_table, steps_table
 from bridgemem.evaluation.figures import draw_gains, gains_figure
 from bridgemem.evaluation.mechanism import PARTS
 from bridgemem.evaluation.records import Record
@@ -16,11 +16,14 @@ from bridgemem.evaluation.report import (
     Table,
     efficiency_table,
     filter_table,
+    learned_cost_table,
+    learned_table,
     main_table,
     short_table,
     spread_table,
     standard,
 )
+from bridgemem.evaluation.transfer import backbones_table
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.store import whole_file
 
@@ -35,11 +38,16 @@ def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
         "short": partial(short_table, records),
         "efficiency": partial(efficiency_table, records),
         "spread": partial(spread_table, records),
+        "learned": partial(learned_table, records),
+        "learned cost": partial(learned_cost_table, records),
+        "backbones": partial(backbones_table, records),
     }
     for f in ("raw", *SELECTION_FILTERS):
         known[f"filter {f}"] = partial(filter_table, standard(records), f)
     for f in SELECTION_FILTERS:
         known[f"ablation {f}"] = partial(ablation_table, records, f)
+        known[f"learned steps {f}"] = partial(steps_table, records, f)
+        known[f"learned groups {f}"] = partial(groups_table, records, f)
         for by in PARTS:
             if by != "relation":
                 known[f"{by} {f}"] = partial(parts_table, records, by, f)
@@ -50,6 +58,15 @@ def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
 
 PAGES = {
     "main.md": ("Results", ["main", "spread"]),
+    "backbones.md": ("Every backbone, with and without the residuals", ["backbones"]),
+    "learned.md": (
+        "The learned residual",
+        [
+            "learned",
+            *(f"learned {what} {f}" for what in ("steps", "groups") for f in ("time", "static")),
+            "learned cost",
+        ],
+    ),
     "efficiency.md": ("What fitting costs", ["efficiency"]),
     "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
     "mechanism.md": (

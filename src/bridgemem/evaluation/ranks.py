@@ -63,6 +63,10 @@ def answer_ranks(
     return torch.stack(results).transpose(1, 2)
 
 
+# thresholds of a row up to which it is gone through once for each; for more it is sorted and they are looked up
+FEW = 8
+
+
 def _count_all(base: Tensor, threshold: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
     """How many of all scores are greater than, and equal to, each threshold: float64 [n, G] each.
 
@@ -72,9 +76,14 @@ def _count_all(base: Tensor, threshold: Tensor, moved: Tensor) -> tuple[Tensor, 
     level = threshold[:, :1]
     greater = (base > level).sum(1, keepdim=True).double().repeat(1, corrections)
     equal = (base == level).sum(1, keepdim=True).double().repeat(1, corrections)
-    if len(moved) and corrections > 1:
-        # many thresholds a row: sort the row once and look each of them up
-        ordered, levels = base[moved].sort(dim=1).values, threshold[moved]
+    if not len(moved) or corrections == 1:
+        return greater, equal
+    rows, levels = base[moved], threshold[moved]
+    if corrections <= FEW:
+        greater[moved] = torch.stack([(rows > one[:, None]).sum(1) for one in levels.T], dim=1).double()
+        equal[moved] = torch.stack([(rows == one[:, None]).sum(1) for one in levels.T], dim=1).double()
+    else:
+        ordered = rows.sort(dim=1).values
         above = torch.searchsorted(ordered, levels, right=True)
         greater[moved] = (base.shape[1] - above).double()
         equal[moved] = (above - torch.searchsorted(ordered, levels)).double()

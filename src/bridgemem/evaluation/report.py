@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
 MAIN_METHODS = ("backbone", "bridgemem", "learned")
 # the seed of the one backbone that all tables show; other seeds measure its own spread
 BACKBONE_SEED = 42
+# what the short table shows: the paper's backbone after those that nothing is trained for
+SHORT_BACKBONES = ("recurrence", "recurrence-dyadic", "cenet")
+# forecasters whose rows in the paper are time-aware figures, for scale
+FOR_SCALE = ("tirgn", "hri")
 
 
 @dataclass(frozen=True)
@@ -160,11 +165,19 @@ def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
         if r.method in MAIN_METHODS:
             what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
             groups.setdefault((*what, _backbone_seed(r)), []).append(r)
-    order = {"recurrence": 0, "recurrence-dyadic": 1}
-    return sorted(
-        (Row.of(group) for group in groups.values()),
-        key=lambda r: (r.dataset, order.get(r.backbone, 2), r.backbone, MAIN_METHODS.index(r.method)),
-    )
+    return sorted((Row.of(group) for group in groups.values()), key=_order)
+
+
+def _order(row: Row) -> tuple[str, str, int, str, int]:
+    """By data set, the training-free backbones first, each alone before the residuals on it."""
+    counting = SHORT_BACKBONES.index(row.backbone) if row.backbone in SHORT_BACKBONES[:2] else 2
+    return row.dataset, row.split, counting, row.backbone, MAIN_METHODS.index(row.method)
+
+
+def both_filters(records: Iterable[Record]) -> dict[str, dict[str, Row]]:
+    """The standard rows under the two filters that choices are made under, by their labels."""
+    kept = standard(records)
+    return {name: {row.label: row for row in rows(kept, name)} for name in ("static", "time")}
 
 
 def filter_table(records: list[Record], filter_name: str) -> Table:
@@ -185,7 +198,7 @@ def filter_table(records: list[Record], filter_name: str) -> Table:
 
 def main_table(records: list[Record]) -> Table:
     """Table 1: static and time-aware side by side, never in one column, the paper's figures beside the static ones."""
-    both = {name: {row.label: row for row in rows(standard(records), name)} for name in ("static", "time")}
+    both = both_filters(records)
     header = ["data set, method", "seeds"]
     header += [f"static {h}" for h in HEADINGS.values()] + ["static gain in MRR [95 %]"]
     header += [f"paper (static) {h}" for h in HEADINGS.values()]
@@ -205,11 +218,11 @@ def main_table(records: list[Record]) -> Table:
 
 
 def short_table(records: list[Record]) -> Table:
-    """MRR alone, of CENET and the training-free rows: what a reader of the README wants to see."""
-    both = {name: {row.label: row for row in rows(standard(records), name)} for name in ("static", "time")}
+    """MRR alone, of CENET, the training-free rows and what is learned on them: what a reader of the README wants."""
+    both = both_filters(records)
     cells = []
     for label, row in both["static"].items():
-        if row.backbone == "recurrence" and row.method != "backbone":
+        if row.backbone not in SHORT_BACKBONES or (row.backbone, row.method) == ("recurrence", "bridgemem"):
             continue
         honest = both["time"].get(label)
         cells.append(
@@ -262,8 +275,13 @@ def spread_table(records: list[Record]) -> Table:
         for named in names:
             own = [r for r in found if (r.dataset, r.split, r.fingerprint) == named and r.backbone == "cenet"]
             base = [r.mrr for r in own if r.method == "backbone"]
-            residual = [r.mrr for r in own if r.method == "bridgemem" and _backbone_seed(r) == BACKBONE_SEED]
-            for what, values in (("cenet itself", base), ("bridgemem on one cenet", residual)):
+            on_one = {
+                f"{method} on one cenet": [
+                    r.mrr for r in own if r.method == method and _backbone_seed(r) == BACKBONE_SEED
+                ]
+                for method in MAIN_METHODS[1:]
+            }
+            for what, values in {"cenet itself": base, **on_one}.items():
                 if len(values) > 1:
                     mean, deviation = float(np.mean(values)), float(np.std(values, ddof=1))
                     extremes = f"{figure(min(values))} to {figure(max(values))}"
@@ -286,13 +304,9 @@ def efficiency_table(records: list[Record]) -> Table:
     cells = []
     for dataset, found in sorted(groups.items()):
         printed = paper()["table2"].get(dataset)
-        line = [dataset, ", ".join(str(e) for e in sorted({r.settings.get("epochs", 0) for r in found}))]
+        line = [dataset, _distinct(found, "epochs")]
         for device in ("cuda", "cpu"):
-            own = [r for r in found if r.device.startswith(device)]
-            # a shared device only ever adds time, so the quickest run says most about the cost
-            for field in ("fit_seconds", "refit_seconds"):
-                values = [seconds for r in own if (seconds := getattr(r, field)) is not None]
-                line.append(f"{min(values):.1f}" if values else "")
+            line += [_quickest(found, device, field) for field in ("fit_seconds", "refit_seconds")]
         cells.append(line + ([f"{printed[0]}", f"{printed[2]}", f"{printed[3]}"] if printed else ["", "", ""]))
     if not cells:
         raise DataError("no record with the seconds of a fit was found.")
@@ -301,3 +315,77 @@ def efficiency_table(records: list[Record]) -> Table:
     header += ["paper epochs", "paper select+fit", "paper refit"]
     note = f"Seconds, the quickest of the runs on each device ({'; '.join(devices)}); the paper's on an NVIDIA H20."
     return Table("What fitting costs", header, cells, note)
+
+
+def _quickest(records: list[Record], device: str, field: str) -> str:
+    """The least seconds on a kind of device: sharing it only ever adds time, so they say most about the cost."""
+    values = [getattr(r, field) for r in records if r.device.startswith(device)]
+    known = [seconds for seconds in values if seconds is not None]
+    return f"{min(known):.1f}" if known else ""
+
+
+def _distinct(records: list[Record], setting: str) -> str:
+    """Every value that a whole-numbered setting has in some records, ascending."""
+    return ", ".join(f"{value:,}" for value in sorted({r.settings.get(setting, 0) for r in records}))
+
+
+def learned_table(records: list[Record]) -> Table:
+    """Wherever a residual was learned: the backbone, the fixed one and the learned one, and the paper for scale."""
+    both = both_filters(records)
+    found = sorted({**both["static"], **both["time"]}.values(), key=_order)
+    wanted = {(row.dataset, row.split, row.backbone) for row in found if row.method == "learned"}
+    shown = [row for row in found if (row.dataset, row.split, row.backbone) in wanted]
+    cells = []
+    for (dataset, split), group in groupby(shown, key=lambda row: (row.dataset, row.split)):
+        for label in (row.label for row in group):
+            own = [both[name].get(label) for name in ("time", "static")]
+            cells.append([label, seeds(own), *(cell for row in own for cell in _mrr_cells(row))])
+        printed = paper()["table1"].get(dataset, {}) if split == "test" else {}
+        for name in (name for name in FOR_SCALE if name in printed):
+            cells.append([f"{dataset}, {name} in the paper", "", figure(printed[name][0]), "", "", ""])
+    if not cells:
+        raise DataError("no record of a learned residual was found.")
+    header = [
+        "data set, method",
+        "seeds",
+        "time-aware MRR",
+        "time-aware gain [95 %]",
+        "static MRR",
+        "static gain [95 %]",
+    ]
+    note = (
+        "Means over the seeds; the gain is over the same backbone alone, with a paired bootstrap interval clustered by "
+        "step. Each residual was fitted and chosen on validation under the filter of its column. The paper's rows of "
+        "TiRGN and HRI are time-aware figures."
+    )
+    return Table("The learned residual beside the fixed one", header, cells, note)
+
+
+def seeds(found: Iterable[Row | None]) -> str:
+    """How many seeds some rows are means of: one number, if they agree."""
+    return " / ".join(dict.fromkeys(str(row.seeds) for row in found if row))
+
+
+def _mrr_cells(row: Row | None) -> list[str]:
+    return [figure(row.mean["mrr"]), interval(row.gain) if row.gain else ""] if row else ["", ""]
+
+
+def learned_cost_table(records: list[Record]) -> Table:
+    """How large the learned residual is, how long it is fitted and how many seconds that takes on each device."""
+    groups: dict[str, list[Record]] = {}
+    for r in records:
+        if r.method == "learned" and r.filter == r.selection and r.subset is None and r.fit_seconds is not None:
+            groups.setdefault(f"{place(r.dataset, r.split)}, {r.backbone}", []).append(r)
+    if not groups:
+        raise DataError("no record with the seconds of a learned fit was found.")
+    cells = []
+    for name, found in sorted(groups.items()):
+        line = [name, _distinct(found, "parameters"), _distinct(found, "epochs")]
+        cells.append(line + [_quickest(found, device, "fit_seconds") for device in ("cuda", "cpu")])
+    devices = sorted({r.device for found in groups.values() for r in found})
+    header = ["data set, backbone", "parameters", "epochs", "GPU seconds", "CPU seconds"]
+    note = (
+        "Of a fit under one filter, its share of reading the features with it; epochs of all seeds and filters, "
+        f"seconds of the quickest ({'; '.join(devices)})."
+    )
+    return Table("What learning costs", header, cells, note)

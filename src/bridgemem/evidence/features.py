@@ -21,6 +21,7 @@ DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
 # windows of the activity rates, in steps
 RATES = (3, 10, 30)
 LAST = 16
+OLDEST = 2048  # the lag at which even the slowest decay has come to nothing
 NEVER = 8.0  # the log lag of a pair that never met
 COMPANY = 1.4  # what shared company weighs beside log p0 when strangers are short-listed
 
@@ -102,6 +103,9 @@ class FeatureReader:
         self.roles = line(relation * self.entities + candidate)
         self.actor_roles = line(relation * self.entities + actor)
         self.neighbours = Neighbours(past)
+        # weight of an event by its lag; older ones than the table weigh nothing at any speed
+        lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
+        self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
 
     def read(self, queries: Queries, scores: Scores) -> Features:
         """The features of a batch, from facts strictly before each query's step."""
@@ -122,7 +126,7 @@ class FeatureReader:
         columns += [_spread(values.float(), at, len(keys)) for values in read]
 
         met = torch.searchsorted(keys, states.row * self.entities + states.candidate)
-        columns += self._pair(queries, states, met, len(keys))
+        columns += self.pair_columns(queries, states, met, len(keys))
         columns += self._recurrence(queries, keys, row, n)
         step, cuts = queries.step[row], cut[row]
         columns += self._activity(self.active, candidate, step, cuts)
@@ -144,7 +148,7 @@ class FeatureReader:
         row, place = (best.values > -torch.inf).nonzero(as_tuple=True)
         return torch.cat([met, row * self.entities + best.indices[row, place]]).sort().values
 
-    def _pair(self, queries: Queries, states: PairStates, at: Tensor, size: int) -> list[Tensor]:
+    def pair_columns(self, queries: Queries, states: PairStates, at: Tensor, size: int) -> list[Tensor]:
         """How often and how lately the pair met, and decayed sums over its last events by kind."""
         row, direction, lag, found = states.row, states.direction, states.lag, states.found
         asked, asked_way = queries.relation % self.relations, queries.relation // self.relations
@@ -153,11 +157,11 @@ class FeatureReader:
         same_relation = states.relation == asked[row][:, None]
         forward = direction == asked_way[row][:, None]
         kinds = (same_way, other_way, same_relation & forward & found, same_relation & ~forward & found)
-        decayed = [(-(lag.float() - 1) / d).exp() for d in DECAYS]
-        sums = [(weight * kind).sum(1).log1p() for kind in kinds for weight in decayed]
+        # [m, kinds, events] times [m, events, decays]
+        sums = torch.stack(kinds, dim=1).float() @ self.decayed[lag.clamp(1, len(self.decayed) - 1)]
         columns = [torch.ones(len(row), device=row.device), states.count.float().log1p(), lag[:, 0].float().log1p()]
-        empty = [0.0, 0.0, NEVER, *(0.0 for _ in sums)]
-        return [_spread(values, at, size, e) for values, e in zip(columns + sums, empty, strict=True)]
+        spread = [_spread(values, at, size, e) for values, e in zip(columns, (0.0, 0.0, NEVER), strict=True)]
+        return [*spread, *_spread(sums.flatten(1).log1p(), at, size).unbind(1)]
 
     def _recurrence(self, queries: Queries, keys: Tensor, row: Tensor, n: int) -> list[Tensor]:
         """The very triple: seen, how often, how long ago, and its share among the actor's candidates."""

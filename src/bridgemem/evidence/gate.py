@@ -23,6 +23,7 @@ def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
 
     log_p [n, E] log scores, not necessarily normalised; (row, candidate) int64 [m] names the met ones -> [n].
     """
-    normalised = log_p - log_p.logsumexp(dim=1, keepdim=True)
-    mass = log_p.new_zeros(len(log_p)).index_add_(0, row, normalised[row, candidate].exp())
-    return mass.clamp(0, 1)
+    met = torch.zeros(log_p.shape, dtype=torch.bool, device=log_p.device)
+    met[row, candidate] = True
+    # summed row by row, since adding by index on a GPU takes another order every time
+    return log_p.softmax(dim=1).mul_(met).sum(1).clamp(0, 1)

@@ -36,7 +36,7 @@ class Neighbours:
             rows = (cut == step).nonzero().squeeze(1)
             actors, which = actor[rows].unique(return_inverse=True)
             column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
-            for k, weight in enumerate(self._weights_before(step)):
+            for k, weight in enumerate(self.weights_before(step)):
                 # the actors' own rows of the matrix stand upright, and the whole matrix multiplies them
                 own = torch.zeros((self.n_entities, len(actors)), device=actor.device)
                 own[self.partner[pair], column] = weight[pair]
@@ -46,7 +46,7 @@ class Neighbours:
                 made[k, rows] = (through + FLOOR).log().T[which]
         return made
 
-    def _weights_before(self, cut: int) -> list[Tensor]:
+    def weights_before(self, cut: int) -> list[Tensor]:
         """The weight of every pair for each fade, float32 [pairs]; those of the last cut asked for are kept."""
         if cut != self._cut:
             dyads = self.past.dyads
