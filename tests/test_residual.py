@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.config import Settings
 from bridgemem.evaluation.queries import Queries
@@ -108,7 +109,7 @@ def test_the_method_equals_the_slow_reference(precision, tolerance, seed):
     u = torch.rand(len(queries), generator=generator, dtype=torch.float64)
     p0 = torch.rand(len(queries), events.n_entities, generator=generator, dtype=torch.float64) * 1e-11
     choice = Choice(lam=2.0, gate="uncertain", tau=30.0)
-    delta = corrections(evidence, u, [choice])[:, 1]
+    delta = corrections(evidence, Scores(p0, u), [choice])[:, 1]
     for i, (row, c) in enumerate(zip(evidence.row.tolist(), evidence.candidate.tolist(), strict=True)):
         a, asked, now = (int(x[row]) for x in (queries.actor, queries.relation, queries.step))
         of_pair = [

@@ -71,9 +71,9 @@ class Settings:
             raise SettingsError(f"lambdas must be finite and not negative, not {self.lambdas}.")
         if not all(tau >= 0 for tau in self.taus):
             raise SettingsError(f"taus must be numbers that are not negative, or inf, not {self.taus}.")
-        unknown = set(self.gates) - {"uncertain", "none"}
+        unknown = set(self.gates) - {"uncertain", "entropy", "none"}
         if unknown:
-            raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain or none.")
+            raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain, entropy or none.")
 
 
 def as_settings(kind: type[T], values: Mapping[str, Any], where: str = "settings") -> T:

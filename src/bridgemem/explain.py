@@ -239,7 +239,7 @@ def take_apart(
     assert scores.uncertainty is not None
     base = float(scores.log_p[0, candidate].double())
     u = scores.uncertainty
-    g = float(gate(choice.gate, u)[0])
+    admitted = gate(choice.gate, u, scores.log_p)
     evidence = transitions.evidence(query, past)
     place = (evidence.candidate == candidate).nonzero().flatten().tolist()
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
@@ -256,7 +256,7 @@ def take_apart(
         mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], support, tau)
         a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
         rho = _rho(float(support[0]), tau)
-        residual = float(correction(mixed, gate(choice.gate, u), choice.lam)[0])
+        residual = float(correction(mixed, admitted, choice.lam)[0])
         weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
         shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
     return FixedExplanation(
@@ -267,7 +267,7 @@ def take_apart(
         inverse=bool(inverse),
         base=base,
         uncertainty=float(u[0]),
-        gate=g,
+        gate=float(admitted[0]),
         lam=choice.lam,
         tau=choice.tau,
         a_ct=a_ct,

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -104,6 +104,8 @@ def fit(
 ) -> Fitted:
     """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
     settings = settings or Settings()
+    if not backbone.oracle and "uncertain" in settings.gates and "entropy" not in settings.gates:
+        settings = replace(settings, gates=(*settings.gates, "entropy"))
     dataset = dataset.without_test()
     began = time.perf_counter()
     train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)

@@ -161,7 +161,7 @@ class Forecaster:
         evidence = self.transitions.evidence(query, self.past)
         assert scores.uncertainty is not None
         residual = torch.zeros(self.events.n_entities, dtype=torch.float64)
-        residual[evidence.candidate] = corrections(evidence, scores.uncertainty, [self.choice])[:, 1]
+        residual[evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
         return residual
 
     def _learned_residual(self, query: Queries, found: Features) -> Tensor:

@@ -71,6 +71,11 @@ def test_only_candidates_met_in_the_window_are_corrected():
     assert all(x.isfinite().all() for x in (evidence.a_ct, evidence.a_nn, evidence.support))
 
 
+def certain(u, n):
+    """Scores of n queries over one candidate, all with the same uncertainty."""
+    return Scores(torch.zeros(n, 1), torch.full((n,), u))
+
+
 @pytest.mark.parametrize("u", [0.0, 1.0])
 def test_a_certain_backbone_is_never_corrected(u):
     events = random_log(5)
@@ -78,7 +83,7 @@ def test_a_certain_backbone_is_never_corrected(u):
     queries = Queries.of(events.between(20, 30))
     evidence = transitions.evidence(queries, History(events))
     gated = [c for c in CHOICES if c.gate == "uncertain"]
-    assert not corrections(evidence, torch.full((len(queries),), u), gated).any()
+    assert not corrections(evidence, certain(u, len(queries)), gated).any()
     replayed = replay(queries, Certain(u), History(events), Filters(events), transitions, gated)
     for column in range(1, len(gated) + 1):
         assert np.array_equal(replayed.ranks[:, column], replayed.ranks[:, 0])
@@ -90,7 +95,7 @@ def test_lambda_zero_is_the_backbone_exactly():
     queries = Queries.of(events.between(20, 30))
     evidence = transitions.evidence(queries, History(events))
     none = [Choice(0.0, gate, tau) for gate in ("uncertain", "none") for tau in (0.0, 100.0, float("inf"))]
-    assert not corrections(evidence, torch.full((len(queries),), 0.4), none).any()
+    assert not corrections(evidence, certain(0.4, len(queries)), none).any()
     alone = replay(queries, Certain(0.4), History(events), Filters(events))
     both = replay(queries, Certain(0.4), History(events), Filters(events), transitions, [*none, Choice(4.0, "none")])
     for column in range(len(none) + 1):
@@ -120,7 +125,7 @@ def test_replay_ranks_the_dense_corrected_scores():
     replayed = replay(queries, backbone, past, filters, transitions, CHOICES)
     scores = score_queries(backbone, queries, past)
     evidence = transitions.evidence(queries, past)
-    delta = corrections(evidence, scores.uncertainty, CHOICES)
+    delta = corrections(evidence, scores, CHOICES)
     none = torch.empty(0, dtype=torch.int64)
     masks = [filters.mask(name, queries) for name in FILTERS]
     for column in range(len(CHOICES) + 1):
@@ -169,8 +174,9 @@ def test_without_shrinkage_both_readers_count_the_same():
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
     evidence = transitions.evidence(queries, History(events))
-    u = torch.full((len(queries),), 0.5)
-    delta = corrections(evidence, u, [Choice(2.0, "none", tau, shrinkage=False) for tau in (30.0, 300.0)])
+    delta = corrections(
+        evidence, certain(0.5, len(queries)), [Choice(2.0, "none", tau, shrinkage=False) for tau in (30.0, 300.0)]
+    )
     expected = 2 * ((evidence.a_ct.exp() + evidence.a_nn.exp()) / 2).log()
     assert torch.allclose(delta[:, 1], expected, atol=1e-12)
     assert torch.equal(delta[:, 1], delta[:, 2]), "tau has no say"

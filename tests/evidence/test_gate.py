@@ -8,16 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import SettingsError
-from bridgemem.evidence.gate import gate, met_mass
+from bridgemem.evidence.gate import gate, met_mass, relative_entropy
 from builders import few
 
 
 def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
     u = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
-    assert gate("uncertain", u).tolist() == [0.0, 0.75, 1.0, 0.75, 0.0]
-    assert gate("none", u).tolist() == [1.0] * 5
+    log_p = torch.zeros(5, 3)
+    assert gate("uncertain", u, log_p).tolist() == [0.0, 0.75, 1.0, 0.75, 0.0]
+    assert gate("none", u, log_p).tolist() == [1.0] * 5
     with pytest.raises(SettingsError, match="no gate called 'open'"):
-        gate("open", u)
+        gate("open", u, log_p)
+
+
+def test_the_entropy_gate_closes_where_one_candidate_has_all_and_where_all_have_the_same():
+    p = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
+    log_p = p.clamp(min=1e-300).log() + 3  # log scores need no normalising
+    share = relative_entropy(log_p)
+    assert torch.allclose(share, torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64), atol=1e-9)
+    # the uncertainty that a backbone has is not looked at
+    assert torch.allclose(gate("entropy", torch.full((3,), 0.9), log_p), 4 * share * (1 - share), atol=1e-12)
+    assert relative_entropy(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
 
 
 @few

@@ -35,6 +35,8 @@ class Backbone(ABC):
 
     name: ClassVar[str]
     default: ClassVar[Any]
+    # whether its uncertainty is its own; otherwise it is the mass on met candidates, and entropy is tried beside it
+    oracle: ClassVar[bool] = False
     settings: Any
 
     @classmethod

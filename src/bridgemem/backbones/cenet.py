@@ -354,6 +354,7 @@ class Cenet(Backbone):
     """CENET as released, with sparse history; the log of p0 and the oracle's probability as uncertainty."""
 
     name: ClassVar[str] = "cenet"
+    oracle: ClassVar[bool] = True
     default: ClassVar[CenetSettings] = CenetSettings()
 
     def __init__(self, settings: CenetSettings, net: CenetNet) -> None:

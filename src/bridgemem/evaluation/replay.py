@@ -66,8 +66,9 @@ def batch_size(n_entities: int, device: torch.device) -> int:
     return max(1, min(8192, CELLS.get(device.type, CELLS["cpu"]) // max(n_entities, 1)))
 
 
-def corrections(evidence: Evidence, uncertainty: Tensor, choices: Sequence[Choice]) -> Tensor:
+def corrections(evidence: Evidence, scores: Scores, choices: Sequence[Choice]) -> Tensor:
     """What the backbone alone and every choice add to each evidenced candidate: float64 [m, 1 + choices], finite."""
+    assert scores.uncertainty is not None
     even = torch.ones_like(evidence.support)
     mixed = {
         (tau, shrinkage): mixture(
@@ -75,7 +76,8 @@ def corrections(evidence: Evidence, uncertainty: Tensor, choices: Sequence[Choic
         )
         for tau, shrinkage in {(c.tau, c.shrinkage) for c in choices}
     }
-    gates = {name: gate(name, uncertainty)[evidence.row] for name in {c.gate for c in choices}}
+    names = {c.gate for c in choices}
+    gates = {name: gate(name, scores.uncertainty, scores.log_p)[evidence.row] for name in names}
     columns = [correction(mixed[c.tau, c.shrinkage], gates[c.gate], c.lam) for c in choices]
     delta = torch.stack([torch.zeros_like(evidence.a_ct), *columns], dim=1)
     if not torch.isfinite(delta).all():
@@ -144,9 +146,8 @@ def _reading(
         return nothing
 
     def fixed(batch: Queries, scores: Scores) -> _Corrections:
-        assert scores.uncertainty is not None
         seen = transitions.evidence(batch, past)
-        delta = corrections(seen, scores.uncertainty, choices)
+        delta = corrections(seen, scores, choices)
         return _Corrections(seen.row, seen.candidate, delta, seen.support, seen.lag)
 
     if not learned:
@@ -156,10 +157,9 @@ def _reading(
     reader = learned[0].reader(past, transitions)
 
     def both(batch: Queries, scores: Scores) -> _Corrections:
-        assert scores.uncertainty is not None
         seen = reader.read(batch, scores)
         relation = batch.relation[seen.row]
-        by_choice = seen.spread(corrections(seen.evidence, scores.uncertainty, choices))
+        by_choice = seen.spread(corrections(seen.evidence, scores, choices))
         by_network = [model.correction(seen.x, relation) for model in learned]
         delta = torch.cat([by_choice, torch.stack(by_network, dim=1)], dim=1)
         return _Corrections(
