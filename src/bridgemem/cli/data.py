@@ -55,7 +55,7 @@ def check(
             count, sentence, rejects = 0, f"All {len(events):,} events are as they should be.", []
         else:
             reading = read_events(source, step=whole_or_text(step), progress=progress)
-            events, count, sentence = reading.events, reading.rejects.count, reading.rejects.sentence()
+            events, count, sentence = reading.events, reading.rejects.count, reading.sentence()
             rejects = list(reading.rejects.rows)
     result = {"events": len(events), "rejected": count, "fingerprint": events.fingerprint, "rejects": rejects}
 
@@ -102,9 +102,16 @@ def stats(
 @app.command("import")
 def import_(
     sources: Annotated[
-        list[Path], typer.Argument(help="CSV, TSV or Parquet files of subject, relation, object, time.")
+        list[Path],
+        typer.Argument(
+            help="CSV, TSV or Parquet files of subject, relation, object, time; "
+            "or files of GDELT, ICEWS, POLECAT or ACLED. A gz or zip is unpacked."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
+    format_: Annotated[
+        str, typer.Option("--format", help="auto, gdelt, icews, polecat, acled, or plain for any other table.")
+    ] = "auto",
     step: Step = None,
     subject: Annotated[str, typer.Option(help="Heading of the subject column.")] = "",
     relation: Annotated[str, typer.Option(help="Heading of the relation column.")] = "",
@@ -125,25 +132,30 @@ def import_(
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
     names = {"subject": subject, "relation": relation, "object": object_, "time": time}
-    given = {name: heading for name, heading in names.items() if heading}
-    columns = ColumnNames(**given) if given else None
+    columns = ColumnNames(**names)
     with terminal_progress(quiet=quiet) as progress:
         paths = [str(path) for path in sources]
-        reading = read_events(paths, columns=columns, step=whole_or_text(step), strict=strict, progress=progress)
+        reading = read_events(
+            paths, columns=columns, format=format_, step=whole_or_text(step), strict=strict, progress=progress
+        )
         dataset = Dataset.chronological(out.stem, reading.events, valid, test)
         out.parent.mkdir(parents=True, exist_ok=True)
         pack(dataset, out)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {
         "out": out,
+        "format": reading.format,
+        "columns": reading.columns,
         "events": len(reading.events),
         **splits,
+        "dropped": reading.dropped,
         "rejected": reading.rejects.count,
         "rejects": reading.rejects.rows[:100],
     }
 
     def text() -> None:
-        say(reading.rejects.sentence())
+        say(reading.source())
+        say(reading.sentence())
         for reject in reading.rejects.rows[:20]:
             say(f"  {reject.file}:{reject.line}: {reject.reason}")
         say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import IO, Any, cast
 import numpy as np
 
 from bridgemem.errors import DataError
+from bridgemem.events.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
 from bridgemem.events.times import is_time
 from bridgemem.progress import Step
 
@@ -42,12 +44,33 @@ ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of by
 
 @dataclass(frozen=True)
 class ColumnNames:
-    """The headings under which a table holds its events."""
+    """The headings under which a table holds its events; an empty one is found by the usual names."""
 
-    subject: str = "subject"
-    relation: str = "relation"
-    object: str = "object"
-    time: str = "time"
+    subject: str = ""
+    relation: str = ""
+    object: str = ""
+    time: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is known of a source before it is opened: its format (one of FORMATS), headings, and the step wanted."""
+
+    format: str = "auto"
+    columns: ColumnNames = ColumnNames()
+    step: str | int | None = None
+
+    def layout(self, headings: Sequence[str]) -> SourceLayout | None:
+        """The published layout that was named, or that the headings tell."""
+        return detect(headings) if self.format == "auto" else LAYOUTS.get(self.format)
+
+    def candidates(self, layout: SourceLayout | None) -> dict[str, tuple[str, ...]]:
+        """The headings that may hold each role."""
+        given = {role: getattr(self.columns, role) for role in ROLES}
+        return {
+            role: (name,) if name else layout.headings(role, self.step) if layout else SYNONYMS[role]
+            for role, name in given.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -83,9 +106,22 @@ class Gathered:
     rejects: list[Reject] = field(default_factory=list)
     rejected: int = 0
     total: int = 0
+    layout: SourceLayout | None = None
+    headings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.texts["object"] = self.texts["subject"]  # one space of entities
+
+    def found(self, layout: SourceLayout | None, headings: Sequence[str]) -> None:
+        """Note how the current file holds the four roles; all files of one reading must be of one layout."""
+        if len(self.files) == 1:
+            self.layout, self.headings = layout, dict(zip(ROLES, headings, strict=True))
+        elif layout is not self.layout:
+            first, other = (x.name if x else "plain" for x in (self.layout, layout))
+            raise DataError(
+                f"{self.files[0]} is in the {first} format and {self.files[-1]} in the {other} one: "
+                "give files of one format at a time."
+            )
 
     def add(self, values: Sequence[Sequence[str]], lines: np.ndarray) -> None:
         """Add rows: values are the four columns in the order of ROLES, lines int64 [n]."""
@@ -107,22 +143,22 @@ class Gathered:
 # ---- text files ----------------------------------------------------------------------------------------------------
 
 
-def gather_file(path: Path, columns: ColumnNames | None, gathered: Gathered, advance: Step) -> None:
+def gather_file(path: Path, asked: Asked, gathered: Gathered, advance: Step) -> None:
     if path.suffix.lower() == ".parquet":
         _open(path).close()
-        _gather_query("read_parquet(?)", [str(path)], columns, gathered, advance)
+        _gather_query("read_parquet(?)", [str(path)], asked, gathered, advance)
         return
-    layout: _Layout | None = None
+    shape: _Shape | None = None
     fifth: set[str] = set()
     for first, lines, clean in blocks(path):
-        if layout is None:
+        if shape is None:
             if not any(line.strip() for line in lines):
                 continue
-            layout = _layout(path, first, lines, columns)
-        values, numbers = _cut(first, lines, clean, layout, gathered)
+            shape = _shape(path, first, lines, asked, gathered)
+        values, numbers = _cut(first, lines, clean, shape, gathered)
         if values:
-            gathered.add([values[i] for i in layout.positions], numbers)
-            if layout.width == 5 and not layout.header_line:
+            gathered.add([values[i] for i in shape.positions], numbers)
+            if shape.width == 5 and not shape.header_line:
                 fifth.update(values[4])
         advance(len(lines))
     if len(fifth) > 1 and not all(INTEGER.fullmatch(text.strip()) for text in fifth):
@@ -130,10 +166,11 @@ def gather_file(path: Path, columns: ColumnNames | None, gathered: Gathered, adv
 
 
 def _open(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if it is a gz."""
+    """The file's bytes, unpacked if it is a gz or a zip."""
     try:
         file = path.open("rb")
-        packed = file.read(2) == b"\x1f\x8b"
+        start = file.read(4)
+        packed, zipped = start[:2] == b"\x1f\x8b", start == b"PK\3\4"
         file.seek(0)
     except IsADirectoryError:
         raise DataError(f"{path} is a directory: give a file of events.") from None
@@ -146,7 +183,21 @@ def _open(path: Path) -> IO[bytes]:
             if file.read(1):
                 raise DataError(f"{path} is named as a gz but is none: rename it or pack it again.")
             raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
+    if zipped:
+        return _open_zip(path, file)
     return cast(IO[bytes], gzip.open(file)) if packed else file
+
+
+def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """The bytes of the one file in a zip."""
+    try:
+        archive = zipfile.ZipFile(file)
+        inside = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+        if len(inside) == 1:
+            return archive.open(inside[0])
+    except (zipfile.BadZipFile, OSError, RuntimeError) as error:  # RuntimeError: encrypted, or packed in an odd way
+        raise DataError(f"{path} cannot be unpacked, it is damaged or locked: {str(error).rstrip('.')}.") from None
+    raise DataError(f"{path} is a zip of {len(inside)} files: unpack it, and give the files of events.")
 
 
 def blocks(path: Path) -> Iterator[tuple[int, list[str], bool]]:
@@ -159,7 +210,7 @@ def blocks(path: Path) -> Iterator[tuple[int, list[str], bool]]:
                 chunk = file.read(BLOCK)
             except EOFError:
                 raise DataError(f"{path} is cut short after line {number}: fetch it again.") from None
-            except (OSError, zlib.error) as error:
+            except (OSError, zlib.error, zipfile.BadZipFile) as error:
                 raise DataError(f"{path} cannot be unpacked, it is damaged: {error}.") from None
             if number == 1 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 raise DataError(f"{path} is UTF-16: save it as UTF-8.")
@@ -190,7 +241,7 @@ def _decode(block: bytes, number: int) -> tuple[list[str], bool]:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _Shape:
     """How a text file holds its events: the separator, the number of columns, where the four roles are, and on
     which line the heading is (0: there is none)."""
 
@@ -206,61 +257,88 @@ class _Layout:
         return next(csv.reader([line], delimiter=self.separator, strict=True))
 
 
-def _layout(path: Path, first: int, lines: list[str], columns: ColumnNames | None) -> _Layout:
+def _shape(path: Path, first: int, lines: list[str], asked: Asked, gathered: Gathered) -> _Shape:
     """Find separator and columns from the first lines of a file, of which not all are blank."""
     start = next(i for i, line in enumerate(lines) if line.strip())
     sample = [line for line in lines[start : start + 50] if line.strip()]
     separator = max(SEPARATORS, key=lambda s: sum(line.count(s) >= 3 for line in sample))
     try:
-        heading = _Layout(separator, 0, (), 0).split(sample[0])
+        row = _Shape(separator, 0, (), 0).split(sample[0])
     except csv.Error:
-        heading = sample[0].split(separator)
-    heading = [text.strip() for text in heading]
-    found = _roles(heading, columns)
-    if None not in found.values():
-        return _Layout(separator, len(heading), tuple(i for i in found.values() if i is not None), first + start)
+        row = sample[0].split(separator)
+    heading, header_line = [text.strip() for text in row], first + start
     widths = [line.count(separator) + 1 for line in sample if '"' not in line or separator == "\t"] or [len(heading)]
     width = max(set(widths), key=lambda w: (widths.count(w), w in (4, 5), -w))
+    layout = asked.layout(heading)
+    if layout is None and asked.format == "auto":
+        rows = (line.split(separator) for line in sample)
+        layout = detect_headless(next((row for row in rows if len(row) == width), []))
+    found = _roles(heading, asked.candidates(layout), layout)
+    if layout and layout.headless and None in found.values() and detect(heading) is not layout:
+        heading, header_line = _headless(path, width, layout), 0
+        found = _roles(heading, asked.candidates(layout), layout)
+    if None not in found.values():
+        positions = tuple(i for i in found.values() if i is not None)
+        gathered.found(layout, [unquoted(heading[i]) for i in positions])
+        return _Shape(separator, len(heading), positions, header_line)
     named = sum(i is not None for i in found.values())
     looks_like_data = len(heading) > 3 and is_time(heading[3])
-    if columns is None and width in (4, 5) and (looks_like_data or named < 2):
-        return _Layout(separator, width, (0, 1, 2, 3), 0)
-    raise _missing(str(path), heading, found, columns)
+    by_position = layout is None and asked.columns == ColumnNames()
+    if by_position and width in (4, 5) and (looks_like_data or named < 2):
+        gathered.found(None, [f"column {i + 1}" for i in range(4)])
+        return _Shape(separator, width, (0, 1, 2, 3), 0)
+    raise _missing(str(path), heading, found, asked, layout)
 
 
-def _roles(headings: Sequence[str], columns: ColumnNames | None) -> dict[str, int | None]:
-    """Where each role's column is, by the given headings or by the usual synonyms; None where there is none."""
-    places = {name.lower(): i for i, name in reversed(list(enumerate(headings)))}
-    if columns is not None:
-        return {role: places.get(getattr(columns, role).lower()) for role in ROLES}
-    return {role: next((places[n] for n in SYNONYMS[role] if n in places), None) for role in ROLES}
+def _headless(path: Path, width: int, layout: SourceLayout) -> list[str]:
+    """The headings of a file that has none, by its number of columns."""
+    for headings in layout.headless:
+        if len(headings) == width:
+            return list(headings)
+    widths = ", ".join(str(len(headings)) for headings in layout.headless)
+    raise DataError(f"{path} has {width} columns, and a {layout.name} file of events has {widths}: give such a file.")
+
+
+def _roles(
+    headings: Sequence[str], candidates: Mapping[str, Sequence[str]], layout: SourceLayout | None
+) -> dict[str, int | None]:
+    """Where each role's column is: the first of its candidates that is among the headings; None where none is."""
+    key = plainly if layout else str.lower
+    places = {key(name): i for i, name in reversed(list(enumerate(headings)))}
+    return {role: next((places[key(n)] for n in names if key(n) in places), None) for role, names in candidates.items()}
 
 
 def _missing(
-    source: str, headings: Sequence[str], found: Mapping[str, int | None], columns: ColumnNames | None
+    source: str,
+    headings: Sequence[str],
+    found: Mapping[str, int | None],
+    asked: Asked,
+    layout: SourceLayout | None,
 ) -> DataError:
-    lost = [role if columns is None else getattr(columns, role) for role, i in found.items() if i is None]
+    usual = {role: layout.columns[role][0] if layout else role for role in ROLES}
+    lost = [getattr(asked.columns, role) or usual[role] for role, i in found.items() if i is None]
     shown = short(", ".join(repr(name) for name in headings))
+    read = f", read as {layout.name}," if layout else ""
     return DataError(
-        f"{source} has no column for {', '.join(lost)}; it has {shown}: name the columns with --subject, "
+        f"{source}{read} has no column for {', '.join(lost)}; it has {shown}: name the columns with --subject, "
         "--relation, --object and --time of `bridgemem data import`, or in Python with "
         'ColumnNames(subject="...", relation="...", object="...", time="...").'
     )
 
 
 def _cut(
-    first: int, lines: list[str], clean: bool, layout: _Layout, gathered: Gathered
+    first: int, lines: list[str], clean: bool, shape: _Shape, gathered: Gathered
 ) -> tuple[list[list[str]], np.ndarray]:
     """The columns of a block of lines, and the numbers of the lines; what is no row goes to the rejects."""
-    skip = max(0, layout.header_line - first + 1)
+    skip = max(0, shape.header_line - first + 1)
     lines, first = lines[skip:], first + skip
-    if clean and _regular(lines, layout):
+    if clean and _regular(lines, shape):
         # one long row cut at once: no list per line, which would be most of the work
-        fields = layout.separator.join(lines).split(layout.separator)
-        return [fields[i :: layout.width] for i in range(layout.width)], np.arange(first, first + len(lines))
+        fields = shape.separator.join(lines).split(shape.separator)
+        return [fields[i :: shape.width] for i in range(shape.width)], np.arange(first, first + len(lines))
     rows, numbers = [], []
     for number, line in enumerate(lines, first):
-        row = _row(line, layout)
+        row = _row(line, shape)
         if isinstance(row, list):
             rows.append(row)
             numbers.append(number)
@@ -269,11 +347,11 @@ def _cut(
     return [list(column) for column in zip(*rows, strict=True)], np.array(numbers, np.int64)
 
 
-def _regular(lines: list[str], layout: _Layout) -> bool:
+def _regular(lines: list[str], shape: _Shape) -> bool:
     """Whether every line can be cut at its separators into the expected number of fields."""
-    if layout.separator != "\t" and any('"' in line for line in lines):
+    if shape.separator != "\t" and any('"' in line for line in lines):
         return False
-    return {line.count(layout.separator) for line in lines} == {layout.width - 1}
+    return {line.count(shape.separator) for line in lines} == {shape.width - 1}
 
 
 def fault(line: str) -> str | None:
@@ -287,35 +365,44 @@ def fault(line: str) -> str | None:
     return None
 
 
-def _row(line: str, layout: _Layout) -> list[str] | str:
+def _row(line: str, shape: _Shape) -> list[str] | str:
     """The fields of one line, or why it has none."""
     if reason := fault(line):
         return reason
     try:
-        row = layout.split(line)
+        row = shape.split(line)
     except csv.Error:
         return "the line has a quote that is not closed or stands inside a field"
-    if len(row) != layout.width:
-        return f"expected {layout.width} columns, found {len(row)}"
+    if len(row) != shape.width:
+        return f"expected {shape.width} columns, found {len(row)}"
     return row
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-def gather_frame(frame: Any, columns: ColumnNames | None, gathered: Gathered, advance: Step) -> None:
+def gather_frame(frame: Any, asked: Asked, gathered: Gathered, advance: Step) -> None:
     if not isinstance(frame, Mapping):
-        _gather_query("frame", [], columns, gathered, advance, frame)
+        _gather_query("frame", [], asked, gathered, advance, frame)
         return
-    found = _roles([str(name) for name in frame], columns)
-    if None in found.values():
-        raise _missing("the dict of columns", [str(name) for name in frame], found, columns)
+    positions = _positions("the dict of columns", [str(name) for name in frame], asked, gathered)
     values = [list(column) for column in frame.values()]
-    chosen = [[_text(value) for value in values[i]] for i in found.values() if i is not None]
+    chosen = [[_text(value) for value in values[i]] for i in positions]
     if len({len(column) for column in chosen}) > 1:
         raise DataError("the columns of the dict must have equal length.")
     gathered.add(chosen, np.arange(1, len(chosen[0]) + 1))
     advance(len(chosen[0]))
+
+
+def _positions(source: str, headings: Sequence[str], asked: Asked, gathered: Gathered) -> list[int]:
+    """Where a table with headings holds the four roles."""
+    layout = asked.layout(headings)
+    found = _roles(headings, asked.candidates(layout), layout)
+    positions = [i for i in found.values() if i is not None]
+    if len(positions) < len(ROLES):
+        raise _missing(source, headings, found, asked, layout)
+    gathered.found(layout, [headings[i] for i in positions])
+    return positions
 
 
 def _text(value: Any) -> str:
@@ -329,7 +416,7 @@ def _text(value: Any) -> str:
 def _gather_query(
     table: str,
     parameters: list[str],
-    columns: ColumnNames | None,
+    asked: Asked,
     gathered: Gathered,
     advance: Step,
     frame: Any = None,
@@ -345,10 +432,8 @@ def _gather_query(
             if frame is not None:
                 connection.register("frame", frame)
             headings = connection.execute(f"SELECT * FROM {table} LIMIT 0", parameters).description or []
-            found = _roles([heading[0] for heading in headings], columns)
-            if None in found.values():
-                raise _missing(name, [heading[0] for heading in headings], found, columns)
-            chosen = [headings[i] for i in found.values() if i is not None]
+            positions = _positions(name, [heading[0] for heading in headings], asked, gathered)
+            chosen = [headings[i] for i in positions]
             texts = ", ".join(_as_text(heading[0], str(heading[1])) for heading in chosen)
             result = connection.execute(f"SELECT {texts} FROM {table}", parameters)
             number = 1

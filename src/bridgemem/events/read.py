@@ -6,17 +6,18 @@ text and not once per row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.gather import (
     INTEGER,
     KEPT_REJECTS,
+    Asked,
     ColumnNames,
     Gathered,
     Reject,
@@ -27,6 +28,7 @@ from bridgemem.events.gather import (
     new_codes,
     short,
 )
+from bridgemem.events.layouts import FORMATS, MOST_PARTIES, SourceLayout, iso
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.times import clock_for, read_times
 from bridgemem.progress import SILENT, Progress
@@ -54,16 +56,34 @@ class Rejects:
 
 @dataclass(frozen=True)
 class Reading:
-    """Events, and the rows that could not become events."""
+    """Events, the rows that could not become events, and how the source was understood.
+
+    dropped: rows of a published layout that are as they should be but name no pair of parties, counted by the reason.
+    format: the layout, "plain" where it is none of the published ones. columns: the heading behind each role.
+    """
 
     events: EventLog
     rejects: Rejects
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    format: str = "plain"
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def source(self) -> str:
+        """How the source was understood, in one sentence."""
+        columns = ", ".join(f"{role} from {heading}" for role, heading in self.columns.items())
+        return f"Read as {self.format}: {columns}."
+
+    def sentence(self) -> str:
+        """What was read, rejected and dropped."""
+        said = self.rejects.sentence()
+        return f"{said} {_dropped_sentence(self.dropped, self.rejects.total)}" if self.dropped else said
 
 
 def read_events(
     source: Any,
     *,
     columns: ColumnNames | None = None,
+    format: str = "auto",
     step: str | int | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
@@ -74,12 +94,18 @@ def read_events(
 
     columns: the headings, where they are neither subject, relation, object, time nor a usual synonym. Text files of
         four or five columns without a heading are read by position.
+    format: gdelt, icews, polecat or acled for a file in that published layout, plain for any other; auto tells by the
+        headings or the number of columns. In a published layout names stay names even where all are whole numbers,
+        the step is a day if none is given, and rows without two parties are dropped.
     step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
         "day", "week", "15min", "7d" or a number of seconds. Left out, it is the longest step that fits all times.
     entities, relations: vocabularies that the events must use, by name or by id. Left out, columns of whole numbers
         (without leading zeros or wide gaps) are ids, and other names get ids in the order of first appearance.
     strict: make the first rejected row an error.
     """
+    if format not in FORMATS:
+        raise SettingsError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}.")
+    asked = Asked(format, columns or ColumnNames(), step)
     gathered = Gathered()
     several = isinstance(source, Sequence) and not isinstance(source, str)
     with progress.task("reading events") as advance:
@@ -87,10 +113,10 @@ def read_events(
             before = gathered.total
             if isinstance(part, str | Path):
                 gathered.files.append(str(part))
-                gather_file(Path(part), columns, gathered, advance)
+                gather_file(Path(part), asked, gathered, advance)
             else:
                 gathered.files.append("data frame")
-                gather_frame(part, columns, gathered, advance)
+                gather_frame(part, asked, gathered, advance)
             if gathered.total == before:
                 raise DataError(f"{gathered.files[-1]} holds no events: give rows of subject, relation, object, time.")
     if not gathered.files:
@@ -128,10 +154,12 @@ class _Texts:
     faults: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, texts: Mapping[str, int], columns: Sequence[np.ndarray]) -> _Texts:
-        """Strip the texts, and let those that are then equal share a code."""
+    def of(
+        cls, texts: Mapping[str, int], columns: Sequence[np.ndarray], clean: Callable[[str], str] = str.strip
+    ) -> _Texts:
+        """Clean the texts, and let those that are then equal share a code."""
         codes = new_codes()
-        merged = np.array([codes[text.strip()] for text in texts], np.int64)
+        merged = np.array([codes[clean(text)] for text in texts], np.int64)
         renamed = [merged[column] for column in columns]
         rows = np.bincount(np.concatenate(renamed), minlength=len(codes))
         return cls(renamed, list(codes), rows)
@@ -147,13 +175,23 @@ def _resolve(
     gathered: Gathered, step: str | int | None, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool
 ) -> Reading:
     columns = {name: np.concatenate(parts) if parts else np.zeros(0, int) for name, parts in gathered.columns.items()}
-    actors = _Texts.of(gathered.texts["subject"], [columns["subject"], columns["object"]])
-    links = _Texts.of(gathered.texts["relation"], [columns["relation"]])
-    moments = _Texts.of(gathered.texts["time"], [columns["time"]])
-    actor_ids = _ids(actors, "entity", entities)
-    link_ids = _ids(links, "relation", relations)
+    layout = gathered.layout
+    names: Mapping[str, int] = gathered.texts["subject"]
+    dropped: dict[str, int] = {}
+    if layout:
+        names, columns, dropped = _pairs(layout, names, columns)
+        if not len(columns["subject"]) and not gathered.rejected:
+            sentence = _dropped_sentence(dropped, gathered.total)
+            raise DataError(f"no row of {', '.join(gathered.files)} is an event between two parties: {sentence}")
+    actors = _Texts.of(names, [columns["subject"], columns["object"]])
+    links = _Texts.of(gathered.texts["relation"], [columns["relation"]], layout.label if layout else str.strip)
+    moments = _Texts.of(gathered.texts["time"], [columns["time"]], iso if layout else str.strip)
+    actor_ids = _ids(actors, "entity", entities, layout is not None)
+    link_ids = _ids(links, "relation", relations, layout is not None)
     times = read_times(moments.texts, moments.rows)
     moments.faults = times.faults
+    if layout and step is None and times.kind == "date":
+        step = layout.step
 
     good = actors.valid() & links.valid() & moments.valid()
     rejects = _rejects(gathered, columns, good, actors, links, moments)
@@ -171,15 +209,54 @@ def _resolve(
     pair_ids, entities = _numbered(actor_ids, actors.texts, pairs, "entity", entities)
     relation_ids, relations = _numbered(link_ids, links.texts, links.columns[0][good][order], "relation", relations)
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
-    return Reading(events, rejects)
+    return Reading(events, rejects, dropped, layout.name if layout else "plain", gathered.headings)
 
 
-def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None) -> np.ndarray | None:
-    """The id of each distinct text, int64 [d], or None where names are still to be numbered; notes the faults."""
+def _pairs(
+    layout: SourceLayout, texts: Mapping[str, int], columns: Mapping[str, np.ndarray]
+) -> tuple[dict[str, int], dict[str, np.ndarray], dict[str, int]]:
+    """Names and rows of a published layout with one row for each pair of parties, and the rows that name none.
+
+    A row between several parties becomes one row for each two of them that differ.
+    """
+    codes = new_codes()
+    parties = [[codes[name] for name in layout.parties(text)] for text in texts]
+    size = np.array([len(found) for found in parties], np.int64)
+    first, second = size[columns["subject"]], size[columns["object"]]
+    reasons = {
+        "without a second party": (second == 0) & (first > 0),
+        "without a first party": (first == 0) & (second > 0),
+        "without any party": (first == 0) & (second == 0),
+        f"with more than {MOST_PARTIES} parties on a side": (np.maximum(first, second) > MOST_PARTIES)
+        & (np.minimum(first, second) > 0),
+    }
+    dropped = {reason: int(rows.sum()) for reason, rows in reasons.items() if rows.any()}
+    kept = np.flatnonzero(~np.logical_or.reduce(list(reasons.values())))
+    pairs = first[kept] * second[kept]
+    row = np.repeat(kept, pairs)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
+    flat, start = np.array([code for found in parties for code in found], np.int64), np.cumsum(size) - size
+    rows = {name: column[row] for name, column in columns.items()}
+    rows["subject"] = flat[start[rows["subject"]] + nth // second[row]]
+    rows["object"] = flat[start[rows["object"]] + nth % second[row]]
+    true = (rows["subject"] != rows["object"]) | (first[row] * second[row] == 1)
+    return dict(codes), {name: column[true] for name, column in rows.items()}, dropped
+
+
+def _dropped_sentence(dropped: Mapping[str, int], total: int) -> str:
+    count, reasons = sum(dropped.values()), ", ".join(f"{n:,} {reason}" for reason, n in dropped.items())
+    return f"{count:,} of {total:,} row{'s' * (total > 1)} {'was' if count == 1 else 'were'} dropped: {reasons}."
+
+
+def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None, named: bool) -> np.ndarray | None:
+    """The id of each distinct text, int64 [d], or None where names are still to be numbered; notes the faults.
+
+    named: whole numbers are names too, never ids.
+    """
     whole = np.array([bool(INTEGER.fullmatch(text)) for text in found.texts], bool)
     filled = np.array([bool(text) for text in found.texts], bool)
     found.faults = {int(i): f"the {kind} is empty" for i in np.flatnonzero(~filled)}
-    all_whole = bool((whole == filled).all())
+    all_whole = bool((whole == filled).all()) and not named
     if vocabulary is None:
         if not all_whole:
             return None
@@ -189,8 +266,8 @@ def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None) -> np.ndarray 
         found.faults |= {int(i): f"the {kind} id {ids[i]} is negative" for i in np.flatnonzero(filled & (ids < 0))}
         return ids
     known = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
-    named = np.array([text in known for text in found.texts], bool)
-    by_id = all_whole or found.rows[whole].sum() > found.rows[named].sum()
+    known_texts = np.array([text in known for text in found.texts], bool)
+    by_id = all_whole or (not named and found.rows[whole].sum() > found.rows[known_texts].sum())
     ids = np.zeros(len(found.texts), np.int64)
     for i in np.flatnonzero(filled):
         text = found.texts[i]
