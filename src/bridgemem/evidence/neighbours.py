@@ -24,7 +24,7 @@ class Neighbours:
         self.owner, self.partner = past.dyads.parties()
         ids = torch.arange(self.n_entities + 1, device=past.device)
         self.bounds = torch.searchsorted(self.owner, ids)
-        self._cut, self._weights = -1, list[Tensor]()
+        self._kept: tuple[int, list[Tensor]] = (-1, [])
 
     def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
         """log of the company that each actor shares with every entity through a third, float32 [fades, n, E].
@@ -48,16 +48,19 @@ class Neighbours:
 
     def weights_before(self, cut: int) -> list[Tensor]:
         """The weight of every pair for each fade, float32 [pairs]; those of the last cut asked for are kept."""
-        if cut != self._cut:
-            dyads = self.past.dyads
-            age = cut - 1 - dyads.step
-            self._cut, self._weights = cut, []
-            for fade in FADES:
-                meetings = torch.where(age >= 0, (-age.double() / fade).exp(), 0.0)
-                strength = _sums(meetings, dyads.start).log1p()
-                scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
-                self._weights.append((strength * scale[self.owner] * scale[self.partner]).float())
-        return self._weights
+        kept_cut, kept = self._kept
+        if cut == kept_cut:
+            return kept
+        dyads, made = self.past.dyads, []
+        age = cut - 1 - dyads.step
+        for fade in FADES:
+            meetings = torch.where(age >= 0, (-age.double() / fade).exp(), 0.0)
+            strength = _sums(meetings, dyads.start).log1p()
+            scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
+            made.append((strength * scale[self.owner] * scale[self.partner]).float())
+        # cut and weights change at once: other threads may be reading
+        self._kept = (cut, made)
+        return made
 
 
 def _sums(values: Tensor, bounds: Tensor) -> Tensor:

@@ -1,0 +1,112 @@
+"""Commands for data that keep growing: ingest, retract, refresh."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.output import emit, say, warn
+from bridgemem.progress import terminal_progress
+
+StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
+Duplicates = Annotated[str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (ingest, retract, refresh):
+        app.command()(command)
+
+
+def ingest(
+    store: StoreFile,
+    file: Annotated[Path, typer.Argument(help="Events to take in: a CSV, TSV or Parquet file.")],
+    run: Annotated[Path, typer.Option("--run", help="The run that the events follow; its steps and names are used.")],
+    source: Annotated[str | None, typer.Option("--source", help="Where the events come from; the file's name.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="What names this batch; the same key again changes nothing.")
+    ] = None,
+    offset: Annotated[str | None, typer.Option("--offset", help="How far the source was read.")] = None,
+    duplicates: Duplicates = "keep",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Add the events of a file to an event store as one batch, whole or not at all."""
+    from bridgemem.events.read import read_events
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.naming import named_events
+    from bridgemem.runs import Run
+
+    base = Run(run).dataset(data_dir).events
+    reading = read_events(file)
+    # a file's own content names its batch, so that the same file twice is one batch
+    named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    with EventStore(store, duplicates=duplicates) as opened:
+        opened.follow(base)
+        receipt = opened.append(named_events(reading.events), source=source or file.name, key=named, offset=offset)
+    if reading.rejects.count:
+        warn(f"bridgemem: {reading.rejects.sentence()}")
+
+    def text() -> None:
+        if receipt.replayed:
+            say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
+            return
+        ids = f", {receipt.ids[0]} to {receipt.ids[-1]}" if receipt.ids else ""
+        say(f"Batch {receipt.batch}: {len(receipt.ids):,} events{ids}; {receipt.accepted:,} of them count.")
+        say(f"{receipt.duplicates:,} were known already, {receipt.late:,} came late.")
+
+    emit(receipt, as_json, text)
+
+
+def retract(
+    store: StoreFile,
+    event: Annotated[str, typer.Argument(help="The id of the event, as ingest named it: e12.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why it is taken back; kept beside it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Take a stored event back: forecasts are then as if it had never come."""
+    from bridgemem.live.eventstore import EventStore
+
+    with EventStore(store, create=False) as opened:
+        opened.retract(event, reason)
+        subject, relation, object_, time = opened.event(event)
+    values = {"retracted": event, "subject": subject, "relation": relation, "object": object_, "time": time}
+    emit(values, as_json, lambda: say(f"{event} is retracted: {subject}, {relation}, {object_}, {time}."))
+
+
+def refresh(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    store: Annotated[Path, typer.Option("--store", help="The event store, one DuckDB file.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The new run folder; else the run's name with the next number.")
+    ] = None,
+    warm: Annotated[
+        bool, typer.Option("--warm/--anew", help="The reader goes on from its weights, or is fitted anew.")
+    ] = True,
+    duplicates: Duplicates = "keep",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Make a run that was fitted on everything known now; its backbone and selection stay those of the old one."""
+    from bridgemem.api import check_device
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.refresh import refresh as bring_up
+    from bridgemem.runs import Run
+
+    opened_run = Run(run)
+    with EventStore(store, create=False, duplicates=duplicates) as opened, terminal_progress(quiet=quiet) as progress:
+        made = bring_up(opened_run, opened, out, warm, None, check_device(device), force, data_dir, progress)
+
+    def text() -> None:
+        say(f"{made.added:,} events were added and {made.retracted:,} taken back; {made.run} knows {made.events:,}.")
+        say(f"New names: {made.new_entities:,} entities, {made.new_relations:,} relations.")
+        say(f"The reader was fitted {made.reader} ({made.epochs} epochs). The backbone was kept frozen.")
+        say("The selection was kept: it is what the validation of the fitted run chose, and was not chosen again.")
+
+    emit(made, as_json, text)

@@ -1,0 +1,425 @@
+"""EventStore: an append-only DuckDB file of events that came after a run's own, batch by batch.
+
+A batch is one transaction: its events, source, offset and key are all there or none of them is, and once `append`
+returns they survive a kill. The same key again changes nothing.
+
+Policies, also in docs/concepts/live.md:
+
+- Late events (of an earlier step than one already known) are accepted, filed under their own step and counted as late.
+  Forecasts for later steps see them from then on; nothing already forecast is changed.
+- Duplicates (same subject, relation, object and step as an event in force) are always written. "keep" lets them count
+  like any other event; "drop" passes them over whenever events are read, so that the policy can be changed at any time
+  and the second of two equal events takes over when the first is retracted.
+- Retracted events stay in the file and are never read again.
+- A batch with one event that cannot be used is refused as a whole.
+- One process writes at a time. Readers name a snapshot, which reads the same for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.live.naming import NewEvent, checked, extended, ids_of, stored_text
+from bridgemem.memory.timeline import changes
+from bridgemem.store import whole_file
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["EventStore", "NewEvent", "Reading", "Receipt", "Snapshot", "StoreError"]
+
+FORMAT = 1
+DUPLICATES = ("keep", "drop")
+
+
+_TABLES = """
+CREATE TABLE about (name VARCHAR, value VARCHAR);
+CREATE TABLE batches (
+    id BIGINT PRIMARY KEY, source VARCHAR, "offset" VARCHAR, key VARCHAR UNIQUE, "when" VARCHAR, digest VARCHAR,
+    first BIGINT, size BIGINT, duplicates BIGINT, late BIGINT
+);
+CREATE TABLE events (
+    id BIGINT, batch BIGINT, subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, step BIGINT
+);
+CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VARCHAR, reason VARCHAR);
+"""
+
+
+class StoreError(BridgeMemError):
+    """An event store cannot be opened, read or written; the events that were sent are not at fault."""
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of a batch. All of its events have ids; `accepted` are those that count under the store's policy."""
+
+    batch: int
+    accepted: int
+    duplicates: int
+    late: int
+    replayed: bool
+    ids: list[str]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The store after so many batches and retractions."""
+
+    batches: int
+    retractions: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Events in force, and where they came from: ids int64 [n], the number of the stored event, -1 for others."""
+
+    events: EventLog
+    ids: np.ndarray
+    at: Snapshot
+
+
+class EventStore:
+    """One DuckDB file; a new one is whole or absent. Methods may be called from several threads."""
+
+    def __init__(self, path: Path | str, create: bool = True, duplicates: str = "keep") -> None:
+        if duplicates not in DUPLICATES:
+            raise SettingsError(f"duplicates are {' or '.join(DUPLICATES)}, not {duplicates!r}.")
+        self.path, self.duplicates = Path(path), duplicates
+        self._writer = threading.Lock()
+        self._base: EventLog | None = None
+        self._base_ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        if not self.path.exists():
+            if not create:
+                raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
+            self._create()
+        self._database: duckdb.DuckDBPyConnection | None = self._connect()
+        self.clock = self._read_clock()
+
+    def close(self) -> None:
+        """Let the file go; a store that is not closed loses nothing either."""
+        with self._writer:
+            if self._database is not None:
+                self._database.close()
+            self._database = None
+
+    def __enter__(self) -> EventStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def follow(self, base: EventLog) -> None:
+        """Continue a log: take over its clock, and let its events count where late ones and duplicates are told."""
+        if self.clock is None:
+            with self._writing() as cursor:
+                self._write_clock(cursor, base.clock)
+            self.clock = base.clock
+        if self.clock != base.clock:
+            raise DataError(
+                f"{self.path} counts time from {self.clock.label(0)} in steps of {self.clock.unit}, and the run from "
+                f"{base.clock.label(0)} in steps of {base.clock.unit}; use a store of the run's own."
+            )
+        self._base, self._base_ids = base, (ids_of(base.entities), ids_of(base.relations))
+
+    # ---- writing ---------------------------------------------------------------------------------------------------
+
+    def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
+        """Write a batch durably, once for each key."""
+        clock = self.clock or (self._base.clock if self._base else Clock())
+        rows = [checked(event, place, clock) for place, event in enumerate(events, 1)]
+        source, key = stored_text(source, "the source"), stored_text(key, "the key")
+        where = None if offset is None else stored_text(str(offset), "the offset")
+        digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+        with self._writing() as cursor:
+            found = cursor.execute("SELECT digest FROM batches WHERE key = ?", [key]).fetchone()
+            if found is not None:
+                if found[0] != digest:
+                    raise DataError(f"the key {key!r} was used for another batch; give every batch a key of its own.")
+                return replace(self._receipt(cursor, key), replayed=True)
+            if rows and self.clock is None:
+                self._write_clock(cursor, clock)
+            batch, first = (
+                cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
+                for table in ("batches", "events")
+            )
+            duplicates, late = self._duplicates(cursor, rows), self._late(cursor, rows)
+            cursor.execute(
+                "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [batch, source, where, key, _now(), digest, first, len(rows), duplicates, late],
+            )
+            if rows:
+                ids = list(range(first, first + len(rows)))
+                cursor.execute(
+                    "INSERT INTO events SELECT unnest(?::BIGINT[]), ?, unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), "
+                    "unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::BIGINT[])",
+                    [ids, batch, *(list(column) for column in zip(*rows, strict=True))],
+                )
+            receipt = self._receipt(cursor, key)
+        if rows:
+            self.clock = clock
+        return receipt
+
+    def retract(self, event_id: str, reason: str = "") -> None:
+        """Take an event back: no later reading holds it. A second time changes nothing."""
+        self.event(event_id)
+        number, reason = _number(event_id), stored_text(reason, "the reason") if reason else ""
+        with self._writing() as cursor:
+            if cursor.execute("SELECT 1 FROM retractions WHERE event = ?", [number]).fetchone() is None:
+                cursor.execute(
+                    "INSERT INTO retractions SELECT coalesce(max(id), 0) + 1, ?, ?, ? FROM retractions",
+                    [number, _now(), reason],
+                )
+
+    def _duplicates(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
+        """How many of the rows equal an event in force, of the log that is followed, stored, or earlier in the rows."""
+        if not rows:
+            return 0
+        facts = [(s, r, o, step) for s, r, o, _, step in rows]
+        stored = cursor.execute(
+            "SELECT DISTINCT subject, relation, object, step FROM events JOIN (SELECT unnest(?::VARCHAR[]) AS subject, "
+            "unnest(?::VARCHAR[]) AS relation, unnest(?::VARCHAR[]) AS object, unnest(?::BIGINT[]) AS step) "
+            "USING (subject, relation, object, step) WHERE id NOT IN (SELECT event FROM retractions)",
+            [list(column) for column in zip(*facts, strict=True)],
+        ).fetchall()
+        before = set(stored) | {fact for fact in set(facts) if self._in_base(fact)}
+        return len(facts) - len(set(facts) - before)
+
+    def _in_base(self, fact: tuple[str, str, str, int]) -> bool:
+        if self._base is None or fact[3] >= self._base.end:
+            return False
+        base, (subject, relation, object_, step) = self._base, fact
+        entity, link = self._base_ids
+        a, r, b = entity.get(subject), link.get(relation), entity.get(object_)
+        if a is None or r is None or b is None:
+            return False
+        day = base.between(step, step + 1)
+        return bool(((day.subject == a) & (day.relation == r) & (day.object == b)).any())
+
+    def _late(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
+        """How many of the rows are earlier than one that came before them."""
+        latest = cursor.execute("SELECT coalesce(max(step), 0) FROM events").fetchall()[0][0]
+        if self._base is not None:
+            latest = max(latest, self._base.end - 1)
+        steps = np.array([latest, *(row[4] for row in rows)], np.int64)
+        return int((steps[1:] < np.maximum.accumulate(steps)[:-1]).sum())
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The store as it is now."""
+        with self._reading() as cursor:
+            return self._snapshot(cursor)
+
+    def events(self, base: EventLog | None = None, at: Snapshot | None = None) -> EventLog:
+        """A log followed by the stored events in force, by step and inside a step as they came; see `read`."""
+        return self.read(base, at).events
+
+    def read(
+        self,
+        base: EventLog | None = None,
+        at: Snapshot | None = None,
+        known: np.ndarray | None = None,
+        since: int = 0,
+    ) -> Reading:
+        """The events in force at a snapshot, the last one unless named, behind those of a base log.
+
+        The base's ids and clock stay; new names follow its vocabularies in the order in which they came. known int64
+        [n]: which stored event each row of the base is (-1: none), for a base that holds some of them already; since:
+        the last batch whose events it holds, where it holds those of every earlier one too.
+        """
+        if base is None:
+            none = np.zeros(0, np.int32)
+            names = Vocabulary("entity", ()), Vocabulary("relation", ())
+            base = EventLog(none, none, none, none, *names, self.clock or Clock())
+        elif self.clock not in (None, base.clock):
+            raise DataError(
+                f"{self.path} counts time otherwise than the log it is read behind; use a store of its own."
+            )
+        known = np.full(len(base), -1, np.int64) if known is None else known
+        with self._reading() as cursor:
+            at = at or self._snapshot(cursor)
+            gone = cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
+            columns = cursor.execute(
+                "SELECT id, subject, relation, object, step FROM events WHERE batch > ? AND batch <= ? ORDER BY id",
+                [since, at.batches],
+            ).fetchnumpy()
+        wanted = ~np.isin(columns["id"], np.concatenate([gone, known[known >= 0]]))
+        stays = ~np.isin(known, gone)
+        number, subject, relation, object_, step = (columns[name][wanted] for name in columns)
+        entities, parties = extended(base.entities, np.stack([subject, object_], axis=1).ravel().tolist())
+        relations, links = extended(base.relations, relation.tolist())
+        pairs = np.array(parties, np.int64).reshape(-1, 2)
+        rows = [
+            np.concatenate([old[stays], new])
+            for old, new in (
+                (base.subject, pairs[:, 0]),
+                (base.relation, np.array(links, np.int64)),
+                (base.object, pairs[:, 1]),
+                (base.step, step),
+                (known, number),
+            )
+        ]
+        if self.duplicates == "drop":
+            counts = np.arange(len(rows[0])) < stays.sum()
+            rows = [column[counts | _first_of_equals(*rows[:4])] for column in rows]
+        order = np.argsort(rows[3], kind="stable")
+        s, r, o, t, ids = (column[order] for column in rows)
+        return Reading(EventLog(s, r, o, t, entities, relations, base.clock), ids, at)
+
+    def event(self, event_id: str) -> NewEvent:
+        """A stored event as it came, in force or not."""
+        with self._reading() as cursor:
+            found = cursor.execute(
+                "SELECT subject, relation, object, time FROM events WHERE id = ?", [_number(event_id)]
+            ).fetchone()
+        if found is None:
+            raise NotFoundError(f"{self.path} holds no event called {event_id!r}; receipts name the ids.")
+        return found
+
+    def last_offset(self, source: str) -> str | None:
+        """Where a source was left off: the offset of its last batch that had one."""
+        with self._reading() as cursor:
+            found = cursor.execute(
+                'SELECT "offset" FROM batches WHERE source = ? AND "offset" IS NOT NULL ORDER BY id DESC LIMIT 1',
+                [source],
+            ).fetchone()
+        return None if found is None else found[0]
+
+    def receipts(self) -> list[Receipt]:
+        """The receipts of all batches, in the order in which they came."""
+        with self._reading() as cursor:
+            keys = [row[0] for row in cursor.execute("SELECT key FROM batches ORDER BY id").fetchall()]
+            return [self._receipt(cursor, key) for key in keys]
+
+    @staticmethod
+    def _snapshot(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
+        return Snapshot(
+            *cursor.execute(
+                "SELECT (SELECT coalesce(max(id), 0) FROM batches), (SELECT coalesce(max(id), 0) FROM retractions)"
+            ).fetchall()[0]
+        )
+
+    def _receipt(self, cursor: duckdb.DuckDBPyConnection, key: str) -> Receipt:
+        batch, first, size, duplicates, late = cursor.execute(
+            "SELECT id, first, size, duplicates, late FROM batches WHERE key = ?", [key]
+        ).fetchall()[0]
+        accepted = size - duplicates if self.duplicates == "drop" else size
+        ids = [f"e{number}" for number in range(first, first + size)]
+        return Receipt(batch, accepted, duplicates, late, False, ids)
+
+    # ---- the file --------------------------------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        import duckdb
+
+        try:
+            with whole_file(self.path) as aside, duckdb.connect(str(aside)) as database:
+                database.execute(_TABLES)
+                database.execute("INSERT INTO about VALUES ('format', ?)", [str(FORMAT)])
+                database.close()
+        except (duckdb.Error, OSError) as problem:
+            raise StoreError(f"{self.path} cannot be made: {_reason(problem)}.") from None
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        try:
+            database = duckdb.connect(str(self.path))
+            made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
+        except duckdb.CatalogException:
+            raise StoreError(f"{self.path} is a DuckDB file, but no event store; name another file.") from None
+        except (duckdb.Error, OSError) as problem:
+            if "lock" in str(problem):
+                raise StoreError(
+                    f"{self.path} is open in another process; stop that one, or send the events through it."
+                ) from None
+            raise StoreError(
+                f"{self.path} is no whole event store ({_reason(problem)}); move it away, put a copy back or let the "
+                "sources send their batches to a new one."
+            ) from None
+        if made_as is None or made_as[0] != str(FORMAT):
+            raise StoreError(f"{self.path} has another format version than this program's, which is {FORMAT}.")
+        return database
+
+    def _read_clock(self) -> Clock | None:
+        with self._reading() as cursor:
+            found = cursor.execute("SELECT value FROM about WHERE name = 'clock'").fetchone()
+        return None if found is None else Clock(*json.loads(found[0]))
+
+    @staticmethod
+    def _write_clock(cursor: duckdb.DuckDBPyConnection, clock: Clock) -> None:
+        cursor.execute("INSERT INTO about VALUES ('clock', ?)", [json.dumps([clock.kind, clock.origin, clock.unit])])
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction that sees the store as it is now, whatever is written meanwhile."""
+        with self._transaction("read") as cursor:
+            yield cursor
+
+    @contextmanager
+    def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction of its own for whoever holds the lock; it is on the disk when this ends."""
+        with self._writer, self._transaction("written") as cursor:
+            yield cursor
+
+    @contextmanager
+    def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        import duckdb
+
+        database = self._database
+        if database is None:
+            raise StoreError(f"{self.path} was closed; open it again.")
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("BEGIN")
+                try:
+                    yield cursor
+                except BaseException:
+                    cursor.execute("ROLLBACK")
+                    raise
+                cursor.execute("COMMIT")
+        except duckdb.FatalException as problem:
+            # DuckDB lets nobody in any more; what was committed is safe in the file
+            database.close()
+            self._database = self._connect()
+            raise StoreError(f"{self.path} cannot be {done}: {_reason(problem)}; try again.") from None
+        except (duckdb.Error, OSError) as problem:
+            raise StoreError(
+                f"{self.path} cannot be {done}: {_reason(problem)}; nothing was changed; mend that and try again."
+            ) from None
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _reason(problem: Exception) -> str:
+    text = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return text.removeprefix("IO Error: ").removeprefix("TransactionContext Error: ").rstrip(".!")
+
+
+def _number(event_id: str) -> int:
+    digits = str(event_id).removeprefix("e")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
+        raise NotFoundError(f"{str(event_id)[:40]!r} is not the id of a stored event; ids are written as e12.")
+    return int(digits)
+
+
+def _first_of_equals(subject: np.ndarray, relation: np.ndarray, object_: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """Whether a row is the first with its values; bool [n]."""
+    order = np.lexsort((object_, relation, subject, step))  # stable: equal rows stay in their order
+    first = np.zeros(len(order), bool)
+    first[order[changes(*(column[order] for column in (step, subject, relation, object_)))]] = True
+    return first

@@ -1,0 +1,219 @@
+"""LiveForecaster: a run's forecasts over its own data and all that an event store has taken in since.
+
+What a run was fitted on is frozen: backbone, transitions and choice know the names of its data and no others. Relations
+that came later are forecast by recurrence alone, and their events are no evidence for other relations, until
+`bridgemem refresh` fits a run that knows them. Entities that came later are actors and candidates like any other; the
+backbone puts them last, and the residual lifts them by what happened.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bridgemem.config import Settings
+from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.replay import Choice
+from bridgemem.events.log import EventLog
+from bridgemem.evidence.counts import CountTable
+from bridgemem.evidence.reader import Reader
+from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.explain import Explanation
+from bridgemem.forecast import Candidate, Forecaster
+from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot
+from bridgemem.live.naming import NewEvent
+from bridgemem.live.widened import Widened, narrow
+from bridgemem.runs import Run
+from bridgemem.store import read_tensors
+
+MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row of its data is
+
+
+@dataclass(frozen=True)
+class View:
+    """What was known at one snapshot of the store, ready to be asked; it never changes.
+
+    ids int64 [n]: the number of the stored event that each row is, -1 for those of the run's own data.
+    fitted: for relations that the run was fitted on. later: for all others, or None where there are none.
+    """
+
+    events: EventLog
+    ids: np.ndarray
+    at: Snapshot
+    fitted: Forecaster
+    later: Forecaster | None
+
+    def asked(self, relation: str | int) -> Forecaster:
+        """The forecaster that answers questions about a relation."""
+        number = self.events.relations.id(relation)
+        return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
+
+
+class LiveForecaster:
+    """Asks a run by name, takes in events, and takes them back. Safe to be called from several threads.
+
+    A question is answered from the view that was current when it was asked; a new view replaces it only when it is
+    whole, and after `add` has returned every question is answered from one that holds the batch.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        store: EventStore,
+        selection: str = "time",
+        method: str | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        self.run, self.store = run, store
+        opened = Forecaster.open(run.folder, selection, data_dir, method)
+        self.base, self.known = opened.events, merged_ids(run, opened.events)
+        self._opened = opened
+        self._backbone = opened.backbone
+        if not isinstance(self._backbone, Widened):
+            self._backbone = Widened(opened.backbone, self.base.n_entities, self.base.n_relations)
+        store.follow(self.base)
+        self._updating, self._asking = threading.Lock(), threading.Lock()
+        self._view = self._built(store.read(self.base, known=self.known))
+
+    @property
+    def view(self) -> View:
+        """What is known now."""
+        return self._view
+
+    @property
+    def events(self) -> EventLog:
+        """Every event that is known now."""
+        return self._view.events
+
+    @contextmanager
+    def asking(self) -> Iterator[View]:
+        """The current view, for one thread at a time: backbones keep what they computed for the last step."""
+        with self._asking:
+            yield self._view
+
+    def add(self, events: Sequence[NewEvent], source: str, key: str, offset: str | int | None = None) -> Receipt:
+        """Write a batch durably, then let forecasts use it."""
+        with self._updating:
+            receipt = self.store.append(events, source=source, key=key, offset=offset)
+            self._update()
+        return receipt
+
+    def retract(self, event_id: str, reason: str = "") -> None:
+        """Take an event back: the view is then that of a store that never saw it."""
+        with self._updating:
+            self.store.retract(event_id, reason)
+            self._update()
+
+    def forecast(
+        self,
+        actor: str | int,
+        relation: str | int,
+        at: str | int | None = None,
+        top: int = 10,
+        inverse: bool = False,
+        within: int | None = None,
+    ) -> list[Candidate]:
+        """The likeliest answers, as Forecaster.forecast gives them."""
+        with self.asking() as view:
+            return view.asked(relation).forecast(actor, relation, _asked_at(view, at), top, inverse, within)
+
+    def explain(
+        self,
+        actor: str | int,
+        relation: str | int,
+        candidate: str | int,
+        at: str | int | None = None,
+        inverse: bool = False,
+    ) -> Explanation:
+        """Why a candidate has its score, as Forecaster.explain gives it."""
+        with self.asking() as view:
+            return view.asked(relation).explain(actor, relation, candidate, _asked_at(view, at), inverse)
+
+    def _update(self) -> None:
+        view, at = self._view, self.store.snapshot()
+        if at == view.at:
+            return
+        if at.retractions == view.at.retractions:
+            reading = self.store.read(view.events, at, view.ids, since=view.at.batches)
+        else:
+            reading = self.store.read(self.base, at, self.known)
+        self._view = self._built(reading, view)
+
+    def _built(self, reading: Reading, before: View | None = None) -> View:
+        """A view with all of its indices, so that the first question after the change waits for none of them."""
+        opened, events, relations = self._opened, reading.events, self.base.n_relations
+        readable = events if events.n_relations == relations else narrow(events, events.n_entities, relations)
+        fitted = Forecaster(
+            readable, self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration
+        )
+        self._prepare(fitted, None if before is None else before.fitted)
+        later = None
+        if events.n_relations > relations:
+            blank = blank_transitions(self.run.settings, events.n_relations)
+            later = Forecaster(events, self._backbone, blank, Choice(lam=0.0))
+            self._prepare(later, None if before is None else before.later)
+        return View(events, reading.ids, reading.at, fitted, later)
+
+    def _prepare(self, forecaster: Forecaster, before: Forecaster | None) -> None:
+        """Build what a question needs; the index of the pairs goes on from an earlier one where that is possible."""
+        if before is not None and (added := _continuation(before.events, forecaster.events)) is not None:
+            vars(forecaster.past)["dyads"] = before.past.dyads.append(added)
+        # the indices are built first, so that questions do not wait for them
+        past, end = forecaster.past, forecaster.events.end
+        query = Queries(*(torch.tensor([value]) for value in (0, 0, end)))
+        past.met(query.actor, query.step)
+        past.occurrences(query.actor, query.relation, query.step)
+        forecaster.transitions.evidence(query, past)
+        # a backbone that cannot answer says so to whoever asks; taking in events goes on
+        with self._asking, suppress(BridgeMemError):
+            forecaster.forecast(0, 0, top=1)
+
+
+def _asked_at(view: View, at: str | int | None) -> str | int | None:
+    """The time that is asked for: without one, the first step after all events, of whatever relation."""
+    if at is not None:
+        return at
+    try:
+        return view.events.clock.label(view.events.end)
+    except OverflowError:
+        return None
+
+
+def _continuation(before: EventLog, now: EventLog) -> EventLog | None:
+    """The events by which a log is longer than an earlier one, or None where it does not begin with that one."""
+    n = len(before)
+    for name in ("subject", "relation", "object", "step"):
+        if not np.array_equal(getattr(before, name), getattr(now, name)[:n]):
+            return None
+    return now.rows(n, len(now))
+
+
+def merged_ids(run: Run, events: EventLog) -> np.ndarray:
+    """Which stored event each row of a run's data is, int64 [n]; -1 for those that came from no store."""
+    path = run.folder / MERGED
+    if not path.is_file():
+        return np.full(len(events), -1, np.int64)
+    ids = read_tensors(path).get("ids")
+    if ids is None or ids.dtype != torch.int64 or ids.shape != (len(events),):
+        raise RunError(f"{path} does not belong to the data of this run; refresh the run again.")
+    return ids.numpy()
+
+
+def blank_transitions(settings: Settings, n_relations: int) -> Transitions:
+    """Transitions that know nothing, for relations that nothing was fitted on."""
+    space = TokenSpace.of(settings, n_relations)
+    log_pi = torch.full((space.n_directed,), -math.log(space.n_directed), dtype=torch.float64)
+    with torch.random.fork_rng(devices=[]):
+        reader = Reader(space, log_pi, settings.width, settings.hidden)
+    for parameter in reader.parameters():
+        torch.nn.init.zeros_(parameter)
+    return Transitions(settings, log_pi, CountTable.empty(space), reader.eval())

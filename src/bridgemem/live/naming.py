@@ -1,0 +1,91 @@
+"""Events by name on their way into a store: checked one by one, and turned into ids behind a vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from bridgemem.errors import DataError
+from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.events.times import LAST_STEP
+
+LONGEST_NAME = 1000  # characters of a name, a key, a source, an offset or a reason
+
+NewEvent = tuple[str, str, str, str | int]  # subject, relation, object, and a time as text or a step as a number
+
+
+def stored_text(value: Any, what: str) -> str:
+    """A text that can be stored: not empty, of bounded length, and of letters that can be written."""
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(f"{what} must be a text that is not empty, not {value!r}.")
+    value = value.strip()
+    if len(value) > LONGEST_NAME:
+        raise DataError(f"{what} has {len(value):,} characters; use at most {LONGEST_NAME:,}.")
+    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise DataError(f"{what} holds a character that cannot be stored; write it without.")
+    return value
+
+
+def checked(event: Sequence[Any], place: int, clock: Clock) -> tuple[str, str, str, str, int]:
+    """Subject, relation, object, time as text, and step of an event, or the sentence that says why it is none."""
+    where = f"event {place} of the batch"
+    if isinstance(event, str) or len(event) != 4:
+        raise DataError(f"{where} is not made of subject, relation, object and time.")
+    named = zip(event, ("subject", "relation", "object"), strict=False)
+    subject, relation, object_ = (stored_text(value, f"the {what} of {where}") for value, what in named)
+    time = event[3]
+    if isinstance(time, str):
+        time = stored_text(time, f"the time of {where}")
+        try:
+            step = clock.step(time)
+        except DataError as problem:
+            raise DataError(f"{where}: {problem}") from None
+        except (OverflowError, ValueError):
+            step = LAST_STEP
+    elif isinstance(time, int | np.integer) and not isinstance(time, bool):
+        step = int(time)
+    else:
+        raise DataError(f"the time of {where} is a text, or a step as a whole number, not {time!r}.")
+    if step < 0:
+        raise DataError(f"the time {time} of {where} lies before the data begin, at {clock.label(0)}.")
+    if step >= LAST_STEP:
+        raise DataError(f"the time {time} of {where} lies too far ahead.")
+    _label(clock, step + 1)  # a forecast for the step after it must be able to name its time
+    return subject, relation, object_, str(time) if isinstance(time, str) else _label(clock, step), step
+
+
+def _label(clock: Clock, step: int) -> str:
+    try:
+        return clock.label(step)
+    except OverflowError:
+        raise DataError(f"step {step} lies too far ahead for a date.") from None
+
+
+def named_events(events: EventLog) -> list[NewEvent]:
+    """A log as events by name, with times that any clock of the same kind can place."""
+    clock, entities, relations = events.clock, events.entities.names, events.relations.names
+    texts = {}
+    for step in np.unique(events.step).tolist():
+        time = clock.origin + step * clock.unit
+        # to the second, since the log's own labels leave out the hour where its steps are days
+        texts[step] = str(time) if clock.kind == "integer" else str(datetime.fromtimestamp(0, UTC) + timedelta(0, time))
+    columns = (events.subject, events.relation, events.object, events.step)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [(entities[s], relations[r], entities[o], texts[step]) for s, r, o, step in rows]
+
+
+def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """The id of every name; of two equal names the first."""
+    return {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
+
+
+def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, list[int]]:
+    """The ids of names, and the vocabulary with those that it lacked behind its own, in the order given."""
+    ids = ids_of(vocabulary)
+    unknown = [name for name in dict.fromkeys(names) if name not in ids]
+    ids |= {name: i for i, name in enumerate(unknown, len(vocabulary))}
+    grown = Vocabulary(vocabulary.kind, (*vocabulary.names, *unknown)) if unknown else vocabulary
+    return grown, [ids[name] for name in names]

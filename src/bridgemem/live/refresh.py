@@ -1,0 +1,292 @@
+"""Refresh: a run brought up to date with an event store, without training its backbone or choosing again.
+
+Everything known now, test split included, becomes what the run was fitted on. The count table is not counted anew: the
+pairs to which something was added, or from which something was taken back, are counted as they were and as they are,
+and the difference is merged in. The reader goes on from its weights for a few epochs ("warm") or is fitted anew. The
+backbone stays frozen, and selection and calibration stay those that the run's own validation made.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem import __version__
+from bridgemem.calibration import FILE as CALIBRATION
+from bridgemem.card import write_card
+from bridgemem.config import Settings, write_toml
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.events.benchmarks import pack
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.evidence.counts import CountTable, log_prior
+from bridgemem.evidence.examples import mine
+from bridgemem.evidence.reader import Reader, ReaderTraining
+from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import MERGED, merged_ids
+from bridgemem.live.widened import mark_widened
+from bridgemem.memory.timeline import changes
+from bridgemem.progress import SILENT, Progress
+from bridgemem.runs import Run
+from bridgemem.store import (
+    FORMAT,
+    check_free,
+    link_or_copy,
+    read_config,
+    read_json,
+    whole_folder,
+    write_json,
+    write_tensors,
+)
+
+WARM_EPOCHS = 2
+NOTE = "refresh.json"  # in a refreshed run: what was done to the run it came from
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """What a refresh made, and of what: events are counted, batches and retractions are those of the store."""
+
+    run: str
+    source: str
+    added: int
+    retracted: int
+    events: int
+    new_entities: int
+    new_relations: int
+    batches: int
+    retractions: int
+    reader: str
+    epochs: int
+    backbone: str = "kept frozen"
+    selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
+
+
+def refresh(
+    run: Run,
+    store: EventStore,
+    out: Path | str | None = None,
+    warm: bool = True,
+    epochs: int | None = None,
+    device: str = "cpu",
+    replace_out: bool = False,
+    data_dir: Path | None = None,
+    progress: Progress = SILENT,
+) -> Refreshed:
+    """A new run folder (the next free number behind the run's name, unless named) that knows what the store knows.
+
+    epochs: of the reader; the few of a warm start, or as many as the run was fitted with.
+    """
+    target = next_name(run.folder) if out is None else Path(out)
+    if epochs is not None and epochs < 1:
+        raise SettingsError(f"epochs must be at least 1, not {epochs}.")
+    check_free(target, replace_out)
+    epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
+    before = run.dataset(data_dir)
+    known = merged_ids(run, before.events)
+    store.follow(before.events)
+    reading = store.read(before.events, known=known)
+    fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
+    taken = len(before.events) + fresh - len(reading.events)
+    if not fresh and not taken and before.test_start is None:
+        raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
+    after = Dataset(before.name, reading.events, before.valid_start)
+    began = time.perf_counter()
+    train = _brought_up(run.transitions("train"), before.train, after.train)
+    counted = _brought_up(run.transitions("known"), before.known, after.events)
+    reader = _refitted(counted, after.events, warm, epochs, run.config.seed, device, progress)
+    fitted = Transitions(run.settings, counted.log_pi, counted.counts, reader.to("cpu"))
+    made = Refreshed(
+        str(target),
+        run.folder.name,
+        fresh,
+        taken,
+        len(after.events),
+        after.events.n_entities - before.events.n_entities,
+        after.events.n_relations - before.events.n_relations,
+        reading.at.batches,
+        reading.at.retractions,
+        "warm" if warm else "anew",
+        epochs,
+    )
+    seconds = time.perf_counter() - began
+    _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
+    return made
+
+
+def next_name(folder: Path) -> Path:
+    """The run's name with the next free number behind it: run, run-2, run-3."""
+    stem, dash, number = folder.name.rpartition("-")
+    stem, number = (stem, number) if dash and number.isdecimal() else (folder.name, "1")
+    following = int(number) + 1
+    while (folder.parent / f"{stem}-{following}").exists():
+        following += 1
+    return folder.parent / f"{stem}-{following}"
+
+
+# ---- counts and reader ---------------------------------------------------------------------------------------------
+
+
+def merged_counts(
+    counts: CountTable, before: EventLog, after: EventLog, space: TokenSpace, settings: Settings
+) -> CountTable:
+    """The counts of `before`, given as a table of `space`, turned into those of `after`.
+
+    Examples are made pair by pair, so the pairs of whatever was added or taken back are all that has to be counted.
+    """
+    old, new = touched(before, after)
+    for sign, part in ((-1, old), (1, new)):
+        counts = counts.merge(CountTable(sign * CountTable.of(mine(part, space, settings), space).counts))
+    return counts
+
+
+def touched(before: EventLog, after: EventLog) -> tuple[EventLog, EventLog]:
+    """All events of the pairs whose events differ between two logs with the same first ids: of each log its own."""
+    names = ("subject", "relation", "object", "step")
+    rows = [np.concatenate([getattr(before, name), getattr(after, name)]) for name in names]
+    sign = np.where(np.arange(len(rows[0])) < len(before), -1, 1)
+    order = np.lexsort(rows)
+    kind = np.empty(len(order), np.int64)
+    kind[order] = changes(*(column[order] for column in rows)).cumsum() - 1
+    differs = np.bincount(kind, weights=sign) != 0
+    changed = np.unique(_pairs(rows[0], rows[2])[differs[kind]])
+    parts = []
+    for log in (before, after):
+        at = np.flatnonzero(np.isin(_pairs(log.subject, log.object), changed))
+        columns = log.subject[at], log.relation[at], log.object[at], log.step[at]
+        parts.append(EventLog(*columns, after.entities, after.relations, after.clock))
+    return parts[0], parts[1]
+
+
+def _pairs(subject: np.ndarray, object_: np.ndarray) -> np.ndarray:
+    """One number for a pair, whichever way round."""
+    first, second = np.minimum(subject, object_).astype(np.int64), np.maximum(subject, object_)
+    return (first << 32) | second
+
+
+def widen_transitions(transitions: Transitions, n_relations: int, log_pi: Tensor) -> Transitions:
+    """The same transitions among more relations, with another prior; nothing is known of the new ones."""
+    settings, old = transitions.settings, transitions.space
+    space = TokenSpace.of(settings, n_relations)
+    directed = _directed(old.n_relations, n_relations)
+    token = (directed[:, None] * space.n_bins + torch.arange(space.n_bins)).reshape(-1)
+    counts = CountTable.empty(space)
+    counts.counts[token[:, None], directed] = transitions.counts.counts
+    with torch.random.fork_rng(devices=[]):
+        reader = Reader(space, log_pi, settings.width, settings.hidden)
+    state = {name: tensor.clone() for name, tensor in transitions.reader.state_dict().items()}
+    state["log_prior"] = log_pi.float()
+    relation = state["relation.weight"]
+    # an unknown relation reads as the average one, and is foretold as its prior says
+    unknown = relation.mean(0).expand(n_relations - len(relation), -1)
+    state["relation.weight"] = torch.cat([relation, unknown])
+    for name in ("head.3.weight", "head.3.bias"):
+        state[name] = (
+            state[name].new_zeros((space.n_directed, *state[name].shape[1:])).index_copy_(0, directed, state[name])
+        )
+    reader.load_state_dict(state)
+    return Transitions(settings, log_pi, counts, reader.eval())
+
+
+def _directed(old: int, new: int) -> Tensor:
+    """Where the directed relations of a smaller vocabulary lie in a larger one, int64 [2 old]."""
+    return torch.cat([torch.arange(old), new + torch.arange(old)])
+
+
+def _brought_up(transitions: Transitions, before: EventLog, after: EventLog) -> Transitions:
+    """Transitions with the prior and the counts of a later log, and the reader as it was."""
+    wide = widen_transitions(transitions, after.n_relations, log_prior(after))
+    counts = merged_counts(wide.counts, before, after, wide.space, wide.settings)
+    return Transitions(wide.settings, wide.log_pi, counts, wide.reader)
+
+
+def _refitted(
+    transitions: Transitions, events: EventLog, warm: bool, epochs: int, seed: int, device: str, progress: Progress
+) -> Reader:
+    """The reader trained on all events, from its own weights or from new ones."""
+    settings, space = transitions.settings, transitions.space
+    with progress.task("mining transitions"):
+        examples = mine(events, space, settings).sample(settings.max_examples, seed)
+    training = ReaderTraining(examples, space, transitions.log_pi, settings, seed, device)
+    if warm:
+        training.reader.load_state_dict(transitions.reader.state_dict())
+    with progress.task("fitting the reader", total=epochs) as advance:
+        for _ in range(epochs):
+            training.epoch()
+            advance(1)
+    return training.reader.eval()
+
+
+# ---- the folder ----------------------------------------------------------------------------------------------------
+
+
+def _write(
+    run: Run,
+    target: Path,
+    replace_out: bool,
+    before: Dataset,
+    after: Dataset,
+    train: Transitions,
+    known: Transitions,
+    ids: np.ndarray,
+    made: Refreshed,
+    device: str,
+    seconds: float,
+) -> None:
+    tables = read_config(run.folder)
+    config = replace(
+        run.config,
+        fingerprint=after.events.fingerprint,
+        test_start=-1,
+        device=device,
+        epochs=made.epochs if made.reader == "anew" else run.config.epochs,
+        refit_seconds=seconds,
+        version=__version__,
+        format=FORMAT,
+    )
+    tensors = {
+        f"{part}.{name}": t for part, m in (("train", train), ("known", known)) for name, t in m.tensors().items()
+    }
+    for filter_name in SELECTION_FILTERS:
+        run.selection(filter_name)  # refused here where it was edited
+        tensors |= _learned(run, filter_name, after.events.n_relations)
+    with whole_folder(target, replace_out) as aside:
+        (aside / "config.toml").write_text(write_toml({**tables, "run": asdict(config)}), encoding="utf-8")
+        pack(after, aside / "data.npz")
+        for kind, vocabulary in (("entities", after.events.entities), ("relations", after.events.relations)):
+            names = (name.replace("\n", " ") for name in vocabulary.names)
+            (aside / f"{kind}.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+        link_or_copy(run.folder / "backbone", aside / "backbone")
+        if made.new_entities or made.new_relations:
+            mark_widened(aside / "backbone", before.events.n_entities, before.events.n_relations)
+        write_tensors(aside / "model.safetensors", tensors)
+        write_tensors(aside / MERGED, {"ids": torch.from_numpy(ids)})
+        for name in ("selection.json", "epochs.json", CALIBRATION):
+            if (run.folder / name).is_file():
+                shutil.copyfile(run.folder / name, aside / name)
+        earlier = read_json(run.folder / NOTE) if (run.folder / NOTE).is_file() else []
+        write_json(
+            aside / NOTE, [*(earlier if isinstance(earlier, list) else []), {**asdict(made), "run": target.name}]
+        )
+        write_card(Run(aside))
+
+
+def _learned(run: Run, filter_name: str, n_relations: int) -> dict[str, Tensor]:
+    """The tensors of a learned residual, if the run has one, with the average relation in place of each new one."""
+    learned = run.learned(filter_name)
+    if learned is None:
+        return {}
+    tensors = learned.tensors()
+    weight = tensors["relation.weight"]
+    wide = weight.mean(0).repeat(2 * n_relations, 1)
+    wide[_directed(len(weight) // 2, n_relations)] = weight
+    return {f"learned.{filter_name}.{name}": t for name, t in {**tensors, "relation.weight": wide}.items()}

@@ -1,0 +1,157 @@
+"""Widened: a frozen backbone on a vocabulary that has grown since it was trained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.backbones import backbone_class
+from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.config import as_settings, write_toml
+from bridgemem.errors import BackboneError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.evidence.gate import met_mass
+from bridgemem.progress import SILENT, Progress
+from bridgemem.store import read_config, whole_file
+
+
+@dataclass(frozen=True)
+class WidenedSettings:
+    """The backbone inside, by name, and how many entities and relations it knows."""
+
+    backbone: str = ""
+    n_entities: int = 0
+    n_relations: int = 0
+
+
+class Widened(Backbone):
+    """The backbone's own scores where it knows actor and relation, from the facts that it can read.
+
+    n_entities, n_relations: what the backbone was trained on; how far the vocabulary has grown is read from the
+    history of each call. Candidates that it does not know get the lowest score of their row. Queries whose actor or
+    relation it does not know are answered by recurrence, which needs no training.
+    """
+
+    name: ClassVar[str] = "widened"
+    default: ClassVar[WidenedSettings] = WidenedSettings()
+
+    def __init__(self, backbone: Backbone, n_entities: int, n_relations: int) -> None:
+        self.backbone, self.n_entities, self.n_relations = backbone, n_entities, n_relations
+        self.settings = WidenedSettings(backbone.name, n_entities, n_relations)
+        self._narrowed: WeakKeyDictionary[History, History] = WeakKeyDictionary()
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        raise BackboneError("a widened backbone is not trained; `bridgemem refresh` makes one of a run's own backbone.")
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        events = past.events
+        if (events.n_entities, events.n_relations) == (self.n_entities, self.n_relations):
+            return self.backbone.score(queries, past)
+        plain, inverse = queries.relation % events.n_relations, queries.relation // events.n_relations
+        knows = (queries.actor < self.n_entities) & (plain < self.n_relations)
+        rows, others = knows.nonzero().squeeze(1), (~knows).nonzero().squeeze(1)
+        own: Scores | None = None
+        if len(rows):
+            asked = Queries(queries.actor[rows], plain[rows] + inverse[rows] * self.n_relations, queries.step[rows])
+            own = self.backbone.score(asked, self._readable(past))
+        dtype = torch.float32 if own is None else own.log_p.dtype
+        log_p = torch.empty((len(queries), events.n_entities), dtype=dtype, device=queries.actor.device)
+        if own is not None:
+            log_p[rows, : self.n_entities] = own.log_p
+            log_p[rows, self.n_entities :] = own.log_p.min(dim=1, keepdim=True).values
+        rest = queries.take(others)
+        if len(others):
+            log_p[others] = self._recurrence(events, past).score(rest, past).log_p.to(dtype)
+        if own is None or own.uncertainty is None:
+            return Scores(log_p)
+        uncertainty = own.uncertainty.new_empty(len(queries))
+        uncertainty[rows] = own.uncertainty
+        uncertainty[others] = met_mass(log_p[others], *past.met(rest.actor, rest.step)).to(uncertainty.dtype)
+        return Scores(log_p, uncertainty)
+
+    @staticmethod
+    def _recurrence(events: EventLog, past: History) -> RecurrenceDyadic:
+        nobody = torch.zeros(events.n_entities, dtype=torch.float64, device=past.device)
+        return RecurrenceDyadic(RecurrenceDyadic.default, nobody)
+
+    def _readable(self, past: History) -> History:
+        """The part of a history that the backbone has ids for, built once for each history."""
+        found = self._narrowed.get(past)
+        if found is None:
+            events = narrow(past.events, self.n_entities, self.n_relations)
+            found = History(events, past.frozen_at, past.device)
+            self._narrowed[past] = found
+        return found
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.backbone.tensors()
+
+    @classmethod
+    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
+        raise BackboneError("a widened backbone is loaded from its folder, where the backbone inside lies.")
+
+    def save(self, folder: Path) -> None:
+        """The folder of the backbone inside, with a config.toml that says how it is read."""
+        self.backbone.save(folder)
+        mark_widened(folder, self.n_entities, self.n_relations)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        own = as_settings(WidenedSettings, read_config(folder).get("widened", {}), f"{folder}/config.toml")
+        if own.backbone == cls.name:
+            raise BackboneError(
+                f"{folder}/config.toml names no backbone inside the widened one; refresh the run again."
+            )
+        return cls(backbone_class(own.backbone).load(folder), own.n_entities, own.n_relations)
+
+    def to(self, device: str) -> Self:
+        return type(self)(self.backbone.to(device), self.n_entities, self.n_relations)
+
+
+def mark_widened(folder: Path, n_entities: int, n_relations: int) -> None:
+    """Make the folder of a saved backbone that of a widened one; one that is widened already stays as it is."""
+    config = read_config(folder)
+    name = config["backbone"]["name"]
+    if name == Widened.name:
+        return
+    own = {"widened": asdict(WidenedSettings(name, n_entities, n_relations))}
+    with whole_file(Path(folder) / "config.toml") as aside:
+        aside.write_text(write_toml({**config, "backbone": {"name": Widened.name}, **own}), encoding="utf-8")
+
+
+def narrow(events: EventLog, n_entities: int, n_relations: int) -> EventLog:
+    """The events among the first entities and relations alone, with vocabularies of that size."""
+    stays = (events.subject < n_entities) & (events.object < n_entities) & (events.relation < n_relations)
+    rows = np.flatnonzero(stays)
+    return EventLog(
+        events.subject[rows],
+        events.relation[rows],
+        events.object[rows],
+        events.step[rows],
+        _first(events.entities, n_entities),
+        _first(events.relations, n_relations),
+        events.clock,
+    )
+
+
+def _first(vocabulary: Vocabulary, size: int) -> Vocabulary:
+    return vocabulary if size >= len(vocabulary) else Vocabulary(vocabulary.kind, vocabulary.names[:size])

@@ -1,0 +1,184 @@
+"""Forecasts over a run and a store: what is added is used, what is taken back is gone, new names never fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from test_eventstore import same_log
+
+from bridgemem.errors import DataError, NotFoundError, RunError
+from bridgemem.forecast import Forecaster
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import MERGED, LiveForecaster
+from bridgemem.live.naming import NewEvent
+from bridgemem.runs import Run
+from commands import TINY_READER, Walk, bridgemem
+
+pytest_plugins = ("small_runs",)
+
+NEWS: list[NewEvent] = [
+    ("Arvan", "visit", "Belmor", "2024-02-10"),
+    ("Arvan", "visit", "Nova", "2024-02-11"),
+    ("Nova", "sing to", "Kel", "2024-02-12"),
+    ("Castel", "sing to", "Dunhal", "2024-01-05"),
+]
+
+
+@pytest.fixture(scope="session")
+def learned_run(own_csv: Path, walk: Walk, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("learned") / "run"
+    fitted = bridgemem(
+        "fit",
+        "-d",
+        own_csv,
+        "-b",
+        walk.backbone,
+        "-o",
+        run,
+        *TINY_READER,
+        "--method",
+        "learned",
+        "--learned-set",
+        "max_epochs=2",
+    )
+    assert fitted.code == 0, fitted.err
+    return run
+
+
+@pytest.fixture(params=["recurrence", "cenet", "learned"])
+def run(request: pytest.FixtureRequest) -> Run:
+    if request.param == "cenet":
+        return Run(request.getfixturevalue("walk").run)
+    return Run(request.getfixturevalue(f"{request.param}_run"))
+
+
+@pytest.fixture
+def live(run: Run, tmp_path: Path) -> Iterator[LiveForecaster]:
+    with EventStore(tmp_path / "events.duckdb") as store:
+        yield LiveForecaster(run, store)
+
+
+def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
+    """The same events, and the same numbers for every question."""
+    same_log(one.events, other.events)
+    same_log(one.view.fitted.events, other.view.fitted.events)
+    for relation in one.events.relations.names:
+        for actor in one.events.entities.names[-3:]:
+            assert one.forecast(actor, relation, top=99) == other.forecast(actor, relation, top=99)
+
+
+def test_an_empty_store_forecasts_what_the_run_forecasts(live: LiveForecaster) -> None:
+    plain = Forecaster.open(live.run.folder)
+    for inverse in (False, True):
+        assert live.forecast("Arvan", "visit", inverse=inverse) == plain.forecast("Arvan", "visit", inverse=inverse)
+    assert asdict(live.explain("Arvan", "visit", "Belmor")) == asdict(plain.explain("Arvan", "visit", "Belmor"))
+
+
+def test_an_acknowledged_batch_is_in_the_next_forecast(live: LiveForecaster) -> None:
+    before = live.forecast("Arvan", "visit", top=99)
+    live.add(NEWS[:1], "wire", "1")
+    assert live.events.end == live.base.end + 1
+    assert live.forecast("Arvan", "visit", top=99) != before
+
+
+def test_forecasts_for_a_step_do_not_see_it_or_later_ones(live: LiveForecaster) -> None:
+    before = live.forecast("Arvan", "visit", "2024-02-10", top=99)
+    live.add([("Arvan", "visit", "Kel", "2024-02-10"), ("Kel", "visit", "Arvan", "2024-02-11")], "wire", "1")
+    assert live.forecast("Arvan", "visit", "2024-02-10", top=99) == before
+
+
+def test_new_names_never_make_a_forecast_fail(live: LiveForecaster) -> None:
+    live.add(NEWS, "wire", "1")
+    for actor in live.events.entities.names:
+        for relation in live.events.relations.names:
+            for inverse in (False, True):
+                answers = live.forecast(actor, relation, top=99, inverse=inverse)
+                assert len(answers) == live.events.n_entities
+    assert live.forecast("Nova", "sing to")[0].name == "Kel"
+    assert live.forecast("Kel", "sing to", inverse=True)[0].name == "Nova"
+    assert live.forecast("Nova", "visit", inverse=True)[0].name == "Arvan"
+    for relation in ("visit", "sing to"):
+        explained = live.explain("Nova", relation, "Kel")
+        assert explained.score == pytest.approx(explained.base + explained.residual)
+        assert "Kel" in explained.sentence()
+    with pytest.raises(NotFoundError, match="Nova"):
+        live.forecast("Nov", "visit")
+
+
+def test_events_of_an_unknown_relation_leave_other_forecasts_as_they_were(live: LiveForecaster) -> None:
+    live.add([("Lor", "visit", "Kel", "2024-02-12")], "wire", "0")
+    before = live.forecast("Arvan", "visit", top=99)
+    live.add([("Arvan", "sing to", "Kel", "2024-02-12")], "wire", "1")
+    assert live.forecast("Arvan", "visit", top=99) == before
+
+
+def test_batches_one_by_one_make_the_same_view_as_opening_anew(live: LiveForecaster) -> None:
+    for i, event in enumerate(NEWS):
+        live.add([event], "wire", str(i))
+    same_answers(live, LiveForecaster(live.run, live.store))
+
+
+def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
+    live: LiveForecaster, tmp_path: Path
+) -> None:
+    ids = live.add(NEWS, "wire", "1").ids
+    live.retract(ids[1])
+    live.add([("Kel", "consult", "Nova", "2024-02-13")], "wire", "2")
+    with EventStore(tmp_path / "other.duckdb") as store:
+        other = LiveForecaster(live.run, store)
+        other.add([NEWS[0], *NEWS[2:]], "wire", "1")
+        other.add([("Kel", "consult", "Nova", "2024-02-13")], "wire", "2")
+        same_answers(live, other)
+    for event in (ids[0], ids[2], ids[3], "e5"):
+        live.retract(event)
+    assert live.forecast("Arvan", "visit") == Forecaster.open(live.run.folder).forecast("Arvan", "visit")
+
+
+def test_a_refused_batch_changes_no_view(live: LiveForecaster) -> None:
+    view = live.view
+    with pytest.raises(DataError):
+        live.add([NEWS[0], ("Arvan", "visit", "", "2024-02-10")], "wire", "1")
+    assert live.view is view
+    live.add(NEWS, "wire", "1")
+    view = live.view
+    assert live.add(NEWS, "wire", "1").replayed
+    assert live.view is view
+
+
+def test_questions_are_answered_while_events_come_in(recurrence_run: Path, tmp_path: Path) -> None:
+    problems: list[BaseException] = []
+    with EventStore(tmp_path / "s") as store:
+        live, done = LiveForecaster(Run(recurrence_run), store), threading.Event()
+
+        def ask() -> None:
+            try:
+                while not done.is_set():
+                    live.forecast("Arvan", "visit")
+                    live.explain("Arvan", "consult", "Kel")
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for i in range(8):
+            live.add([(f"actor {i}", f"relation {i % 3}", "Kel", f"2024-02-{10 + i}")], "wire", str(i))
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert not problems
+        assert live.events.n_entities == live.base.n_entities + 8
+
+
+def test_a_note_of_merged_events_that_does_not_fit_is_refused(run_copy: Path, tmp_path: Path) -> None:
+    import torch
+
+    from bridgemem.store import write_tensors
+
+    write_tensors(run_copy / MERGED, {"ids": torch.zeros(3, dtype=torch.int64)})
+    with EventStore(tmp_path / "s") as store, pytest.raises(RunError, match="refresh"):
+        LiveForecaster(Run(run_copy), store)

@@ -1,0 +1,106 @@
+"""A backbone on a grown vocabulary: its own scores where it can give them, something finite everywhere else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.errors import BackboneError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.live.widened import Widened
+from builders import small_world, tiny_cenet
+
+
+def grown(extra: int = 200, seed: int = 1) -> EventLog:
+    """The small world with three more entities and two more relations, met at every step."""
+    events, rng = small_world().dataset.events, np.random.default_rng(seed)
+    n, r = events.n_entities + 3, events.n_relations + 2
+    new = [rng.integers(0, top, extra) for top in (n, r, n)]
+    old = events.subject, events.relation, events.object
+    columns = [np.concatenate(pair) for pair in zip(old, new, strict=True)]
+    step = np.concatenate([events.step, rng.integers(0, events.end, extra)])
+    entities = Vocabulary("entity", (*events.entities.names, "x", "y", "z"))
+    relations = Vocabulary("relation", (*events.relations.names, "p", "q"))
+    return EventLog.from_columns(columns[0], columns[1], columns[2], step, entities, relations, events.clock)
+
+
+def queries(*rows: tuple[int, int, int]) -> Queries:
+    return Queries(*(torch.tensor(column) for column in zip(*rows, strict=True)))
+
+
+def inner_backbones() -> dict[str, Backbone]:
+    return {"cenet": tiny_cenet(), "recurrence": Recurrence.fit(small_world().dataset)}
+
+
+@pytest.mark.parametrize("name", ["cenet", "recurrence"])
+def test_the_contract_holds_on_the_old_and_on_the_grown_vocabulary(name: str) -> None:
+    events = small_world().dataset.events
+    widened = Widened(inner_backbones()[name], events.n_entities, events.n_relations)
+    check_backbone(widened, events)
+    check_backbone(widened, grown())
+
+
+@pytest.mark.parametrize("name", ["cenet", "recurrence"])
+def test_without_growth_nothing_is_changed(name: str) -> None:
+    events, backbone = small_world().dataset.events, inner_backbones()[name]
+    widened = Widened(backbone, events.n_entities, events.n_relations)
+    asked = Queries.of(events.between(50, 52))
+    own, wide = (score_queries(b, asked, History(events)) for b in (backbone, widened))
+    assert own.log_p.equal(wide.log_p)
+
+
+@pytest.mark.parametrize("name", ["cenet", "recurrence"])
+def test_known_queries_keep_the_backbones_scores_and_new_candidates_come_last(name: str) -> None:
+    old, backbone = small_world().dataset.events, inner_backbones()[name]
+    # new names alone: no event with them, so that the readable past is the old one
+    entities = Vocabulary("entity", (*old.entities.names, "x"))
+    relations = Vocabulary("relation", (*old.relations.names, "p"))
+    now = EventLog(old.subject, old.relation, old.object, old.step, entities, relations, old.clock)
+    wide = Widened(backbone, old.n_entities, old.n_relations).score(
+        queries((3, 2, 50), (3, 2 + now.n_relations, 50)), History(now)
+    )
+    own = backbone.score(queries((3, 2, 50), (3, 2 + old.n_relations, 50)), History(old))
+    assert wide.log_p[:, :-1].equal(own.log_p)
+    assert wide.log_p[:, -1].equal(own.log_p.min(1).values)
+
+
+@pytest.mark.parametrize("name", ["cenet", "recurrence"])
+def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> None:
+    old, events = small_world().dataset.events, grown()
+    actor, relation = events.n_entities - 1, events.n_relations - 1
+    row = np.array([[actor], [relation], [4], [events.end]])
+    names = events.entities, events.relations, events.clock
+    later = EventLog(row[0], row[1], row[2], row[3], *names)
+    past = History(events.append(later))
+    widened = Widened(inner_backbones()[name], old.n_entities, old.n_relations)
+    scores = score_queries(widened, queries((actor, relation, events.end + 1), (0, 0, events.end + 1)), past)
+    assert int(scores.log_p[0].argmax()) == 4
+    assert scores.log_p.isfinite().all()
+    assert scores.uncertainty is not None
+    assert ((scores.uncertainty >= 0) & (scores.uncertainty <= 1)).all()
+
+
+def test_a_vocabulary_of_strangers_only_is_scored_too() -> None:
+    old, events = small_world().dataset.events, grown()
+    widened = Widened(tiny_cenet(), old.n_entities, old.n_relations)
+    asked = queries((events.n_entities - 1, 0, 0), (0, 2 * events.n_relations - 1, 0))
+    assert score_queries(widened, asked, History(events.prefix(0))).log_p.isfinite().all()
+
+
+def test_a_folder_that_names_itself_inside_is_refused(tmp_path: Path) -> None:
+    old = small_world().dataset.events
+    Widened(tiny_cenet(), old.n_entities, old.n_relations).save(tmp_path / "b")
+    config = tmp_path / "b" / "config.toml"
+    config.write_text(config.read_text().replace('"cenet"', '"widened"'))
+    with pytest.raises(BackboneError, match="names no backbone inside"):
+        Widened.load(tmp_path / "b")
+    with pytest.raises(BackboneError, match="refresh"):
+        Widened.fit(small_world().dataset)
