@@ -121,3 +121,22 @@ def campaign() -> list[Record]:
             records += [part(f"recency: {label}", 500, **own) for label in ("1", "2-4")]
             records += [part(f"relation: r{i:02d}", 40 + i, i / 1000, **own) for i in range(40)]
     return records
+
+
+def ahead() -> list[Record]:
+    """Questions of seven steps at once, and what was measured of probabilities."""
+    curve = [{"low": 0.1, "high": 0.2, "count": 40, "probability": 0.15, "share": 0.2}]
+    calibrated = {
+        "backbone_seed": 42,
+        "temperature": 1.5,
+        "floor": 0.02,
+        "ece": 0.03,
+        "ece_shown": 0.01,
+        "curve": curve,
+    }
+    made = [
+        made(filter=f, horizon=7, mrr=0.2, settings={**calibrated, "windows": 5})
+        for made in (backbone, residual, learned)
+        for f in FILTERS
+    ]
+    return [*made, residual(method="calibration:bridgemem", filter="raw", settings=calibrated, gain={})]

@@ -97,7 +97,7 @@ def found(events: EventLog, transitions: Transitions) -> list[LearnedExplanation
 
 def features_of(of: Forecaster, query: Queries, candidate: int) -> Tensor:
     """What the reader reads of one candidate, float64 [features]."""
-    found = of._reader.read(query, score_queries(of.backbone, query, of.past))
+    found = of.residual.reader.read(query, score_queries(of.backbone, query, of.past))
     return found.x[int((found.candidate == candidate).nonzero())].double()
 
 
@@ -215,7 +215,7 @@ def test_a_forecast_and_its_explanations_agree(events: EventLog, transitions: Tr
 def test_double_precision_is_the_same_network(events: EventLog, transitions: Transitions) -> None:
     of, single = forecaster(events, transitions), opinionated(events.n_relations)
     query = of.query(0, 1, NOW)
-    found = of._reader.read(query, score_queries(of.backbone, query, of.past))
+    found = of.residual.reader.read(query, score_queries(of.backbone, query, of.past))
     asked = query.relation.expand(len(found.row))
     assert of.learned is not None
     torch.testing.assert_close(
@@ -254,7 +254,7 @@ def test_features_without_events_are_those_of_a_log_without_them(
     assert pair.n_events == len(own) > 0
     listed = min(len(own), LISTED + 1)
     chosen = subsets(listed)[[0, 1, 2, (1 << listed) // 3, (1 << listed) // 2, (1 << listed) - 2, (1 << listed) - 1]]
-    made = pair_features(of._reader, query, candidate, x, pair, chosen[:, pair.event.clamp(max=LISTED)])
+    made = pair_features(of.residual.reader, query, candidate, x, pair, chosen[:, pair.event.clamp(max=LISTED)])
     assert torch.equal(made[-1], x)
     changing = [i for name in BETWEEN for i in range(group_slices()[name].start, group_slices()[name].stop)]
     others = [i for i in range(len(NAMES)) if i not in changing]
@@ -327,7 +327,7 @@ def test_an_event_without_a_part_can_be_taken_out_and_nothing_changes(
         x, learned = features_of(whole, query, candidate), less.learned
         assert learned is not None
         pair = PairPast.of(less.past, query, candidate)
-        after = event_parts(learned, less._reader, query, candidate, x, pair)
+        after = event_parts(learned, less.residual.reader, query, candidate, x, pair)
         assert (after.total, after.never_met) == near((found.between, found.never_met))
         assert [part for part in after.listed if abs(part) >= 1e-12][: len(busy)] == pytest.approx(busy, rel=1e-6)
         checked += 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.history import History
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, describe_device, evaluate, evaluate_backbone
@@ -23,10 +24,11 @@ from bridgemem.events.read import read_events
 from bridgemem.events.world import simulate
 from bridgemem.fitting import SELECTION_FILTERS, Fitted
 from bridgemem.fitting import fit as fit_residual
-from bridgemem.forecast import Forecaster
+from bridgemem.forecast import Forecaster, Residual
 from bridgemem.learned import LearnedSettings
 from bridgemem.learning import Slice, fit_learned
 from bridgemem.progress import SILENT, Progress
+from bridgemem.reliability import calibrate, fit_calibrations
 from bridgemem.runs import Run, RunConfig, open_backbone, training_note
 from bridgemem.store import write_json
 
@@ -59,8 +61,8 @@ def load(
     if isinstance(source, EventLog):
         return Dataset.chronological(name, source, valid, test)
     reading = read_events(source, step=step, progress=progress)
-    if reading.rejects.count:
-        warnings.warn(reading.rejects.sentence(), stacklevel=2)
+    if reading.rejects.count or reading.dropped:
+        warnings.warn(reading.sentence(), stacklevel=2)
     return Dataset.chronological(name, reading.events, valid, test)
 
 
@@ -141,7 +143,10 @@ def fit(
     if method == "learned":
         sources = [Slice(dataset, model, fitted.train)]
         learned = fit_learned(sources, None, seed, device, progress)[selection].model
-    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), choice, learned)
+    past = History(dataset.known, device=device)
+    residual = Residual(past, fitted.train, choice, learned)
+    calibration = fit_calibrations(dataset, model, {"": residual}, progress=progress)[""]
+    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), choice, learned, calibration)
 
 
 def fit_run(
@@ -194,7 +199,9 @@ def fit_run(
         if wanted.cross_fit:
             sources.insert(0, sources[0].earlier(wanted.cross_fit, backbone_seed, device, fitted.epochs, progress))
         learned = fit_learned(sources, wanted, seed, device, progress)
-    return Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned), fitted
+    run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
+    calibrate(run, dataset, device, progress)
+    return run, fitted
 
 
 def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:

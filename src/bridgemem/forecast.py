@@ -1,4 +1,4 @@
-"""Forecaster: a frozen backbone with its residual, asked by name."""
+"""Forecaster: a frozen backbone with its residual, asked by name; Residual: what the one adds to the other."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from bridgemem.attribution import exact
 from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.history import History
+from bridgemem.calibration import Calibration, read_calibration
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, corrections
@@ -19,13 +20,18 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.features import FeatureReader, Features
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.explain import Explanation, rank_of, take_apart, take_apart_learned
+from bridgemem.explain import Explanation, take_apart, take_apart_learned
+from bridgemem.horizon import Activity, at_least_once, check_within
 from bridgemem.learned import Learned
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A ranked answer: its score is the backbone's log score plus the residual."""
+    """A ranked answer: its score is the backbone's log score plus the residual.
+
+    probability: that an event's partner is this one, given that the event happens, or, of a question about several
+    steps, that it comes at least once in them, given that anybody does; None where the run was never calibrated.
+    """
 
     name: str
     rank: int
@@ -33,12 +39,47 @@ class Candidate:
     score: float
     backbone_score: float
     residual: float
+    probability: float | None = None
+
+
+class Residual:
+    """What is added to a backbone's log scores: by the learned residual if there is one, else by the fixed one."""
+
+    def __init__(self, past: History, transitions: Transitions, choice: Choice, learned: Learned | None = None) -> None:
+        self.past, self.transitions, self.choice, self.learned = past, transitions, choice, learned
+
+    @cached_property
+    def reader(self) -> FeatureReader:
+        assert self.learned is not None
+        return self.learned.reader(self.past, self.transitions)
+
+    def of(self, queries: Queries, scores: Scores) -> Tensor:
+        """float64 [n, E]; 0 where nothing is known."""
+        if self.learned is not None:
+            return self.spread(queries, self.reader.read(queries, scores))
+        evidence = self.transitions.evidence(queries, self.past)
+        residual = self._nothing(queries)
+        residual[evidence.row, evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
+        return residual
+
+    def spread(self, queries: Queries, found: Features) -> Tensor:
+        """The learned residual of features that were read, float64 [n, E]."""
+        assert self.learned is not None
+        residual = self._nothing(queries)
+        x = found.x.to(self.learned.net.log_scale.dtype)
+        residual[found.row, found.candidate] = self.learned.correction(x, queries.relation[found.row])
+        return residual
+
+    def _nothing(self, queries: Queries) -> Tensor:
+        size = (len(queries), self.past.events.n_entities)
+        return torch.zeros(size, dtype=torch.float64, device=self.past.device)
 
 
 class Forecaster:
     """Who comes next for (actor, relation, ?, t), from the events strictly before t.
 
-    With a learned residual that one corrects the backbone; without, the fixed residual of the choice does.
+    With a learned residual that one corrects the backbone; without, the fixed residual of the choice does. With a
+    calibration every candidate has a probability.
     """
 
     def __init__(
@@ -48,12 +89,14 @@ class Forecaster:
         transitions: Transitions,
         choice: Choice,
         learned: Learned | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.events = events
         self.backbone = backbone
         self.transitions = transitions
         self.choice = choice
         self.learned = None if learned is None else exact(learned)
+        self.calibration = calibration
 
     @classmethod
     def open(
@@ -72,23 +115,29 @@ class Forecaster:
         if method not in (None, "fixed", "learned"):
             raise SettingsError(f"method is fixed or learned, not {method!r}.")
         run = Run(folder)
-        choice = run.selection(selection).choice
+        locked = run.selection(selection)
         learned = None if method == "fixed" else run.learned(selection)
         if method == "learned" and learned is None:
             raise RunError(
                 f"{folder} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed does "
                 "without."
             )
-        return cls(run.dataset(data_dir).events, run.backbone(), run.transitions(), choice, learned)
+        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
+        calibration = read_calibration(run.folder, name, locked.lock())
+        events = run.dataset(data_dir).events
+        return cls(events, run.backbone(), run.transitions(), locked.choice, learned, calibration)
 
     @cached_property
     def past(self) -> History:
         return History(self.events)
 
     @cached_property
-    def _reader(self) -> FeatureReader:
-        assert self.learned is not None
-        return self.learned.reader(self.past, self.transitions)
+    def residual(self) -> Residual:
+        return Residual(self.past, self.transitions, self.choice, self.learned)
+
+    @cached_property
+    def _activity(self) -> Activity:
+        return Activity(self.events)
 
     def query(
         self, actor: str | int, relation: str | int, at: str | int | None = None, inverse: bool = False
@@ -115,26 +164,45 @@ class Forecaster:
         at: str | int | None = None,
         top: int = 10,
         inverse: bool = False,
+        within: int | None = None,
     ) -> list[Candidate]:
-        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first."""
+        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
+
+        within: any of so many steps from `at` on, instead of that step alone.
+        """
+        return self.answers(self.query(actor, relation, at, inverse), top, within)[0]
+
+    def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
+        """The likeliest answers of each query, best first; all of them are scored at once."""
         if top < 1:
             raise DataError(f"top must be at least 1, not {top}.")
-        query = self.query(actor, relation, at, inverse)
-        scores = score_queries(self.backbone, query, self.past)
-        base, residual = scores.log_p[0].double(), self._residual(query, scores)
+        if within is not None and int(queries.step.max()) + check_within(within) - 1 > LAST_STEP:
+            raise DataError(f"within {within:,} steps lies too far ahead; ask for fewer.")
+        scores = score_queries(self.backbone, queries, self.past)
+        base, residual = scores.log_p.double(), self.residual.of(queries, scores)
         score = base + residual
-        best = score.argsort(descending=True, stable=True)[:top].tolist()
-        return [
-            Candidate(
-                self.events.entities.names[c],
-                rank_of(score, c),
-                rank_of(base, c),
-                float(score[c]),
-                float(base[c]),
-                float(residual[c]),
-            )
-            for c in best
+        best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
+        columns = [
+            # 1 + how many score higher; of those that are kept all that do are kept before them
+            torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
+            torch.stack([(base > base.gather(1, c[:, None])).sum(1) + 1 for c in best.T], dim=1),
+            *(values.gather(1, best) for values in (score, base, residual)),
+            *self._probabilities(queries, score, best, within),
         ]
+        names = self.events.entities.names
+        return [
+            [Candidate(names[c], *values) for c, *values in zip(chosen, *own, strict=True)]
+            for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
+        ]
+
+    def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, within: int | None) -> list[Tensor]:
+        """One column [n, top] of probabilities, or no column where the run was never calibrated."""
+        if self.calibration is None:
+            return []
+        p = self.calibration.probabilities(score).gather(1, best)
+        if within is None:
+            return [p]
+        return [at_least_once(p, self._activity.draws(queries, self.past.cut(queries.step), within))]
 
     def explain(
         self,
@@ -149,24 +217,7 @@ class Forecaster:
         chosen = self.events.entities.id(candidate)
         if self.learned is None:
             return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)
-        scores = score_queries(self.backbone, query, self.past)
-        found = self._reader.read(query, scores)
-        residual = self._learned_residual(query, found)
-        return take_apart_learned(query, chosen, self.events, self.learned, self._reader, scores, found, residual)
-
-    def _residual(self, query: Queries, scores: Scores) -> Tensor:
-        """What is added to every candidate's log score, float64 [E]; 0 where nothing is known."""
-        if self.learned is not None:
-            return self._learned_residual(query, self._reader.read(query, scores))
-        evidence = self.transitions.evidence(query, self.past)
-        assert scores.uncertainty is not None
-        residual = torch.zeros(self.events.n_entities, dtype=torch.float64)
-        residual[evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
-        return residual
-
-    def _learned_residual(self, query: Queries, found: Features) -> Tensor:
-        assert self.learned is not None
-        residual = torch.zeros(self.events.n_entities, dtype=torch.float64)
-        asked = query.relation.expand(len(found.row))
-        residual[found.candidate] = self.learned.correction(found.x.double(), asked)
-        return residual
+        scores, reader = score_queries(self.backbone, query, self.past), self.residual.reader
+        found = reader.read(query, scores)
+        residual = self.residual.spread(query, found)[0]
+        return take_apart_learned(query, chosen, self.events, self.learned, reader, scores, found, residual)

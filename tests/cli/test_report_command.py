@@ -143,7 +143,7 @@ def test_documents_show_all_records_when_a_run_is_taken_apart(walk: Walk, tmp_pa
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        (("--by", "weather"), "support, uncertainty, repeat, recency, relation, not 'weather'"),
+        (("--by", "weather"), "support, uncertainty, repeat, recency, relation, calibration, not 'weather'"),
         (("--filter", "both"), "raw, static, time, not 'both'"),
         (("--by", "support", "--filter", "raw"), "static, time or all"),
         (("--by", "support", "--filter", "both"), "'both'"),

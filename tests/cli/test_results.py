@@ -86,7 +86,8 @@ def test_a_forecast_ranks_every_candidate_by_its_score(recurrence_run: Path) -> 
     assert all(c["score"] == c["backbone_score"] + c["residual"] for c in found)
     text = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3").out
     assert text.startswith("(Arvan, visit, ?) at 2024-02-10\n")
-    assert text.count("\n") == 6
+    assert text.count("\n") == 7
+    assert text.endswith("that the partner is this one, given that such an event happens.\n")
 
 
 def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:

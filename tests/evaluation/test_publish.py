@@ -12,7 +12,7 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.publish import PAGES, fill, publish, tables
 from bridgemem.evaluation.records import Record
 from commands import left_in
-from measurements import campaign, residual
+from measurements import ahead, campaign, residual
 
 FIGURES = [f"gains-{f}.{kind}" for f in ("static", "time") for kind in ("svg", "png")]
 DOCUMENT = (
@@ -61,8 +61,14 @@ def test_a_page_holds_its_tables_in_order(published: Path) -> None:
 
 
 def test_every_table_can_be_made_of_a_whole_campaign() -> None:
-    for name, make in tables(campaign()).items():
+    for name, make in tables([*campaign(), *ahead()]).items():
         assert make().rows, name
+
+
+def test_questions_of_several_steps_and_probabilities_change_no_other_table() -> None:
+    plain, more = tables(campaign()), tables([*campaign(), *ahead()])
+    for name in plain.keys() - {"calibration", "horizons"}:
+        assert more[name]() == plain[name](), name
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(tmp_path: Path) -> None:

@@ -192,6 +192,10 @@ def fit(
     emit(result, as_json, text)
 
 
+def _windows(within: int | None) -> str:
+    return "" if within is None else f", any of {within} steps"
+
+
 def _no_test(dataset: Any, wanted: str) -> str:
     if wanted == "test" and dataset.test_start is None:
         warn(f"{dataset.name} has no test split; its validation split is read instead.")
@@ -226,6 +230,9 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
+    within: Annotated[
+        int | None, typer.Option("--within", help="Ask for any of so many steps at once, instead of each alone.")
+    ] = None,
     records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -236,6 +243,7 @@ def evaluate(
     from bridgemem.errors import SettingsError
     from bridgemem.evaluation.evaluate import evaluate as evaluate_run
     from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.reliability import evaluate_within
     from bridgemem.runs import Run
 
     if split not in ("test", "valid"):
@@ -246,13 +254,16 @@ def evaluate(
     with terminal_progress(quiet=quiet) as progress:
         dataset = opened.dataset(data_dir)
         split = _no_test(dataset, split)
-        found = evaluate_run(opened, dataset, split, check_device(device), progress)
+        if within is None:
+            found = evaluate_run(opened, dataset, split, check_device(device), progress)
+        else:
+            found = evaluate_within(opened, within, dataset, split, check_device(device), progress)
     if records is not None:
         write_records(records, found)
     emit(
         [asdict(r) for r in found],
         as_json,
-        lambda: _show(found, f"{dataset.name}, {split}, {found[0].queries:,} queries"),
+        lambda: _show(found, f"{dataset.name}, {split}, {found[0].queries:,} queries{_windows(within)}"),
     )
 
 

@@ -34,7 +34,7 @@ def evaluate(
     if split == "valid":
         dataset = dataset.without_test()
     reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress)
-    records = _records(run, dataset, split, reading, selections, device)
+    records = records_of(run, dataset, split, reading, selections, device)
     write_table(run.ranks_path(split), rank_columns(reading))
     run.write_metrics({split: [asdict(record) for record in records]})
     return records
@@ -180,9 +180,10 @@ def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
     return replayed.metrics(filter_name, column).as_dict()
 
 
-def _records(
+def records_of(
     run: Run, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
 ) -> list[Record]:
+    """All figures of a reading: of the backbone, and of every residual under each selection."""
     replayed, columns = reading.replayed, reading.columns
     config, note = run.config, training_note(run.folder / "backbone")
     trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}

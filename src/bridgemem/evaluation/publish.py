@@ -11,6 +11,7 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.analysis import ablation_table, groups_table, parts_table, relations_table, steps_table
 from bridgemem.evaluation.figures import draw_gains, gains_figure
 from bridgemem.evaluation.mechanism import PARTS
+from bridgemem.evaluation.probabilities import calibration_table, horizon_table, single_step
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import (
     Table,
@@ -33,6 +34,7 @@ MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.
 
 def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
     """Every table that can be asked for by name."""
+    every, records = records, single_step(records)
     known: dict[str, Callable[[], Table]] = {
         "main": partial(main_table, records),
         "short": partial(short_table, records),
@@ -41,6 +43,8 @@ def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
         "learned": partial(learned_table, records),
         "learned cost": partial(learned_cost_table, records),
         "backbones": partial(backbones_table, records),
+        "calibration": partial(calibration_table, records),
+        "horizons": partial(horizon_table, every),
     }
     for f in ("raw", *SELECTION_FILTERS):
         known[f"filter {f}"] = partial(filter_table, standard(records), f)
@@ -89,8 +93,8 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
             aside.write_text("\n".join(parts), encoding="utf-8")
         written.append(folder / name)
     for f in SELECTION_FILTERS:
-        if gains_figure(records, f):
-            written += draw_gains(records, f, folder / f"gains-{f}")
+        if gains_figure(single_step(records), f):
+            written += draw_gains(single_step(records), f, folder / f"gains-{f}")
     return written
 
 

@@ -40,12 +40,15 @@ class Record:
     ties: str = "mean"
     lock: str | None = None
     subset: str | None = None
+    horizon: int = 1
 
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
         named = ("dataset", "split", "backbone", "method", "filter", "selection", "history", "seed", "subset")
         device = self.device.split(":")[0].split(" ")[0]
-        return json.dumps([getattr(self, name) for name in named] + [device, self.settings.get("backbone_seed")])
+        return json.dumps(
+            [getattr(self, name) for name in (*named, "horizon")] + [device, self.settings.get("backbone_seed")]
+        )
 
 
 def write_records(path: Path, records: list[Record]) -> None:

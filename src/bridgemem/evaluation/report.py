@@ -88,12 +88,13 @@ class Row:
     mean: dict[str, float]
     spread: dict[str, float]
     gain: list[float] | None
+    horizon: int = 1
 
     @classmethod
     def of(cls, records: list[Record]) -> Row:
         """Average records that differ in nothing but the seed."""
         named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selection", "history", "subset")
-        kinds = {tuple(getattr(r, name) for name in named) for r in records}
+        kinds = {tuple(getattr(r, name) for name in (*named, "horizon")) for r in records}
         if len(kinds) != 1:
             raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
         values = {m: np.array([getattr(r, m) for r in records]) for m in METRICS}
@@ -110,13 +111,15 @@ class Row:
             {m: float(v.mean()) for m, v in values.items()},
             {m: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for m, v in values.items()},
             [float(x) for x in np.mean(gains, axis=0)] if gains else None,
+            first.horizon,
         )
 
     @property
     def label(self) -> str:
         name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.method}"
         past = "" if self.history == "rolling" else f", {self.history} history"
-        return f"{place(self.dataset, self.split)}, {name}{past}"
+        ahead = "" if self.horizon == 1 else f", any of {self.horizon} steps"
+        return f"{place(self.dataset, self.split)}, {name}{past}{ahead}"
 
 
 def standard(records: Iterable[Record]) -> list[Record]:
@@ -151,7 +154,7 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     once: dict[tuple[object, ...], Record] = {}
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
         if r.filter == filter_name and r.subset is None and r.selection in (None, wanted):
-            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon)
             # a backbone alone has no seed but its own
             seed = r.seed if r.method != "backbone" else None
             once.setdefault((*what, seed, _backbone_seed(r)), r)
@@ -163,7 +166,7 @@ def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
     groups: dict[tuple[object, ...], list[Record]] = {}
     for r in selected(records, filter_name):
         if r.method in MAIN_METHODS:
-            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history)
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon)
             groups.setdefault((*what, _backbone_seed(r)), []).append(r)
     return sorted((Row.of(group) for group in groups.values()), key=_order)
 

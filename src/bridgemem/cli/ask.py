@@ -1,0 +1,287 @@
+"""Commands that ask a run: forecast, explain, calibrate."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.output import emit, say, table
+from bridgemem.progress import terminal_progress
+
+if TYPE_CHECKING:
+    from bridgemem.evaluation.queries import Queries
+    from bridgemem.explain import Explanation
+    from bridgemem.forecast import Candidate, Forecaster
+
+RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
+Actor = Annotated[str, typer.Option("--actor", help="Who acts, by name.")]
+Relation = Annotated[str, typer.Option("--relation", help="The relation asked for, by name.")]
+AskedActor = Annotated[str | None, typer.Option("--actor", help="Who acts, by name.")]
+AskedRelation = Annotated[str | None, typer.Option("--relation", help="The relation asked for, by name.")]
+At = Annotated[str | None, typer.Option("--at", help="The time asked for; the first unknown step when left out.")]
+Inverse = Annotated[
+    bool, typer.Option("--inverse", help="Ask for (?, relation, actor) instead of (actor, relation, ?).")
+]
+Choice = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (forecast, explain, calibrate):
+        app.command()(command)
+
+
+def forecast(
+    run: RunFolder,
+    actor: AskedActor = None,
+    relation: AskedRelation = None,
+    at: At = None,
+    top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
+    inverse: Inverse = False,
+    within: Annotated[
+        int | None,
+        typer.Option("--within", help="Ask for any of so many steps, from the first unknown one or --at on."),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option("--questions", help="A CSV file of questions: actor, relation, and if wanted at, direction."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="With --questions: the .csv or .parquet file to write.")
+    ] = None,
+    selection: Choice = "time",
+    method: Method = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.forecast import Forecaster
+
+    if questions is not None:
+        if actor is not None or relation is not None or at is not None or inverse:
+            raise SettingsError("--questions holds actor, relation, at and direction; leave these options out.")
+        if out is None:
+            raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
+        _forecast_all(run, questions, out, top, within, selection, method, data_dir, as_json)
+        return
+    if out is not None:
+        raise SettingsError("--out is for the answers to --questions; a single forecast is printed.")
+    if actor is None or relation is None:
+        raise SettingsError("ask with --actor and --relation, or with --questions and a CSV file of them.")
+    forecaster = Forecaster.open(run, selection, data_dir, method)
+    found = forecaster.forecast(actor, relation, at, top, inverse, within)
+
+    def text() -> None:
+        asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
+        step = int(forecaster.query(actor, relation, at, inverse).step)
+        when = f"at {forecaster.events.clock.label(step)}"
+        if within is not None and within > 1:
+            when = f"from {forecaster.events.clock.label(step)} to {forecaster.events.clock.label(step + within - 1)}"
+        by = "" if forecaster.learned is None else ", by the learned residual"
+        _show_candidates(f"{asked} {when}{by}", found)
+        say(_meaning(forecaster, run, within))
+
+    emit([asdict(c) for c in found], as_json, text)
+
+
+def _show_candidates(title: str, found: list[Candidate]) -> None:
+    header = ["candidate", "rank", "backbone", "probability", "score", "backbone score", "residual"]
+    rows = [
+        [
+            c.name,
+            str(c.rank),
+            str(c.backbone_rank),
+            "" if c.probability is None else f"{c.probability:.1%}",
+            f"{c.score:.3f}",
+            f"{c.backbone_score:.3f}",
+            f"{c.residual:+.3f}",
+        ]
+        for c in found
+    ]
+    table(title, header, rows)
+
+
+def _meaning(forecaster: Forecaster, run: Path, within: int | None) -> str:
+    """What the probabilities are probabilities of, or why there are none."""
+    if forecaster.calibration is None:
+        return f"No probabilities: the run was never calibrated; `bridgemem calibrate {run}` does it."
+    if within is None:
+        return "Probability: that the partner is this one, given that such an event happens."
+    return (
+        f"Probability: at least one such event within {within} step{'' if within == 1 else 's'}, given that there is "
+        "one with anybody; the ranking is that of the first step."
+    )
+
+
+def _forecast_all(
+    run: Path,
+    questions: Path,
+    out: Path,
+    top: int,
+    within: int | None,
+    selection: str,
+    method: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Answer a file of questions and write the answers to another, or neither."""
+    from bridgemem.ask import answer, check_format, read_questions
+    from bridgemem.forecast import Forecaster
+
+    check_format(out)
+    asked = read_questions(questions)
+    forecaster = Forecaster.open(run, selection, data_dir, method)
+    with terminal_progress(quiet=as_json) as progress:
+        made = answer(forecaster, asked, top, within, str(questions), progress)
+    made.write(out)
+    rows = sum(map(len, made.candidates))
+
+    def text() -> None:
+        say(f"Answered {len(asked):,} question{'' if len(asked) == 1 else 's'} in {rows:,} rows; they are in {out}.")
+        say(_meaning(forecaster, run, within))
+
+    emit({"questions": len(asked), "rows": rows, "out": out}, as_json, text)
+
+
+def explain(
+    run: RunFolder,
+    actor: Actor,
+    relation: Relation,
+    candidate: Annotated[
+        list[str], typer.Option("--candidate", help="The candidate to explain, by name; may be given several times.")
+    ],
+    at: At = None,
+    inverse: Inverse = False,
+    card: Annotated[
+        Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
+    ] = None,
+    selection: Choice = "time",
+    method: Method = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Why a candidate has its score: parts that add up, and the events behind them."""
+    from bridgemem.explain import FixedExplanation, LearnedExplanation
+    from bridgemem.explanation_card import check_format
+    from bridgemem.forecast import Forecaster
+
+    if card is not None:
+        check_format(card)
+    forecaster = Forecaster.open(run, selection, data_dir, method)
+    found = [forecaster.explain(actor, relation, name, at, inverse) for name in candidate]
+    written = []
+    if card is not None:
+        query = forecaster.query(actor, relation, at, inverse)
+        ids = [forecaster.events.entities.id(name) for name in candidate]
+        written = _write_card(forecaster, query, dict(zip(ids, found, strict=True)), card)
+
+    def text() -> None:
+        for one in found:
+            say(one.sentence())
+            if isinstance(one, FixedExplanation):
+                _show_fixed(one)
+            elif isinstance(one, LearnedExplanation):
+                _show_learned(one)
+        for path in written:
+            say(f"Wrote {path}.")
+
+    values = [{**asdict(one), "sentence": one.sentence()} for one in found]
+    emit(values[0] if len(values) == 1 else values, as_json, text)
+
+
+def _write_card(forecaster: Forecaster, query: Queries, found: dict[int, Explanation], path: Path) -> list[Path]:
+    """A card of the candidates of one question, by their ids."""
+    from bridgemem.explanation_card import Shown, pair_events, write_card
+
+    events, actor, step = forecaster.events, int(query.actor), int(query.step)
+    chance = {c.name: c.probability for c in forecaster.answers(query, events.n_entities)[0]}
+    shown = [
+        Shown(e, step, pair_events(events, actor, candidate, step), chance[e.candidate])
+        for candidate, e in found.items()
+    ]
+    return write_card(path, shown, events)
+
+
+def calibrate(
+    run: RunFolder,
+    device: Device = "cpu",
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Fit on validation how scores become probabilities, for a run that was fitted before this was done with it."""
+    from bridgemem.api import check_device
+    from bridgemem.reliability import calibrate as calibrate_run
+    from bridgemem.runs import Run
+
+    opened = Run(run)
+    with terminal_progress(quiet=quiet) as progress:
+        found = calibrate_run(opened, opened.dataset(data_dir), check_device(device), progress)
+
+    def text() -> None:
+        header = ["method", "temperature", "floor", "-log p of the scores", "temperature alone", "both"]
+        rows = [
+            [
+                name.replace("_by_", " by "),
+                f"{c.temperature:.3f}",
+                f"{c.floor:.4f}",
+                *(f"{value:.4f}" for value in (c.raw_nll, c.plain_nll, c.nll)),
+            ]
+            for name, c in found.items()
+        ]
+        table(f"Calibrated on {next(iter(found.values())).questions:,} questions of validation", header, rows)
+
+    emit({name: asdict(c) for name, c in found.items()}, as_json, text)
+
+
+EVENT_HEADER = ["event", "when", "lag", "share", "part"]
+
+
+def _event_rows(events: Any) -> list[list[str]]:
+    return [
+        [f"{e.subject} - {e.relation} -> {e.object}", e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"]
+        for e in events
+    ]
+
+
+def _show_fixed(found: Any) -> None:
+    say(
+        f"  score {found.score:.4f} = {found.base:.4f} + lambda {found.lam:g} x gate {found.gate:.4f} "
+        f"x A {found.a:.4f} (A_ct {found.a_ct:.4f}, A_nn {found.a_nn:.4f}, rho {found.rho:.4f})"
+    )
+    if found.events:
+        table("Events behind it", EVENT_HEADER, _event_rows(found.events))
+
+
+def _show_learned(found: Any) -> None:
+    say(
+        f"  score {found.score:.4f} = {found.base:.4f} + f / w {found.residual:+.4f} "
+        f"(log p0 {found.log_p0:.4f}, uncertainty {found.uncertainty:.4f}, w {found.scale:.4f})"
+    )
+    if not found.groups:
+        return
+    rows = [
+        ["the backbone's log score", f"{found.base:+.4f}", ""],
+        ["the relation, all groups at their mean", f"{found.start:+.4f}", ""],
+        *([group, f"{part:+.4f}", f"{found.apart[group]:+.4f}"] for group, part in found.groups.items()),
+        ["score", f"{found.score:+.4f}", ""],
+    ]
+    table("\nParts of the score", ["part", "value", "beside the average candidate"], rows)
+    if found.met:
+        rows = [["(had the two never met)", "", "", "", f"{found.never_met:+.4f}"], *_event_rows(found.events)]
+        if found.earlier is not None:
+            e = found.earlier
+            rows.append([f"{e.count} earlier ones", f"{e.first} to {e.last}", "", f"{e.share:.1%}", f"{e.part:+.4f}"])
+        rows.append(["transitions + pair + recurrence", "", "", "", f"{found.between:+.4f}"])
+        table("\nEvents behind it", EVENT_HEADER, rows)
+    if found.company:
+        rows = [[party.name, f"{party.share:.1%}"] for party in found.company]
+        table("\nCompany they share", ["through", "share"], rows)

@@ -1,0 +1,144 @@
+"""`bridgemem forecast` with files, horizons and probabilities, `explain --card`, `calibrate`, and what they refuse."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commands import Walk, bridgemem, left_in
+
+pytest_plugins = ("small_runs",)
+ASKED = ("--actor", "Arvan", "--relation", "visit")
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    path = tmp_path / "q.csv"
+    path.write_text("actor,relation,at,direction\nArvan,visit,,\nKel,consult,2024-01-20,inverse\n")
+    return path
+
+
+def test_a_file_of_questions_is_answered_into_a_file(recurrence_run: Path, questions: Path) -> None:
+    out = questions.with_name("a.csv")
+    made = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out, "--top", "3")
+    assert made.code == 0, made.err
+    assert "Answered 2 questions in 6 rows" in made.out
+    with out.open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    alone = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3", "--json").json
+    assert [row["candidate"] for row in rows[:3]] == [c["name"] for c in alone]
+    assert [float(row["probability"]) for row in rows[:3]] == pytest.approx([c["probability"] for c in alone])
+    assert {row["time"] for row in rows} == {"2024-02-10", "2024-01-20"}
+    found = bridgemem("forecast", recurrence_run, "--questions", questions, "-o", out, "--json").json
+    assert found["questions"] == 2
+
+
+def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, questions: Path) -> None:
+    out = questions.with_name("a.parquet")
+    questions.write_text("actor,relation\nArvn,visit\nKel,visit\nKel,vist\n")
+    said = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out).refused()
+    assert "line 2: no entity is called 'Arvn'; did you mean 'Arvan'?" in said
+    assert "line 4: no relation is called 'vist'" in said
+    assert left_in(questions.parent) == ["q.csv"]
+
+
+@pytest.mark.parametrize(
+    ("options", "phrase"),
+    [
+        ((), "ask with --actor and --relation, or with --questions"),
+        (("--actor", "Arvan"), "ask with --actor and --relation"),
+        ((*ASKED, "--out", "a.csv"), "--out is for the answers to --questions"),
+        ((*ASKED, "--within", "0"), "from 1, not 0"),
+        ((*ASKED, "--within", "99999999999"), "too far ahead"),
+        (("--questions", "q.csv"), "--questions needs --out"),
+        (("--questions", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
+        (("--questions", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
+        (("--questions", "none.csv", "--out", "a.csv"), "none.csv"),
+        (("--questions", "q.csv", "--out", "a.csv", "--top", "0"), "top must be at least 1"),
+    ],
+)
+def test_forecasts_that_cannot_be_made_are_refused(
+    options: tuple[str, ...], phrase: str, recurrence_run: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(questions.parent)
+    assert phrase in bridgemem("forecast", recurrence_run, *options).refused()
+    assert left_in(questions.parent) == ["q.csv"]
+
+
+def test_a_horizon_is_shown_with_its_days_and_what_the_probability_means(recurrence_run: Path) -> None:
+    text = bridgemem("forecast", recurrence_run, *ASKED, "--within", "7").out
+    assert text.startswith("(Arvan, visit, ?) from 2024-02-10 to 2024-02-16\n")
+    assert "at least one such event within 7 steps, given that there is one with anybody" in text
+
+
+def test_a_run_that_was_never_calibrated_says_so_until_it_is(recurrence_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(recurrence_run, tmp_path / "run"))
+    before = (run / "calibration.json").read_text()
+    (run / "calibration.json").unlink()
+    text = bridgemem("forecast", run, *ASKED).out
+    assert "No probabilities: the run was never calibrated; `bridgemem calibrate" in text
+    assert "bridgemem calibrate" in bridgemem("report", run, "--by", "calibration").refused()
+    assert "bridgemem by time" in bridgemem("calibrate", run, "-q").out
+    assert (run / "calibration.json").read_text() == before
+    assert "no run at" in bridgemem("calibrate", tmp_path).refused()
+
+
+def test_the_report_shows_the_reliability_of_a_run_and_keeps_it(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    shutil.copy(walk.records, records)
+    page = tmp_path / "calibration.md"
+    tables = bridgemem("report", run_copy, "--by", "calibration", "--records", records, "-o", page, "--json").json
+    assert tables[0]["title"] == "Calibrated probabilities"
+    assert [row[0] for row in tables[0]["rows"]] == [
+        f"own, cenet + bridgemem, chosen under the {f} filter" for f in ("static", "time")
+    ]
+    assert all(0 <= float(row[5]) <= 1 for row in tables[0]["rows"])
+    for table in tables[1:]:
+        assert sum(int(row[1].replace(",", "")) for row in table["rows"]) == int(tables[0]["rows"][0][2])
+    assert "Reliability of the best candidate" in page.read_text()
+    kept = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [r["method"] for r in kept[9:]] == ["calibration:bridgemem"] * 2
+    again = bridgemem("report", "--by", "calibration", "--records", records, "--json").json
+    assert again == tables
+    plain = bridgemem("report", "--records", records, "--json").json
+    assert plain == bridgemem("report", "--records", walk.records, "--json").json
+
+
+def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    shutil.copy(walk.records, records)
+    done = bridgemem("evaluate", run_copy, "--within", "2", "--records", records, "-q")
+    assert done.code == 0, done.err
+    assert "own, cenet + bridgemem, any of 2 steps" in done.out
+    kept = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [r["horizon"] for r in kept] == [1] * 9 + [2] * 9
+    plain = bridgemem("report", "--records", records, "--json").json
+    assert plain == bridgemem("report", "--records", walk.records, "--json").json
+    document = tmp_path / "doc.md"
+    document.write_text("<!-- table: horizons -->\n<!-- end -->\n")
+    assert bridgemem("report", "--records", records, "--fill", document).code == 0
+    assert "| own, cenet + bridgemem | 2 |" in document.read_text()
+    assert "at least 2 steps, not 1" in bridgemem("evaluate", run_copy, "--within", "1").refused()
+    assert "ask for a shorter horizon" in bridgemem("evaluate", run_copy, "--within", "500").refused()
+
+
+@pytest.mark.parametrize("name", ["card.html", "card.md"])
+def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, tmp_path: Path) -> None:
+    both = ("--candidate", "Kel", "--candidate", "Lor")
+    found = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name, "--json").json
+    text = (tmp_path / name).read_text()
+    assert [e["candidate"] for e in found] == ["Kel", "Lor"]
+    assert "Why Kel" in text
+    assert "Why Lor" in text
+    shown = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name).out
+    assert f"Wrote {tmp_path / name}." in shown
+
+
+def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path) -> None:
+    asked = (*ASKED, "--candidate", "Kel", "--card", tmp_path / "card.pdf")
+    assert ".md or .html" in bridgemem("explain", recurrence_run, *asked).refused()
+    assert left_in(tmp_path) == []
