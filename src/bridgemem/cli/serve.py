@@ -1,0 +1,130 @@
+"""Commands that serve a run: serve."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir
+from bridgemem.cli.output import say, warn
+from bridgemem.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LAST_PORT = 65_535
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(serve)
+
+
+def serve(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    store: Annotated[
+        Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
+    ] = None,
+    duplicates: Annotated[
+        str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")
+    ] = "keep",
+    host: Annotated[
+        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is all of them.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="The port; 0 takes a free one.")] = 8008,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="A file whose first line callers must send as bearer token.")
+    ] = None,
+    body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="The most bytes of a request.")] = 4 << 20,
+    concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="The most requests in work at once.")] = 32,
+    selection: Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")] = "time",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Answer forecasts over HTTP, and take in new events, until interrupted."""
+    check_installed()
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.forecasting import LiveForecaster
+    from bridgemem.runs import Run
+    from bridgemem.service.app import create_app
+    from bridgemem.service.limits import Limits
+
+    token = None if token_file is None else read_token(token_file)
+    if token is None and host not in LOOPBACK:
+        warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
+    limits = Limits(body=body_limit, concurrent=concurrent)
+    hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
+    opened = Run(run)
+    with listen(host, port) as place, EventStore(store or default_store(run), duplicates=duplicates) as events:
+        live = LiveForecaster(opened, events, selection, method, data_dir)
+        listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}")
+
+
+def default_store(run: Path) -> Path:
+    """Where a run's new events are kept unless told otherwise: beside its folder, which may be replaced as a whole."""
+    whole = run.resolve()
+    return whole.with_name(f"{whole.name}.events.duckdb")
+
+
+def check_installed() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as missing:
+        raise SettingsError(
+            f"serving needs {missing.name}, which is not installed: pip install 'bridgemem[serve]'."
+        ) from None
+
+
+def read_token(path: Path) -> str:
+    """The token that callers must send: the first line of a file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    token = lines[0].strip() if lines else ""
+    if not token or not token.isascii() or not token.isprintable():
+        raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")
+    return token
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        place = socket.create_server((host, port), family=family)
+        # an answer is sent at once, and not when the caller has acknowledged its first part, some 40 ms later
+        place.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return place
+    except OSError as problem:
+        raise SettingsError(
+            f"cannot listen on {host} port {port}: {problem.strerror or problem}; choose another --port or --host."
+        ) from None
+
+
+def listen_forever(app: FastAPI, place: socket.socket, what: str) -> None:
+    """Run the application on a socket until Ctrl-C or a request to end; both are a normal end."""
+    import uvicorn
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    host, port = place.getsockname()[:2]
+    say(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
+    # uvicorn ends well at both signals, and passes them on afterwards
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        server.run(sockets=[place])
+    except KeyboardInterrupt:
+        say("Ended; every event that was acknowledged is stored.")
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,236 @@
+"""The application: routes, their documents, and how every error becomes one shape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+
+from bridgemem import __version__
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.explorer.routes import explorer_router
+from bridgemem.service.asking import Live, Service
+from bridgemem.service.limits import Guard, Limits, refusal, retry_later
+from bridgemem.service.metrics import Measured, Metrics
+from bridgemem.service.models import (
+    MOST_NAMES,
+    ExplainQuestion,
+    Explanation,
+    FixedExplained,
+    Forecast,
+    ForecastQuestion,
+    LearnedExplained,
+    Model,
+    NamesFound,
+    NewEvents,
+    Received,
+    Refusal,
+    State,
+)
+
+LOG = logging.getLogger(__name__)
+Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
+Most = Annotated[int, Query(ge=1, le=MOST_NAMES)]
+
+NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
+
+_LATER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
+WHY: dict[int, dict[str, Any]] = {
+    401: {"description": "The token is missing or wrong."},
+    404: {"description": "A name does not occur; the suggestions are close to it."},
+    408: {"description": "The request did not arrive in time."},
+    413: {"description": "The request is too long."},
+    421: {"description": "The Host header names another machine."},
+    422: {"description": "Something has the wrong type or a value that cannot be used."},
+    429: {"description": "Too many requests at once.", "headers": _LATER},
+    500: {"description": "A mistake of the service."},
+    503: {"description": "The service cannot do this now.", "headers": _LATER},
+}
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    every = (401, 408, 413, 421, 429, 500, 503)
+    return {status: {"model": Refusal, **WHY[status]} for status in sorted({*every, *statuses})}
+
+
+def create_app(
+    live: Live,
+    token: str | None = None,
+    limits: Limits | None = None,
+    hosts: Sequence[str] = (),
+    explore: bool = False,
+) -> FastAPI:
+    """The application over a live forecaster.
+
+    token: what callers must send; hosts: the only Host headers that are answered, none for any; explore: with the
+    page that people look at, which needs plotly.
+    """
+    service, metrics, ready = Service(live), Metrics(), asyncio.Event()
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(_warm(service, ready))
+        yield
+        ready.clear()
+        await warming
+
+    app = FastAPI(
+        title="bridgemem",
+        version=__version__,
+        summary="Who comes next, and why: forecasts from what happened between the two parties in question.",
+        # the usual pages of documents load their scripts from elsewhere; the document itself is at /openapi.json
+        docs_url=None,
+        redoc_url=None,
+        lifespan=life,
+    )
+    metrics.watch("bridgemem_memory_events", "Events in memory.", lambda: len(live.view.events))
+    metrics.watch("bridgemem_memory_entities", "Entities in memory.", lambda: live.view.events.n_entities)
+    used = service.kept.used
+    metrics.watch("bridgemem_scores_found", "Questions whose scores were kept.", lambda: used.hits)
+    metrics.watch("bridgemem_scores_made", "Questions whose scores had to be made.", lambda: used.misses)
+    app.include_router(_health(ready))
+    # the guard below asks for the token; here it is only written into the document
+    needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
+    app.include_router(_questions(service, metrics), dependencies=needs)
+    app.include_router(_about(service, metrics), dependencies=needs)
+    if explore:
+        app.include_router(explorer_router(service))
+    _errors(app)
+    app.add_middleware(Guard, limits=limits or Limits(), token=token, hosts=hosts)
+    app.add_middleware(Measured, metrics=metrics)
+    return app
+
+
+async def _warm(service: Service, ready: asyncio.Event) -> None:
+    try:
+        await asyncio.to_thread(service.warm)
+    except Exception:
+        LOG.exception("the memory could not be made ready")
+    else:
+        ready.set()
+
+
+def _health(ready: asyncio.Event) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz", responses={421: {"model": Refusal, **WHY[421]}})
+    async def healthz() -> State:
+        """The process lives."""
+        return State(state="alive")
+
+    @router.get("/readyz", response_model=State, responses=_refusals())
+    async def readyz() -> State | JSONResponse:
+        """The memory is in place and forecasts are quick."""
+        if ready.is_set():
+            return State(state="ready")
+        return retry_later(503, "the memory is being made ready; try again in a moment.")
+
+    return router
+
+
+def _questions(service: Service, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["forecasts"])
+
+    @router.post("/v1/events", responses=_refusals(422))
+    def events(batch: NewEvents) -> Received:
+        """Store a batch of events. Once answered it is on disk, and the next forecast may use it."""
+        received = service.add(batch)
+        if received.replayed:
+            metrics.replayed.inc()
+        else:
+            metrics.accepted.inc(received.accepted)
+            metrics.duplicates.inc(received.duplicates)
+            metrics.late.inc(received.late)
+        return received
+
+    @router.post("/v1/forecast", responses=_refusals(404, 422))
+    def forecast(question: ForecastQuestion) -> Forecast:
+        """The likeliest answers, best first, from the events strictly before the time asked."""
+        return service.forecast(question)
+
+    @router.post("/v1/explain", response_model=Explanation, responses=_refusals(404, 422))
+    def explain(question: ExplainQuestion) -> FixedExplained | LearnedExplained:
+        """Why a candidate has its score: parts that add up, and the events behind them."""
+        return service.explain(question)
+
+    return router
+
+
+def _about(service: Service, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["about"])
+
+    @router.get("/v1/model", responses=_refusals())
+    def model() -> Model:
+        """What is served, and what it knows by now."""
+        return service.model()
+
+    @router.get("/v1/entities", responses=_refusals(422))
+    def entities(q: Wanted = "", limit: Most = 20) -> NamesFound:
+        """Entities whose names hold the text, the most active first."""
+        return service.entities(q, limit)
+
+    @router.get("/v1/relations", responses=_refusals(422))
+    def relations(q: Wanted = "", limit: Most = 20) -> NamesFound:
+        """Relations whose names hold the text, the most frequent first."""
+        return service.relations(q, limit)
+
+    @router.get(
+        "/metrics",
+        response_class=Response,
+        responses={**_refusals(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    def counted() -> Response:
+        """What the service counts about itself, for Prometheus."""
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return router
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(BridgeMemError)
+    async def known(request: Request, problem: BridgeMemError) -> JSONResponse:
+        if isinstance(problem, NotFoundError):
+            return refusal(404, str(problem), getattr(problem, "suggestions", ()))
+        if isinstance(problem, DataError | SettingsError):
+            return refusal(422, str(problem))
+        LOG.error("%s %s: %s", request.method, request.url.path, problem)
+        return retry_later(503, str(problem))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:
+        return refusal(422, _in_words(problem.errors()))
+
+    @app.exception_handler(400)
+    async def unreadable(request: Request, problem: Exception) -> JSONResponse:
+        return refusal(422, NO_JSON)  # such as a body nested too deeply, or a number of thousands of digits
+
+    @app.exception_handler(404)
+    async def nowhere(request: Request, problem: Exception) -> JSONResponse:
+        return refusal(404, "there is nothing at this address; /openapi.json lists what there is.")
+
+    @app.exception_handler(405)
+    async def no_method(request: Request, problem: HTTPException) -> JSONResponse:
+        return refusal(405, "this address does not take this method; /openapi.json says which.", (), problem.headers)
+
+    @app.exception_handler(Exception)
+    async def mistake(request: Request, problem: Exception) -> JSONResponse:
+        LOG.error("%s %s failed", request.method, request.url.path, exc_info=problem)
+        return refusal(500, "the service made a mistake, which its log describes; please report it.")
+
+
+def _in_words(problems: Sequence[Any]) -> str:
+    """The first thing that is wrong, without repeating what was sent: that may be no number, or long."""
+    first = problems[0]
+    if first["type"] == "json_invalid" or first["loc"] == ("body",):
+        return NO_JSON
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+    said = first["msg"].rstrip(".")
+    return f"{place + ': ' if place else ''}{said}{more}."

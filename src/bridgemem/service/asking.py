@@ -1,0 +1,205 @@
+"""The service's questions put to a live forecaster, by name, and its answers in the shapes that go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
+from dataclasses import asdict
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from bridgemem import __version__
+from bridgemem.errors import DataError
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.times import LAST_STEP
+from bridgemem.explain import LearnedExplanation
+from bridgemem.forecast import Forecaster
+from bridgemem.live.eventstore import NewEvent, Receipt
+from bridgemem.runs import Run
+from bridgemem.service.models import (
+    ExplainQuestion,
+    Explanation,
+    FixedExplained,
+    Forecast,
+    ForecastQuestion,
+    LearnedExplained,
+    Model,
+    NameFound,
+    NamesFound,
+    NewEvents,
+    Question,
+    RankedCandidate,
+    Received,
+)
+from bridgemem.service.names import Names
+from bridgemem.service.scores import KeptScores, Used
+
+_EXPLANATION: TypeAdapter[FixedExplained | LearnedExplained] = TypeAdapter(Explanation)
+
+
+class View(Protocol):
+    """What was known at one moment; it never changes."""
+
+    @property
+    def events(self) -> EventLog: ...
+    @property
+    def fitted(self) -> Forecaster: ...
+
+    def asked(self, relation: str | int) -> Forecaster: ...
+
+
+class Live(Protocol):
+    """What the service needs of a live forecaster; `bridgemem.live.forecasting.LiveForecaster` is one."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def view(self) -> View: ...
+
+    def asking(self) -> AbstractContextManager[object]: ...
+
+    def add(self, events: Sequence[NewEvent], source: str, key: str, offset: str | int | None = None) -> Receipt: ...
+
+
+class Kept:
+    """Forecasters that ask a backbone only once for the same question, as long as their view lasts.
+
+    alone: entered while the backbone is asked, which one thread does at a time; the rest of a forecast is done by many.
+    """
+
+    def __init__(self, alone: Callable[[], AbstractContextManager[object]]) -> None:
+        self.used, self.alone = Used(), alone
+        self._made: WeakKeyDictionary[Forecaster, Forecaster] = WeakKeyDictionary()
+
+    def of(self, forecaster: Forecaster) -> Forecaster:
+        """The same forecaster, on the same memory, with its backbone's scores kept."""
+        made = self._made.get(forecaster)
+        if made is None:
+            made = copy(forecaster)
+            made.backbone = KeptScores(forecaster.backbone, self.used, alone=self.alone)
+            # two threads may both come here; they then agree on one
+            made = self._made.setdefault(forecaster, made)
+        return made
+
+
+class Directory:
+    """The names of entities and relations, looked up anew whenever the events have grown."""
+
+    def __init__(self) -> None:
+        self._made: tuple[EventLog, Names, Names] | None = None
+
+    def of(self, events: EventLog) -> tuple[Names, Names]:
+        """Entities and relations."""
+        made = self._made
+        if made is None or made[0] is not events:
+            counts = np.bincount(events.subject, minlength=events.n_entities)
+            counts += np.bincount(events.object, minlength=events.n_entities)
+            used = np.bincount(events.relation, minlength=events.n_relations)
+            made = (events, self._names(events.entities, counts), self._names(events.relations, used))
+            self._made = made
+        return made[1], made[2]
+
+    @staticmethod
+    def _names(vocabulary: Vocabulary, counts: np.ndarray) -> Names:
+        return Names(vocabulary.kind, vocabulary.names, counts)
+
+
+class Service:
+    """Everything the routes do, without anything of HTTP."""
+
+    def __init__(self, live: Live) -> None:
+        self.live = live
+        self.kept = Kept(live.asking)
+        self._directory = Directory()
+
+    def warm(self) -> None:
+        """One forecast, so that the memory's indices are built before anyone waits for them."""
+        view = self.live.view
+        self._directory.of(view.events)
+        if view.events.n_entities and view.events.n_relations:
+            self.kept.of(view.asked(0)).forecast(0, 0, top=1)
+
+    def add(self, batch: NewEvents) -> Received:
+        # a number is a time like any other here; to the store a bare number would be a step
+        rows: list[NewEvent] = [(e.subject, e.relation, e.object, str(e.time)) for e in batch.events]
+        receipt = self.live.add(rows, batch.source, batch.key, batch.offset)
+        return Received.model_validate(receipt, from_attributes=True)
+
+    def forecast(self, question: ForecastQuestion) -> Forecast:
+        forecaster, step, time = self._asked(self.live.view, question)
+        asked = (question.actor, question.relation, time, question.top, question.inverse, question.within)
+        found = forecaster.forecast(*asked)
+        return Forecast(
+            actor=question.actor,
+            relation=question.relation,
+            inverse=question.inverse,
+            time=time,
+            step=step,
+            within=question.within,
+            candidates=[RankedCandidate.model_validate(c, from_attributes=True) for c in found],
+        )
+
+    def explain(self, question: ExplainQuestion) -> FixedExplained | LearnedExplained:
+        view = self.live.view
+        forecaster, _, time = self._asked(view, question)
+        self._directory.of(view.events)[0].check(question.candidate)
+        found = forecaster.explain(question.actor, question.relation, question.candidate, time, question.inverse)
+        method = "learned" if isinstance(found, LearnedExplanation) else "fixed"
+        return _EXPLANATION.validate_python({**asdict(found), "sentence": found.sentence(), "method": method})
+
+    def model(self) -> Model:
+        view, config = self.live.view, self.live.run.config
+        events = view.events
+        return Model(
+            version=__version__,
+            dataset=config.dataset,
+            fingerprint=config.fingerprint,
+            backbone=config.backbone,
+            method="fixed" if view.fitted.learned is None else "learned",
+            history=config.history,
+            events=len(events),
+            entities=events.n_entities,
+            relations=events.n_relations,
+            first_time=events.clock.label(0),
+            last_time=_label(events, events.end - 1) if len(events) else None,
+            next_time=_label(events, events.end),
+        )
+
+    def entities(self, text: str, most: int) -> NamesFound:
+        return self._found(self._directory.of(self.live.view.events)[0], text, most)
+
+    def relations(self, text: str, most: int) -> NamesFound:
+        return self._found(self._directory.of(self.live.view.events)[1], text, most)
+
+    @staticmethod
+    def _found(names: Names, text: str, most: int) -> NamesFound:
+        found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
+        return NamesFound(names=found, known=len(names))
+
+    def _asked(self, view: View, question: Question) -> tuple[Forecaster, int, str]:
+        """Who answers, and the step and time asked; names that do not occur are refused with suggestions."""
+        events = view.events
+        entities, relations = self._directory.of(events)
+        entities.check(question.actor)
+        relations.check(question.relation)
+        try:
+            step = events.end if question.at is None else events.clock.step(question.at)
+        except (OverflowError, ValueError):
+            step = LAST_STEP
+        time = _label(events, step)
+        if time is None or step >= LAST_STEP:
+            asked = "the step after the last event" if question.at is None else repr(question.at)
+            raise DataError(f"{asked} lies too far ahead; ask for a time closer to the events that are known.")
+        return self.kept.of(view.asked(question.relation)), step, time
+
+
+def _label(events: EventLog, step: int) -> str | None:
+    """The time of a step, or None where the calendar ends before it."""
+    try:
+        return events.clock.label(step)
+    except OverflowError:
+        return None

@@ -1,0 +1,146 @@
+"""Who is let in: the right token and host, bodies of a bearable size, and not too many requests at once."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fastapi.responses import JSONResponse
+
+from bridgemem.errors import SettingsError
+from bridgemem.service.metrics import App, Message, Receive, Scope, Send
+
+OPEN = frozenset({"/healthz", "/readyz"})
+RETRY_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """body: bytes of a request; concurrent: requests in work at once; body_seconds: for a body to arrive."""
+
+    body: int = 4 << 20
+    concurrent: int = 32
+    body_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        if min(self.body, self.concurrent) < 1 or not self.body_seconds > 0:
+            raise SettingsError("limits of the service are at least 1 byte, 1 request and more than 0 seconds.")
+
+
+def refusal(
+    status: int, error: str, suggestions: Sequence[str] = (), headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Every error of the service has this one shape."""
+    content = {"error": _sendable(error), "suggestions": [_sendable(name) for name in suggestions]}
+    return JSONResponse(content, status, dict(headers or {}))
+
+
+def _sendable(text: str) -> str:
+    """The text as UTF-8 knows it; half a surrogate pair, which JSON can hold, is written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def retry_later(status: int, error: str) -> JSONResponse:
+    return refusal(status, error, headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+class TooLargeError(Exception):
+    """A body is longer than the limit."""
+
+
+class HungUpError(Exception):
+    """The caller hung up before its body was whole."""
+
+
+class Guard:
+    """The application behind its limits. Health is told to anyone; all else needs the token, where there is one.
+
+    hosts: the only values of the Host header that are answered, or none for any. A page in a browser can make any name
+    of its own point to this machine, but cannot send another Host than that name.
+    """
+
+    def __init__(self, app: App, limits: Limits, token: str | None = None, hosts: Sequence[str] = ()) -> None:
+        self.app, self.limits, self.hosts = app, limits, frozenset(hosts)
+        self._token = None if token is None else token.encode()
+        self._in_work = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+        refused = self._refused(scope["path"], headers)
+        if refused is not None:
+            await refused(scope, receive, send)
+        elif scope["path"] in OPEN:
+            await self.app(scope, receive, send)
+        elif self._in_work >= self.limits.concurrent:
+            await retry_later(429, "too many requests are in work at once; try again in a moment.")(
+                scope, receive, send
+            )
+        else:
+            self._in_work += 1
+            try:
+                await self._admitted(scope, headers, receive, send)
+            finally:
+                self._in_work -= 1
+
+    def _refused(self, path: str, headers: Mapping[str, bytes]) -> JSONResponse | None:
+        if self.hosts and _host(headers.get("host", b"")) not in self.hosts:
+            return refusal(421, f"this service answers to {' or '.join(sorted(self.hosts))} alone.")
+        if self._token is None or path in OPEN:
+            return None
+        scheme, _, given = headers.get("authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+            return None
+        wanted = {"WWW-Authenticate": "Bearer"}
+        return refusal(401, "send the service's token as `Authorization: Bearer TOKEN`.", headers=wanted)
+
+    async def _admitted(self, scope: Scope, headers: Mapping[str, bytes], receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(self.limits.body_seconds):
+                body = await self._body(headers, receive)
+        except TooLargeError:
+            error = f"the request is longer than {self.limits.body:,} bytes; send it in parts."
+            await refusal(413, error)(scope, receive, send)
+        except TimeoutError:
+            await refusal(408, "the request did not arrive in time; send it again.")(scope, receive, send)
+        except HungUpError:
+            return
+        else:
+            await self.app(scope, _told(body, receive), send)
+
+    async def _body(self, headers: Mapping[str, bytes], receive: Receive) -> bytes:
+        """The whole body; its length is counted, whatever the caller says about it."""
+        said = headers.get("content-length", b"0")
+        if said.isdigit() and int(said[:20]) > self.limits.body:
+            raise TooLargeError
+        parts, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HungUpError
+            part = message.get("body", b"")
+            parts.append(part)
+            size, more = size + len(part), message.get("more_body", False)
+            if size > self.limits.body:
+                raise TooLargeError
+        return b"".join(parts)
+
+
+def _told(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, told again to the application."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+def _host(header: bytes) -> str:
+    """The Host header without its port."""
+    host = header.decode("latin-1").lower()
+    return host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]

@@ -1,0 +1,227 @@
+"""What the service is asked and what it answers, as checked shapes; they are its OpenAPI document too."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+MOST_EVENTS = 10_000
+MOST_CANDIDATES = 1000
+MOST_NAMES = 1000
+LONGEST_HORIZON = 10_000
+
+Name = Annotated[str, Field(min_length=1, max_length=1000, description="A name of the data, in its own spelling.")]
+Time = Annotated[
+    Annotated[str, Field(min_length=1, max_length=100)] | Annotated[int, Field(ge=0)],
+    Field(description="A time of the data set: a date such as 2014-12-01, or a whole number."),
+]
+# JSON has no infinity
+OrInfinite = Annotated[float | None, BeforeValidator(lambda value: value if math.isfinite(value) else None)]
+
+
+class Asked(BaseModel):
+    """What comes in: nothing is converted, and nothing that is not known is let pass."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Answer(BaseModel):
+    """What goes out."""
+
+    model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+
+class Refusal(Answer):
+    """Every error: one sentence that names the remedy, and names that may have been meant."""
+
+    error: str
+    suggestions: list[str] = []
+
+
+class NewEvent(Asked):
+    subject: Name
+    relation: Name
+    object: Name
+    time: Time
+
+
+class NewEvents(Asked):
+    """A batch, which is stored as a whole or not at all. The same key again changes nothing."""
+
+    source: Name
+    key: Name = Field(description="The batch's own name, by which a second delivery of it is known.")
+    offset: Name | int | None = Field(None, description="Where in its source the batch lies, if that matters to you.")
+    events: list[NewEvent] = Field(min_length=1, max_length=MOST_EVENTS)
+
+
+class Received(Answer):
+    """The batch is on disk, and the next forecast may use it."""
+
+    batch: int
+    accepted: int
+    duplicates: int
+    late: int
+    replayed: bool
+    ids: list[str]
+
+
+class Question(Asked):
+    """Who comes next for (actor, relation, ?), or with `inverse` for (?, relation, actor)."""
+
+    actor: Name
+    relation: Name
+    at: Time | None = Field(None, description="The time asked for; the first unknown step when left out.")
+    inverse: bool = False
+
+
+class ForecastQuestion(Question):
+    top: int = Field(10, ge=1, le=MOST_CANDIDATES)
+    within: int | None = Field(
+        None, ge=1, le=LONGEST_HORIZON, description="Any of so many steps from the time on, instead of that step alone."
+    )
+
+
+class ExplainQuestion(Question):
+    candidate: Name
+
+
+class RankedCandidate(Answer):
+    """score = backbone_score + residual; the ranks are after and before the residual.
+
+    probability: that the partner of an event is this one, given that the event happens, or with `within` that it comes
+    at least once, given that anybody does; null where the run was never calibrated.
+    """
+
+    name: str
+    rank: int
+    backbone_rank: int
+    score: float
+    backbone_score: float
+    residual: float
+    probability: float | None
+
+
+class Forecast(Answer):
+    """Made from the events strictly before `time`, and from no other."""
+
+    actor: str
+    relation: str
+    inverse: bool
+    time: str
+    step: int
+    within: int | None
+    candidates: list[RankedCandidate]
+
+
+class EventBehind(Answer):
+    """A remembered event, and its part of the residual; direction 1: it went from the candidate to the actor."""
+
+    subject: str
+    relation: str
+    object: str
+    time: str
+    lag: int
+    direction: int
+    share: float
+    part: float
+
+
+class Explained(Answer):
+    """score = base + residual."""
+
+    sentence: str
+    actor: str
+    relation: str
+    candidate: str
+    time: str
+    inverse: bool
+    base: float
+    uncertainty: float
+    residual: float
+    score: float
+    events: list[EventBehind]
+
+
+class FixedExplained(Explained):
+    """residual = lam * gate * a, and the events' parts sum to it. tau null: infinite."""
+
+    method: Literal["fixed"]
+    gate: float
+    lam: float
+    tau: OrInfinite
+    a_ct: float
+    a_nn: float
+    rho: float
+    a: float
+
+
+class EarlierBehind(Answer):
+    """The events before those that are listed one by one."""
+
+    count: int
+    first: str
+    last: str
+    share: float
+    part: float
+
+
+class PartyBehind(Answer):
+    name: str
+    share: float
+
+
+class LearnedExplained(Explained):
+    """residual = start + the groups' parts; between = never_met + the events' parts + the earlier ones'."""
+
+    method: Literal["learned"]
+    rank: int
+    backbone_rank: int
+    log_p0: float
+    scale: float
+    met: bool
+    strangers: int
+    start: float
+    groups: dict[str, float]
+    apart: dict[str, float]
+    between: float
+    never_met: float
+    earlier: EarlierBehind | None
+    company: list[PartyBehind]
+
+
+Explanation = Annotated[FixedExplained | LearnedExplained, Field(discriminator="method")]
+
+
+class Model(Answer):
+    """What is served, and what it knows by now."""
+
+    version: str
+    dataset: str
+    fingerprint: str
+    backbone: str
+    method: Literal["fixed", "learned"]
+    history: str
+    events: int
+    entities: int
+    relations: int
+    first_time: str
+    last_time: str | None = Field(description="Of the last known event; null while there is none.")
+    next_time: str | None = Field(description="The first unknown step, which is asked for unless told otherwise.")
+
+
+class NameFound(Answer):
+    name: str
+    events: int
+
+
+class NamesFound(Answer):
+    """The names that fit best, and how many there are in all."""
+
+    names: list[NameFound]
+    known: int
+
+
+class State(Answer):
+    state: str

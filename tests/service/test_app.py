@@ -1,0 +1,415 @@
+"""The service over HTTP: what it answers, what it refuses, and that it reads the past alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
+pytest.importorskip("httpx2", reason="needs httpx2, of the extra 'dev'")
+
+from starlette.testclient import TestClient
+
+from bridgemem.backbones.base import Scores
+from bridgemem.backbones.history import History
+from bridgemem.errors import SettingsError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.forecast import Forecaster
+from bridgemem.live.eventstore import EventStore, StoreError
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.widened import Widened
+from bridgemem.runs import Run
+from bridgemem.service.app import create_app
+from bridgemem.service.limits import Limits
+from commands import ACTORS, TINY_READER, bridgemem
+
+pytest_plugins = ("small_runs",)
+
+ASKED = {"actor": "Arvan", "relation": "visit"}
+JSON = {"Content-Type": "application/json"}
+NEXT, SECOND_NEXT = "2024-02-10", "2024-02-11"  # the first days after the planted data
+
+
+@pytest.fixture
+def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
+    with EventStore(tmp_path / "events.duckdb") as store:
+        yield LiveForecaster(Run(recurrence_run), store)
+
+
+@pytest.fixture
+def client(live: LiveForecaster) -> Iterator[Any]:
+    with TestClient(create_app(live)) as made:
+        yield made
+
+
+def event(subject: str, relation: str, object: str, time: str | int) -> dict[str, Any]:
+    return {"subject": subject, "relation": relation, "object": object, "time": time}
+
+
+def batch(*events: dict[str, Any], key: str = "one") -> dict[str, Any]:
+    return {"source": "test", "key": key, "events": list(events)}
+
+
+def refused(answer: Any, status: int) -> dict[str, Any]:
+    """The body of an error, which has one shape everywhere."""
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert body.keys() == {"error", "suggestions"}
+    assert body["error"].endswith((".", "?"))
+    assert "\n" not in body["error"]
+    return body
+
+
+def ready(client: Any) -> None:
+    """Wait until the service has made itself ready."""
+    while client.get("/readyz").status_code == 503:
+        time.sleep(0.01)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_a_forecast_is_that_of_the_run(client: Any, recurrence_run: Path, inverse: bool) -> None:
+    expected = Forecaster.open(recurrence_run).forecast("Arvan", "visit", top=5, inverse=inverse)
+    found = client.post("/v1/forecast", json={**ASKED, "top": 5, "inverse": inverse}).json()
+    assert (found["time"], found["step"], found["inverse"]) == (NEXT, 40, inverse)
+    assert [tuple(c.values()) for c in found["candidates"]] == [
+        (c.name, c.rank, c.backbone_rank, c.score, c.backbone_score, c.residual, c.probability) for c in expected
+    ]
+
+
+def test_the_parts_of_an_explanation_sum_to_the_score_of_the_forecast(client: Any) -> None:
+    best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
+    why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
+    assert why["method"] == "fixed"
+    assert why["score"] == pytest.approx(best["score"])
+    assert why["base"] + sum(e["part"] for e in why["events"]) == pytest.approx(why["score"])
+    assert best["name"] in why["sentence"]
+
+
+def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path, tmp_path: Path) -> None:
+    few = (*TINY_READER, "--method", "learned", "--learned-set", "max_epochs=1")
+    assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).code == 0
+    with EventStore(tmp_path / "events.duckdb") as store:
+        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store)))
+        assert client.get("/v1/model").json()["method"] == "learned"
+        best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
+        why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
+    assert why["method"] == "learned"
+    assert why["start"] + sum(why["groups"].values()) == pytest.approx(why["residual"])
+    assert (why["score"], why["rank"]) == (pytest.approx(best["score"]), best["rank"])
+
+
+def test_a_horizon_keeps_the_ranking_of_its_first_step(client: Any) -> None:
+    one, week = (client.post("/v1/forecast", json={**ASKED, "within": within}).json() for within in (None, 7))
+    assert (one["within"], week["within"]) == (None, 7)
+    assert [c["rank"] for c in week["candidates"]] == [c["rank"] for c in one["candidates"]]
+
+
+def test_the_model_says_what_it_knows_by_now(client: Any) -> None:
+    before = client.get("/v1/model").json()
+    assert (before["last_time"], before["next_time"], before["events"]) == ("2024-02-09", NEXT, 600)
+    client.post("/v1/events", json=batch(event("Arvan", "visit", "Newland", NEXT)))
+    after = client.get("/v1/model").json()
+    assert (after["next_time"], after["events"]) == (SECOND_NEXT, 601)
+    assert after["entities"] == before["entities"] + 1
+
+
+def test_names_are_found_by_a_few_letters_the_most_active_first(client: Any) -> None:
+    found = client.get("/v1/entities", params={"q": "AR"}).json()
+    assert [n["name"] for n in found["names"]] == ["Arvan", "Eskara", "Farlow"]  # one begins so, two hold it
+    assert found["names"][1]["events"] > found["names"][2]["events"]
+    every = client.get("/v1/relations").json()["names"]
+    assert [n["events"] for n in every] == sorted((n["events"] for n in every), reverse=True)
+    assert [n["name"] for n in client.get("/v1/relations?q=vissit").json()["names"]] == ["visit"]
+    assert len(client.get("/v1/entities?limit=3").json()["names"]) == 3
+
+
+def test_health_readiness_and_metrics(client: Any) -> None:
+    assert client.get("/healthz").json() == {"state": "alive"}
+    ready(client)
+    assert client.get("/readyz").json() == {"state": "ready"}
+    client.post("/v1/forecast", json=ASKED)
+    client.post("/v1/forecast", json=ASKED)
+    client.get("/made-up-by-a-caller")
+    text = client.get("/metrics").text
+    assert 'bridgemem_requests_total{method="POST",route="/v1/forecast",status="200"} 2.0' in text
+    assert "bridgemem_scores_found 1.0" in text  # the second forecast asked the backbone no more
+    assert "bridgemem_memory_events 600.0" in text
+    assert "made-up" not in text
+
+
+# --- growing ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_acknowledged_event_is_used_by_the_next_forecast(client: Any) -> None:
+    asked = {**ASKED, "at": SECOND_NEXT, "top": 20}
+    before = client.post("/v1/forecast", json=asked).json()["candidates"]
+    added = client.post("/v1/events", json=batch(event("Arvan", "visit", "Newland", NEXT)))
+    assert added.status_code == 200
+    assert added.json()["accepted"] == 1
+    after = client.post("/v1/forecast", json=asked).json()["candidates"]
+    assert "Newland" not in {c["name"] for c in before}
+    assert "Newland" in {c["name"] for c in after}
+    assert after != before
+
+
+def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
+    known = {c["name"] for c in client.post("/v1/forecast", json={**ASKED, "top": 20}).json()["candidates"]}
+    questions = [{**ASKED, "at": at, "top": 20} for at in ("2024-01-20", NEXT)]
+    why = {**ASKED, "at": NEXT, "candidate": "Belmor"}
+    before = (
+        [client.post("/v1/forecast", json=q).json() for q in questions],
+        client.post("/v1/explain", json=why).json(),
+    )
+    for number, day in enumerate((NEXT, SECOND_NEXT, "2024-03-01")):
+        rows = [event("Arvan", "visit", name, day) for name in sorted(known)]
+        assert client.post("/v1/events", json=batch(*rows, key=str(number))).status_code == 200
+    after = [client.post("/v1/forecast", json=q).json() for q in questions], client.post("/v1/explain", json=why).json()
+    assert after == before
+    # and they are seen one step later, so that the test can fail
+    later = client.post("/v1/explain", json={**why, "at": SECOND_NEXT}).json()
+    assert NEXT in {e["time"] for e in later["events"]}
+
+
+def test_a_batch_delivered_twice_counts_once(client: Any) -> None:
+    sent = batch(event("Arvan", "visit", "Kel", NEXT))
+    first, second = (client.post("/v1/events", json=sent).json() for _ in range(2))
+    assert (first["replayed"], second["replayed"]) == (False, True)
+    assert second["ids"] == first["ids"]
+    assert client.get("/v1/model").json()["events"] == 601
+    assert "bridgemem_events_accepted_total 1.0" in client.get("/metrics").text
+    refused(client.post("/v1/events", json=batch(event("Kel", "visit", "Lor", NEXT))), 422)  # the key is taken
+
+
+def test_a_bad_event_refuses_the_whole_batch(client: Any) -> None:
+    rows = (event("Arvan", "visit", "Kel", NEXT), event("Arvan", "visit", "Kel", "soon"))
+    assert "soon" in refused(client.post("/v1/events", json=batch(*rows)), 422)["error"]
+    assert client.get("/v1/model").json()["events"] == 600
+
+
+def test_new_relations_can_be_asked_at_once(client: Any) -> None:
+    client.post("/v1/events", json=batch(event("Arvan", "trade with", "Kel", NEXT)))
+    found = client.post("/v1/forecast", json={"actor": "Arvan", "relation": "trade with"}).json()
+    assert found["candidates"][0]["name"] == "Kel"
+
+
+def test_an_event_at_the_end_of_the_calendar_breaks_nothing(client: Any) -> None:
+    refused(client.post("/v1/events", json=batch(event("Arvan", "visit", "Kel", "9999-12-31"))), 422)
+    assert client.post("/v1/forecast", json=ASKED).status_code == 200
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"actor": "Arvan", "relation": "visit", "top": NaN}',
+        '{"actor": "Arvan", "relation": "visit", "top": Infinity}',
+        '{"actor": "Arvan", "relation": "visit", "at": -Infinity}',
+        '{"actor": "Arvan", "relation": "visit", "top": 1e400}',
+        '{"actor": "Arvan", "relation": "visit", "top": 0}',
+        '{"actor": "Arvan", "relation": "visit", "top": "5"}',
+        '{"actor": "Arvan", "relation": "visit", "top": true}',
+        '{"actor": "Arvan", "relation": "visit", "inverse": 1}',
+        '{"actor": "Arvan", "relation": "visit", "at": 3.5}',
+        '{"actor": "Arvan", "relation": "visit", "at": "some day"}',
+        '{"actor": "Arvan", "relation": "visit", "at": "1999-01-01"}',
+        '{"actor": "Arvan", "relation": "visit", "at": "9999-12-31T23:59:59-23:59"}',
+        '{"actor": "Arvan", "relation": "visit", "at": "0001-01-01T00:00:00+23:59"}',
+        '{"actor": "Arvan", "relation": "visit", "at": 99999999999999999999999999}',
+        '{"actor": "Arvan", "relation": "visit", "tpo": 3}',
+        '{"actor": "Arvan", "relation": "visit", "\\ud800": 3}',
+        '{"actor": "\\ud800", "relation": "visit"}',
+        '{"actor": ["Arvan"], "relation": "visit"}',
+        '{"actor": "", "relation": "visit"}',
+        '{"actor": "Arvan"}',
+        '{"actor": "Arvan", "relation": "visit", "top": ' + "9" * 6000 + "}",
+        "[" * 50_000,
+        "null",
+        "not JSON",
+        "",
+        b"\xff\xfe\x00",
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_one_sentence(client: Any, body: str | bytes) -> None:
+    refused(client.post("/v1/forecast", content=body, headers=JSON), 422)
+
+
+def test_a_form_from_another_page_is_no_question(client: Any) -> None:
+    refused(client.post("/v1/forecast", content=json.dumps(ASKED), headers={"Content-Type": "text/plain"}), 422)
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "suggestion"),
+    [
+        ("/v1/forecast", {"actor": "arvann"}, "Arvan"),
+        ("/v1/forecast", {"relation": "visits"}, "visit"),
+        ("/v1/explain", {"candidate": "Belmore"}, "Belmor"),
+    ],
+)
+def test_an_unknown_name_is_not_found_and_close_ones_are_named(
+    client: Any, path: str, change: dict[str, str], suggestion: str
+) -> None:
+    asked = ASKED if path == "/v1/forecast" else {**ASKED, "candidate": "Belmor"}
+    found = refused(client.post(path, json={**asked, **change}), 404)
+    assert found["suggestions"][0] == suggestion
+    assert next(iter(change.values())) in found["error"]
+
+
+def test_a_number_is_no_name(client: Any) -> None:
+    refused(client.post("/v1/forecast", json={**ASKED, "actor": "3"}), 404)
+
+
+def test_other_addresses_and_methods_are_refused_in_the_same_shape(client: Any) -> None:
+    refused(client.get("/v2/forecast"), 404)
+    answer = client.get("/v1/forecast")
+    refused(answer, 405)
+    assert answer.headers["allow"] == "POST"
+
+
+def test_a_store_that_cannot_be_written_asks_to_try_later(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **named: Any) -> None:
+        raise StoreError("the disk is full; make room.")
+
+    monkeypatch.setattr(live.store, "append", full)
+    client = TestClient(create_app(live))
+    answer = client.post("/v1/events", json=batch(event("Arvan", "visit", "Kel", NEXT)))
+    assert refused(answer, 503)["error"] == "the disk is full; make room."
+    assert int(answer.headers["retry-after"]) > 0
+    assert client.post("/v1/forecast", json=ASKED).status_code == 200
+
+
+def test_a_mistake_of_the_service_tells_nothing_of_its_inside(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Forecaster, "forecast", lambda *args, **named: 1 / 0)
+    client = TestClient(create_app(live), raise_server_exceptions=False)
+    assert "division" not in refused(client.post("/v1/forecast", json=ASKED), 500)["error"]
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_the_token_only_health_is_told(live: LiveForecaster) -> None:
+    client = TestClient(create_app(live, token="secret"))
+    assert client.get("/healthz").status_code == 200
+    for path in ("/v1/model", "/v1/entities", "/metrics", "/openapi.json", "/nowhere"):
+        for header in (None, "Bearer wrong", "Bearer secre", "Bearer", "Basic secret", "Bearer sécret"):
+            headers = {} if header is None else {b"Authorization": header.encode()}
+            answer = client.get(path, headers=headers)
+            refused(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer"
+    refused(client.post("/v1/events", json=batch(event("Arvan", "visit", "Kel", NEXT))), 401)
+    assert client.get("/v1/model", headers={"Authorization": "bearer secret"}).json()["events"] == 600
+
+
+def test_the_document_says_that_a_token_is_needed(live: LiveForecaster) -> None:
+    guarded = create_app(live, token="secret").openapi()
+    assert guarded["paths"]["/v1/forecast"]["post"]["security"]
+    assert "security" not in guarded["paths"]["/healthz"]["get"]
+    assert "security" not in create_app(live).openapi()["paths"]["/v1/forecast"]["post"]
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_body_over_the_limit_is_refused_however_its_length_is_told(live: LiveForecaster, in_parts: bool) -> None:
+    client = TestClient(create_app(live, limits=Limits(body=200)))
+    body = json.dumps({**ASKED, "at": " " * 300}).encode()
+    sent: Any = (body[i : i + 50] for i in range(0, len(body), 50)) if in_parts else body
+    assert "200" in refused(client.post("/v1/forecast", content=sent, headers=JSON), 413)["error"]
+    assert client.post("/v1/forecast", json=ASKED).status_code == 200
+
+
+def test_a_body_that_never_ends_is_given_up(live: LiveForecaster) -> None:
+    app = create_app(live, limits=Limits(body_seconds=0.01, concurrent=1))
+    answers: list[dict[str, Any]] = []
+    scope = {"type": "http", "method": "POST", "path": "/v1/forecast", "headers": [], "query_string": b""}
+
+    async def never() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def note(message: dict[str, Any]) -> None:
+        answers.append(message)
+
+    asyncio.run(app(scope, never, note))  # type: ignore[arg-type]
+    assert answers[0]["status"] == 408
+    assert TestClient(app).post("/v1/forecast", json=ASKED).status_code != 429  # its place is free again
+
+
+def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most, score = 0, 0, Widened.score
+
+    def counting(self: Widened, queries: Queries, past: History) -> Scores:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.005)  # long enough for another thread to come in, if it could
+        try:
+            return score(self, queries, past)
+        finally:
+            inside -= 1
+
+    client = TestClient(create_app(live))
+    alone = [client.post("/v1/forecast", json={**ASKED, "actor": name}).json() for name in ACTORS]
+    live.add([("Arvan", "visit", "Kel", "2024-05-01")], source="test", key="another view")
+    monkeypatch.setattr(Widened, "score", counting)
+    questions = [{**ASKED, "actor": name, "at": NEXT} for name in ACTORS]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda question: client.post("/v1/forecast", json=question).json(), questions))
+    assert together == alone
+    assert most == 1
+
+
+def test_too_many_at_once_are_asked_to_come_again(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    forecast = Forecaster.forecast
+
+    def slow(*args: Any, **named: Any) -> Any:
+        begun.set()
+        go_on.wait(30)
+        return forecast(*args, **named)
+
+    with TestClient(create_app(live, limits=Limits(concurrent=1))) as client:
+        ready(client)  # making ready forecasts too
+        monkeypatch.setattr(Forecaster, "forecast", slow)
+        answers: list[Any] = []
+        first = threading.Thread(target=lambda: answers.append(client.post("/v1/forecast", json=ASKED)))
+        first.start()
+        try:
+            assert begun.wait(30)
+            crowded = client.get("/v1/model")
+            assert client.get("/healthz").status_code == 200
+        finally:
+            go_on.set()
+            first.join()
+        refused(crowded, 429)
+        assert int(crowded.headers["retry-after"]) > 0
+        assert answers[0].status_code == 200
+        assert client.get("/v1/model").status_code == 200
+
+
+def test_a_page_that_points_its_own_name_here_is_refused(live: LiveForecaster) -> None:
+    client = TestClient(create_app(live, hosts=("localhost", "[::1]")))
+    refused(client.get("/v1/model", headers={"Host": "evil.example"}), 421)
+    for host in ("localhost", "localhost:8008", "[::1]:8008"):
+        assert client.get("/v1/model", headers={"Host": host}).status_code == 200
+
+
+def test_limits_that_let_nobody_in_are_refused() -> None:
+    for wrong in ({"body": 0}, {"concurrent": 0}, {"body_seconds": 0.0}, {"body_seconds": float("nan")}):
+        with pytest.raises(SettingsError):
+            Limits(**wrong)

@@ -1,0 +1,112 @@
+"""The service against its own OpenAPI document: whatever is sent, nothing breaks, and every answer is as described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
+pytest.importorskip("schemathesis", reason="needs schemathesis, of the extra 'dev'")
+
+import schemathesis
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.runs import Run
+from bridgemem.service.app import create_app
+from commands import ACTORS, RELATIONS
+
+pytest_plugins = ("small_runs",)
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+
+
+PATHS = {
+    "/healthz": "get",
+    "/metrics": "get",
+    "/v1/entities": "get",
+    "/v1/events": "post",
+    "/v1/explain": "post",
+    "/v1/forecast": "post",
+    "/v1/model": "get",
+    "/v1/relations": "get",
+}
+
+
+@pytest.fixture(scope="module")
+def document(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with EventStore(tmp_path_factory.mktemp("store") / "events.duckdb") as store:
+        app = create_app(LiveForecaster(Run(recurrence_run), store))
+        yield schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+def test_every_route_is_tried(document: Any) -> None:
+    # readiness is told only once the application has been started, which a document's own client does not do
+    assert {*PATHS, "/readyz"} == set(document.raw_schema["paths"])
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+@pytest.mark.parametrize("path", PATHS)
+def test_no_request_breaks_the_service_and_every_answer_is_as_described(
+    document: Any, path: str, mode: GenerationMode
+) -> None:
+    operation = document[path][PATHS[path]]
+    if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+        pytest.skip("nothing can be sent wrongly here")
+
+    @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def try_out(case: Any) -> None:
+        case.call_and_validate(checks=[*CHECKS, negative_data_rejection])
+
+    try_out()
+
+
+def known(names: tuple[str, ...]) -> st.SearchStrategy[str]:
+    return st.sampled_from(names)
+
+
+QUESTION = {
+    "actor": known(ACTORS),
+    "relation": known(RELATIONS),
+    "at": st.none() | st.integers(0, 99_999_999) | st.dates().map(str) | st.datetimes().map(str) | st.text(max_size=9),
+    "inverse": st.booleans(),
+}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    question=st.fixed_dictionaries(
+        {**QUESTION, "top": st.integers(1, 1000), "within": st.none() | st.integers(1, 10_000)}
+    ),
+    candidate=known(ACTORS),
+)
+def test_questions_about_known_names_break_nothing_either(
+    document: Any, question: dict[str, Any], candidate: str
+) -> None:
+    answer = document["/v1/forecast"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
+    assert question["at"] is not None or answer.status_code == 200
+    question = {**{name: value for name, value in question.items() if name in QUESTION}, "candidate": candidate}
+    again = document["/v1/explain"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
+    assert again.status_code == answer.status_code

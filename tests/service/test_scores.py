@@ -1,0 +1,95 @@
+"""Kept scores: the backbone's own, asked once for each question and history, within bounds."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from bridgemem.backbones.base import Scores
+from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.errors import BackboneError
+from bridgemem.evaluation.queries import Queries
+from bridgemem.service.scores import KeptScores
+from builders import small_world
+
+
+def one(actor: int, relation: int, step: int) -> Queries:
+    return Queries(*(torch.tensor([value]) for value in (actor, relation, step)))
+
+
+class Counting(RecurrenceDyadic):
+    """How often the backbone itself was asked."""
+
+    asked = 0
+
+    def score(self, queries: Queries, past: History) -> Scores:
+        self.asked += 1
+        return super().score(queries, past)
+
+
+@pytest.fixture
+def backbone() -> Counting:
+    return Counting.fit(small_world().dataset)
+
+
+@pytest.fixture
+def past() -> History:
+    return History(small_world().dataset.events)
+
+
+def test_a_question_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: History) -> None:
+    kept = KeptScores(backbone)
+    questions = [one(3, 2, 40), one(3, 2, 41), one(3, 4, 40), one(4, 2, 40)]
+    for question in questions * 2:
+        assert torch.equal(kept.score(question, past).log_p, RecurrenceDyadic.score(backbone, question, past).log_p)
+    assert backbone.asked == len(questions)
+    assert (kept.used.hits, kept.used.misses) == (len(questions), len(questions))
+
+
+def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: History) -> None:
+    kept, question = KeptScores(backbone), one(3, 2, 59)
+    events = small_world().dataset.events
+    early = kept.score(question, History(events.prefix(20))).log_p
+    assert not torch.equal(kept.score(question, past).log_p, early)
+    assert backbone.asked == 2
+
+
+def test_scores_go_with_their_history(backbone: Counting) -> None:
+    kept, gone = KeptScores(backbone), History(small_world().dataset.events)
+    kept.score(one(3, 2, 40), gone)
+    assert len(kept._kept) == 1
+    del gone
+    gc.collect()
+    assert len(kept._kept) == 0
+
+
+def test_the_least_recently_used_scores_go_first(backbone: Counting, past: History) -> None:
+    row = backbone.score(one(0, 0, 40), past).log_p.nbytes
+    kept = KeptScores(backbone, most=2 * row)
+    first, second, third = (one(actor, 0, 40) for actor in range(3))
+    for question in (first, second, first, third):
+        kept.score(question, past)
+    before = backbone.asked
+    kept.score(first, past)
+    kept.score(third, past)
+    assert backbone.asked == before
+    kept.score(second, past)
+    assert backbone.asked == before + 1
+
+
+def test_a_batch_goes_to_the_backbone_as_it_is(backbone: Counting, past: History) -> None:
+    batch = Queries(*(torch.tensor([value, value]) for value in (3, 2, 40)))
+    kept: Any = KeptScores(backbone)
+    assert kept.score(batch, past).log_p.shape[0] == 2
+    assert kept.used.hits + kept.used.misses == 0
+
+
+def test_kept_scores_are_neither_trained_nor_saved() -> None:
+    with pytest.raises(BackboneError):
+        KeptScores.fit(small_world().dataset)
+    with pytest.raises(BackboneError):
+        KeptScores.restore({}, {})
