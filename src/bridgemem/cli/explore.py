@@ -1,0 +1,55 @@
+"""Commands that show a run in a browser: explore."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir
+from bridgemem.cli.serve import LAST_PORT, check_installed, default_store, listen, listen_forever
+
+HOST = "127.0.0.1"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(explore)
+
+
+def explore(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    store: Annotated[
+        Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="The port; 0 takes a free one.")] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page, or only say where it is.")
+    ] = True,
+    selection: Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")] = "time",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
+    check_installed()
+    from bridgemem.explorer.routes import CHARTS, asset
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.forecasting import LiveForecaster
+    from bridgemem.runs import Run
+    from bridgemem.service.app import create_app
+
+    asset(CHARTS)  # what is not installed is told before anything is opened
+    opened = Run(run)
+    with listen(HOST, port) as place, EventStore(store or default_store(run)) as events:
+        live = LiveForecaster(opened, events, selection, method, data_dir)
+        app = create_app(live, hosts=(HOST, "localhost"), explore=True)
+        if browser:
+            # the socket listens already: a browser that is early waits for the first answer
+            address = f"http://{HOST}:{place.getsockname()[1]}/explore"
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        listen_forever(app, place, f"Exploring {run}")

@@ -1,0 +1,321 @@
+// The page: one question (actor, direction, relation, step), its candidates, and why one of them stands where it does.
+
+import { SearchBox, ask, byId, label, make, plain, signed, table, whole } from "./ask.js";
+import { backboneChart, evidenceChart, timelineChart } from "./charts.js";
+import { showQuality } from "./quality.js";
+
+const MORE = 10, MOST = 100;
+const GROUP_WORDS = {
+  backbone: "how sure the backbone is", transitions: "what such events lead to", pair: "how often, lately they met",
+  recurrence: "the very same before", candidate: "the candidate’s activity", actor: "the actor’s activity",
+  company: "company they share", relation: "the relation’s frequency",
+};
+const question = { actor: "", relation: "", inverse: false, step: 0 };
+let overview, candidates = [], chosen = "", top = MORE, tab = "ask", asking = null, looking = null;
+
+// ---- the question ----------------------------------------------------------------------------------------------------
+
+function readAddress() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  question.actor = given.get("actor") ?? question.actor ?? "";
+  question.relation = given.get("relation") ?? question.relation ?? "";
+  question.inverse = given.get("inverse") === "1";
+  const step = Number(given.get("step") ?? NaN);
+  question.step = Number.isInteger(step) && step >= 0 ? Math.min(step, overview.end) : overview.end;
+  chosen = given.get("candidate") ?? "";
+  tab = given.get("page") === "quality" ? "quality" : "ask";
+}
+
+function writeAddress() {
+  const { actor, relation, inverse, step } = question;
+  const now = new URLSearchParams({ actor, relation, step: String(step) });
+  if (inverse) now.set("inverse", "1");
+  if (chosen) now.set("candidate", chosen);
+  if (tab !== "ask") now.set("page", tab);
+  history.replaceState(null, "", `#${now}`);
+}
+
+const actorBox = new SearchBox(byId("actor"), byId("actor-list"), "/v1/entities", (name) => change({ actor: name }));
+const relationBox = new SearchBox(byId("relation"), byId("relation-list"), "/v1/relations", (name) => change({ relation: name }));
+
+function change(what) {
+  Object.assign(question, what);
+  if (!("step" in what)) [chosen, top] = ["", MORE];
+  showQuestion();
+  clearTimeout(change.timer);
+  change.timer = setTimeout(forecast, "step" in what ? 140 : 0);
+}
+
+function showQuestion() {
+  const { actor, relation, inverse, step } = question, time = label(overview.clock, step);
+  actorBox.show(actor);
+  relationBox.show(relation);
+  for (const radio of document.getElementsByName("inverse")) radio.checked = (radio.value === "1") === inverse;
+  const slider = byId("step");
+  slider.max = overview.end;
+  slider.value = step;
+  slider.setAttribute("aria-valuetext", step === overview.end ? `${time}, the first unknown step` : time);
+  byId("time").textContent = time;
+  byId("earlier").disabled = step === 0;
+  byId("later").disabled = byId("latest").disabled = step === overview.end;
+  [...byId("activity").children].forEach((bar, i) => bar.classList.toggle("past", i * overview.stretch < step));
+}
+
+function drawActivity() {
+  const most = Math.max(1, ...overview.activity), svg = byId("activity"), space = "http://www.w3.org/2000/svg";
+  svg.setAttribute("viewBox", `0 0 ${Math.max(1, overview.end / overview.stretch)} 1`);
+  svg.replaceChildren(...overview.activity.map((count, i) => {
+    const bar = document.createElementNS(space, "rect"), height = count / most;
+    for (const [name, value] of Object.entries({ x: i + 0.1, y: 1 - height, width: 0.8, height })) bar.setAttribute(name, value);
+    return bar;
+  }));
+}
+
+// ---- candidates ------------------------------------------------------------------------------------------------------
+
+async function forecast() {
+  asking?.abort();
+  const { signal } = asking = new AbortController();
+  const { actor, relation, inverse, step } = question;
+  if (!actor || !relation) return;
+  byId("list").setAttribute("aria-busy", "true");
+  try {
+    const [found, happened] = await Promise.all([
+      ask("/v1/forecast", { body: { actor, relation, inverse, top, at: label(overview.clock, step) }, signal }),
+      ask("/explore/outcome", { params: { actor, relation, inverse, step }, signal }),
+    ]);
+    say("");
+    candidates = found.candidates;
+    if (!candidates.some(({ name }) => name === chosen)) chosen = candidates[0]?.name ?? "";
+    showAsked(found.time, happened);
+    showCandidates(new Set(happened ?? []));
+    writeAddress();
+    await explain();
+  } catch (problem) {
+    if (problem.name !== "AbortError") fail(problem);
+  } finally {
+    if (!signal.aborted) byId("list").removeAttribute("aria-busy");
+  }
+}
+
+/** No candidate may stand under a question that has no answer. */
+function fail(problem) {
+  say(problem.message);
+  candidates = [];
+  byId("asked").replaceChildren();
+  byId("detail").hidden = true;
+  showCandidates(new Set());
+}
+
+function showAsked(time, happened) {
+  const { actor, relation, inverse, step } = question;
+  const unknown = make("b", {}, "?");
+  const words = inverse
+    ? ["Who comes next: ", unknown, " → ", make("em", {}, relation), " → ", make("b", {}, actor)]
+    : ["Who comes next: ", make("b", {}, actor), " → ", make("em", {}, relation), " → ", unknown];
+  const truth = happened === null ? "nobody knows yet"
+    : happened.length ? `it was ${happened.slice(0, 3).join(", ")}${happened.length > 3 ? ` and ${happened.length - 3} more` : ""}`
+      : "it did not happen that day";
+  byId("asked").replaceChildren(...words, `, at ${time} `, make("span", { class: "muted" },
+    `(from ${step === 0 ? "no events at all" : "events before it alone"}; ${overview.clock.unit === 86400 ? truth : truth.replace("that day", "then")})`));
+}
+
+function movement({ rank, backbone_rank: before }, happened) {
+  const by = before - rank, kind = by > 0 ? "up" : by < 0 ? "down" : "same";
+  const sign = { up: `▲ ${whole(by)}`, down: `▼ ${whole(-by)}`, same: "=" }[kind];
+  const words = { up: `up ${by} from ${before}`, down: `down ${-by} from ${before}`, same: "as before" }[kind];
+  return [
+    make("span", { class: "ranks", "aria-hidden": "true" }, `${whole(before)} → ${whole(rank)}`),
+    happened ? make("span", { class: "happened" }, "✓ happened") : null,
+    make("span", { class: `move ${kind}`, "aria-hidden": "true" }, sign), make("span", { class: "hidden" }, words),
+  ];
+}
+
+function showCandidates(happened) {
+  byId("list").replaceChildren(...candidates.map((candidate, i) => make(
+    "li", { role: "option", id: `candidate-${i}`, "data-name": candidate.name, "aria-selected": "false", tabindex: "-1" },
+    make("span", { class: "rank" }, whole(candidate.rank)),
+    make("span", { class: "name" }, candidate.name),
+    make("span", { class: "value muted small" },
+      candidate.probability == null ? plain(candidate.score) : `${(100 * candidate.probability).toFixed(1)}%`),
+    make("span", { class: "moved" }, ...movement(candidate, happened.has(candidate.name))),
+  )));
+  const likely = candidates[0]?.probability != null;
+  byId("units").textContent = `backbone’s rank → now, ${likely ? "probability" : "log score"}`;
+  byId("more").hidden = candidates.length < top || top >= MOST;
+  markChosen();
+}
+
+function markChosen() {
+  for (const option of byId("list").children) {
+    const own = option.dataset.name === chosen;
+    option.setAttribute("aria-selected", String(own));
+    option.tabIndex = own ? 0 : -1;
+  }
+}
+
+function choose(option, focus) {
+  if (!option) return;
+  const changed = option.dataset.name !== chosen;
+  chosen = option.dataset.name;
+  markChosen();
+  if (focus) option.focus();
+  if (!changed) return;
+  writeAddress();
+  explain().catch((problem) => problem.name === "AbortError" || say(problem.message));
+}
+
+// ---- why -------------------------------------------------------------------------------------------------------------
+
+async function explain() {
+  looking?.abort();
+  const { signal } = looking = new AbortController();
+  const { actor, relation, inverse, step } = question, candidate = chosen;
+  byId("detail").hidden = !candidate;
+  if (!candidate) return;
+  const params = { actor, relation, inverse, step, candidate };
+  const [why, past, opinions] = await Promise.all([
+    ask("/v1/explain", { body: { actor, relation, inverse, candidate, at: label(overview.clock, step) }, signal }),
+    ask("/explore/pair", { params: { actor, candidate, step }, signal }),
+    ask("/explore/backbone", { params, signal }),
+  ]);
+  explain.last = { why, past, opinions };
+  // what is not to be seen has no width to draw in; it is drawn when its page is opened
+  if (tab === "ask") showWhy();
+}
+
+/** [name, value] of everything that the score is the sum of, the backbone's own score first. */
+function partsOf(why) {
+  const base = ["the backbone’s score", why.base];
+  if (why.method === "fixed") {
+    const name = (event) => `${event.time} ${event.direction ? "←" : "→"} ${event.relation}`;
+    return [base, ...why.events.map((event) => [name(event), event.part])];
+  }
+  const groups = Object.entries(why.groups).map(([name, value]) => [GROUP_WORDS[name] ?? name, value]);
+  return groups.length ? [base, ["the start, for all alike", why.start], ...groups] : [base];
+}
+
+function showWhy() {
+  const { why, past, opinions } = explain.last, { actor, relation, step } = question;
+  byId("why-title").textContent = `Why ${why.candidate}?`;
+  byId("sentence").textContent = why.sentence;
+  showFacts(why);
+  const parts = partsOf(why);
+  byId("sum").textContent = `${plain(why.base)} ${why.residual < 0 ? "−" : "+"} ${Math.abs(why.residual).toFixed(2)} = ${plain(why.score)}`;
+  table(byId("parts"), ["part", "log score"], [...parts, ["score", why.score]].map(([name, value]) => [name, plain(value, 6)]));
+  const shares = new Map(why.events.map((event) => [`${step - event.lag} ${event.relation} ${event.direction}`, event.part]));
+  byId("met").textContent = past.total === 0 ? "" : past.total > past.step.length
+    ? `the newest ${whole(past.step.length)} of ${whole(past.total)} events` : `${whole(past.total)} event${past.total === 1 ? "" : "s"}, strong colours are recent`;
+  showBehind(why);
+  evidenceChart(byId("evidence"), parts, why.score);
+  backboneChart(byId("backbone"), opinions, why.candidate);
+  const timeline = byId("timeline");
+  if (past.total) {
+    if (timeline.classList.replace("empty", "filled")) timeline.replaceChildren();
+    timelineChart(timeline, past, { clock: overview.clock, step, actor, candidate: why.candidate, relation, shares });
+  } else {
+    window.Plotly.purge(timeline);
+    timeline.classList.remove("filled");
+    timeline.classList.add("empty");
+    timeline.setAttribute("aria-label", "The two have not met before.");
+    timeline.replaceChildren("The two have not met before.");
+  }
+}
+
+function showFacts(why) {
+  const facts = why.method === "fixed"
+    ? { "uncertainty": plain(why.uncertainty), "gate": plain(why.gate), "λ": plain(why.lam), "A (count)": signed(why.a_ct), "A (reader)": signed(why.a_nn), "ρ": plain(why.rho) }
+    : { "uncertainty": plain(why.uncertainty), "residual": signed(why.residual), "from what happened between them": signed(why.between),
+      ...(why.company.length ? { "shared company": why.company.slice(0, 3).map(({ name }) => name).join(", ") } : {}) };
+  byId("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
+}
+
+function showBehind(why) {
+  const rows = why.events.map((event) => [
+    `${event.subject} → ${event.relation} → ${event.object}`, event.time, whole(event.lag), `${(100 * event.share).toFixed(1)}%`, signed(event.part, 4),
+  ]);
+  if (why.earlier) {
+    const { count, first, last, share, part } = why.earlier;
+    rows.push([`${whole(count)} earlier event${count === 1 ? "" : "s"}`, first === last ? first : `${first} to ${last}`, "", `${(100 * share).toFixed(1)}%`, signed(part, 4)]);
+  }
+  byId("behind-box").hidden = !rows.length;
+  table(byId("behind"), ["event", "time", "steps before", "share", "part"], rows);
+}
+
+// ---- the rest --------------------------------------------------------------------------------------------------------
+
+function say(problem) {
+  byId("problem").textContent = problem;
+  byId("problem").hidden = !problem;
+}
+
+async function showTab(name) {
+  tab = name;
+  for (const one of ["ask", "quality"]) {
+    byId(one).hidden = one !== name;
+    byId(`tab-${one}`).setAttribute("aria-selected", String(one === name));
+    byId(`tab-${one}`).tabIndex = one === name ? 0 : -1;
+  }
+  writeAddress();
+  try {
+    if (name === "quality") await showQuality();
+    else if (explain.last) showWhy();
+  } catch (problem) {
+    say(problem.message);
+  }
+}
+
+function listen() {
+  for (const radio of document.getElementsByName("inverse")) {
+    radio.addEventListener("change", () => change({ inverse: radio.value === "1" }));
+  }
+  byId("step").addEventListener("input", (event) => change({ step: Number(event.target.value) }));
+  byId("earlier").addEventListener("click", () => change({ step: Math.max(0, question.step - 1) }));
+  byId("later").addEventListener("click", () => change({ step: Math.min(overview.end, question.step + 1) }));
+  byId("latest").addEventListener("click", () => change({ step: overview.end }));
+  byId("more").addEventListener("click", () => { top = Math.min(MOST, top + MORE); forecast(); });
+  byId("question").addEventListener("submit", (event) => event.preventDefault());
+  byId("list").addEventListener("click", (event) => {
+    choose(event.target.closest("li"), true);
+    if (matchMedia("(max-width: 900px)").matches) byId("detail").scrollIntoView({ behavior: "smooth" });
+  });
+  byId("list").addEventListener("keydown", (event) => {
+    const options = [...byId("list").children], now = options.findIndex((option) => option.dataset.name === chosen);
+    const to = { ArrowDown: now + 1, ArrowUp: now - 1, Home: 0, End: options.length - 1 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    choose(options[Math.max(0, Math.min(options.length - 1, to))], true);
+  });
+  for (const name of ["ask", "quality"]) {
+    byId(`tab-${name}`).addEventListener("click", () => showTab(name));
+    byId(`tab-${name}`).addEventListener("keydown", (event) => {
+      if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
+      const other = name === "ask" ? "quality" : "ask";
+      byId(`tab-${other}`).focus();
+      showTab(other);
+    });
+  }
+  // charts take their colours and lengths of labels from the page as it is when they are drawn
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTab(tab));
+  matchMedia("(max-width: 700px)").addEventListener("change", () => showTab(tab));
+  window.addEventListener("hashchange", () => { readAddress(); showQuestion(); showTab(tab); forecast(); });
+}
+
+async function begin() {
+  listen();
+  try {
+    const [about, model] = await Promise.all([ask("/explore/overview"), ask("/v1/model")]);
+    overview = about;
+    Object.assign(question, { actor: about.actor, relation: about.relation });
+    byId("model").textContent = `${model.dataset} · ${model.backbone} with ${model.method} residual · ${whole(model.events)} events of ${whole(model.entities)} actors`;
+    readAddress();
+    drawActivity();
+    showQuestion();
+    if (!about.actor) say("There are no events yet, so there is nobody to ask about.");
+    await Promise.all([forecast(), showTab(tab)]);
+  } catch (problem) {
+    say(problem.message);
+  }
+}
+
+begin();

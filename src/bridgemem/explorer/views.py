@@ -1,0 +1,198 @@
+"""What the explorer's page shows beyond the service's own answers: the clock, a pair's past, the backbone, quality."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from bridgemem.backbones.base import score_queries
+from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.evaluation.filters import FILTERS
+from bridgemem.evaluation.intervals import paired_gains
+from bridgemem.evaluation.mechanism import by_support
+from bridgemem.evaluation.metrics import METRICS, Metrics
+from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.report import MAIN_METHODS
+from bridgemem.events.log import Clock, EventLog
+from bridgemem.explain import rank_of
+from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.forecast import Forecaster
+from bridgemem.runs import Run, read_table
+
+MOST_BINS = 120  # of the picture of all events behind the slider
+MOST_EVENTS = 2000  # of one pair; the newest are shown
+LATELY = 0.1  # the share of the events that the first question is taken from
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The steps that can be asked for, 0..end, how busy they were, and a question to begin with.
+
+    activity: events in stretches of `stretch` steps from step 0 to the end; empty without events.
+    """
+
+    clock: Clock
+    end: int
+    activity: list[int]
+    stretch: int
+    actor: str | None
+    relation: str | None
+
+
+def overview(events: EventLog) -> Overview:
+    if not len(events):
+        return Overview(events.clock, events.end, [], 1, None, None)
+    stretch = math.ceil(events.end / MOST_BINS)
+    activity = np.bincount(events.step // stretch, minlength=math.ceil(events.end / stretch))
+    late = slice(len(events) - math.ceil(LATELY * len(events)), None)
+    asked = events.subject[late].astype(np.int64) * events.n_relations + events.relation[late]
+    values, counts = np.unique(asked, return_counts=True)
+    actor, relation = divmod(int(values[counts.argmax()]), events.n_relations)
+    names = events.entities.names[actor], events.relations.names[relation]
+    return Overview(events.clock, events.end, activity.tolist(), stretch, *names)
+
+
+@dataclass(frozen=True)
+class PairPast:
+    """The events of two parties strictly before a step, oldest first, in columns.
+
+    relation: the names; which: the place of each event's relation in it; forward: it went from the actor to the
+    candidate. total counts those too that are left out because they are older than the newest MOST_EVENTS.
+    """
+
+    relation: list[str]
+    step: list[int]
+    which: list[int]
+    forward: list[bool]
+    total: int
+
+
+def pair_past(events: EventLog, actor: str, candidate: str, step: int) -> PairPast:
+    a, c = events.entities.id(actor), events.entities.id(candidate)
+    past = events.prefix(step)
+    forward = (past.subject == a) & (past.object == c)
+    found = np.flatnonzero(forward | ((past.subject == c) & (past.object == a)))
+    rows = found[-MOST_EVENTS:]
+    relations, which = np.unique(past.relation[rows], return_inverse=True)
+    return PairPast(
+        [events.relations.names[r] for r in relations.tolist()],
+        past.step[rows].tolist(),
+        which.tolist(),
+        forward[rows].tolist(),
+        len(found),
+    )
+
+
+def outcome(events: EventLog, actor: str, relation: str, inverse: bool, step: int) -> list[str] | None:
+    """Whom the answer turned out to be, or None where the step lies beyond what is known."""
+    if step >= events.end:
+        return None
+    now = events.between(step, step + 1)
+    asked, answer = (now.object, now.subject) if inverse else (now.subject, now.object)
+    hits = (asked == events.entities.id(actor)) & (now.relation == events.relations.id(relation))
+    return [events.entities.names[c] for c in np.unique(answer[hits]).tolist()]
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """A candidate as the backbone alone sees it; share: its part of the probability, all candidates together 1."""
+
+    name: str
+    rank: int
+    share: float
+
+
+def opinions(
+    forecaster: Forecaster, actor: str, relation: str, step: int, inverse: bool, candidate: str, top: int
+) -> list[Opinion]:
+    """The backbone's own best candidates, and behind them the one looked at where it is none of them."""
+    asked = forecaster.query(actor, relation, inverse=inverse)
+    query = Queries(asked.actor, asked.relation, torch.tensor([step]))
+    log_p = score_queries(forecaster.backbone, query, forecaster.past).log_p[0].double()
+    share, looked_at = log_p.softmax(0), forecaster.events.entities.id(candidate)
+    best: list[int] = torch.argsort(log_p, descending=True, stable=True)[:top].tolist()
+    shown = best if looked_at in best else [*best, looked_at]
+    names = forecaster.events.entities.names
+    return [Opinion(names[c], rank_of(log_p, c), float(share[c])) for c in shown]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One method under one filter; gain: of each metric over the backbone, with both ends of its 95 % interval."""
+
+    method: str
+    filter: str
+    metrics: dict[str, float]
+    gain: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The queries whose answer has so much support behind it, and the gain in MRR there under one filter."""
+
+    support: str
+    filter: str
+    method: str
+    queries: int
+    backbone: float
+    gain: list[float]
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good a run is on one split; without a split it was not evaluated yet, and `why` says what to do."""
+
+    split: str | None
+    queries: int = 0
+    measured: tuple[Measured, ...] = ()
+    parts: tuple[Part, ...] = ()
+    why: str = ""
+
+
+def quality(run: Run) -> Quality:
+    """What was measured on test, or on validation where test was not read."""
+    try:
+        found = run.metrics()
+        split = next((name for name in ("test", "valid") if found.get(name)), None)
+        if split is None:
+            raise RunError(f"{run.folder} was not evaluated yet; `bridgemem evaluate {run.folder}` does it.")
+        measured = _measured(found[split])
+        return Quality(split, int(found[split][0]["queries"]), measured, _parts(run, split))
+    except BridgeMemError as problem:
+        return Quality(None, why=str(problem))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+        return Quality(None, why=f"{run.folder}/metrics.json does not hold figures; evaluate the run again.")
+
+
+def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
+    """Each method under each filter as it was chosen there; nothing is chosen under raw, which shows that of time."""
+    return tuple(
+        Measured(r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]))
+        for f in FILTERS
+        for r in records
+        if r["filter"] == f
+        and r["method"] in MAIN_METHODS
+        and not r.get("subset")
+        and r["selection"] in (None, "time" if f == "raw" else f)
+    )
+
+
+def _parts(run: Run, split: str) -> tuple[Part, ...]:
+    columns = read_table(run.ranks_path(split))
+    masks = {name: mask for name, mask in by_support(columns, 0).items() if mask.any()}
+    found = []
+    for f in SELECTION_FILTERS:
+        for method in MAIN_METHODS[1:]:
+            after = columns.get(f"{method}_by_{f}_{f}")
+            if after is None:
+                continue
+            for name, mask in masks.items():
+                before = columns[f"backbone_{f}"][mask]
+                gain = paired_gains(before, after[mask], columns["step"][mask])["mrr"]
+                values = list(asdict(gain).values())
+                found.append(Part(name, f, method, int(mask.sum()), Metrics.of(before).mrr, values))
+    return tuple(found)

@@ -1,0 +1,342 @@
+"""The explorer in a real browser: asked by hand and by keyboard, on a phone and in the dark, with hostile names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
+pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
+pytest.importorskip("plotly", reason="needs the extra 'explore'")
+pytest.importorskip("playwright", reason="needs playwright, of the extra 'dev'")
+
+import uvicorn
+from playwright.sync_api import BrowserContext, Dialog, Page, sync_playwright
+
+from bridgemem.cli.serve import listen
+from bridgemem.events.log import Clock
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.runs import Run
+from bridgemem.service.app import create_app
+from commands import TINY_READER, bridgemem
+
+pytest_plugins = ("small_runs",)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("needs a Chromium browser, such as Debian's package chromium", allow_module_level=True)
+
+HOSTILE = "<script>alert(1)</script>"
+IMAGE = '<b>bold</b><img src="x" onerror="alert(2)">'
+DESK, PHONE = (1280, 900), (375, 812)
+DRAWN = "#timeline .main-svg, #timeline.empty"
+WAIT = 20_000
+
+
+@contextmanager
+def served(run: Path, store: Path, method: str) -> Iterator[tuple[str, LiveForecaster]]:
+    """The address of a run's page, which a thread of this process serves."""
+    with listen("127.0.0.1", 0) as place, EventStore(store) as events:
+        live = LiveForecaster(Run(run), events, method=method)
+        server = uvicorn.Server(uvicorn.Config(create_app(live, explore=True), log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{place.getsockname()[1]}/explore", live
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluated run with a fixed and a learned residual."""
+    home = tmp_path_factory.mktemp("explored")
+    folder = home / "run"
+    for words in (
+        ("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--method", "learned", *TINY_READER),
+        ("evaluate", folder, "--records", home / "records.jsonl"),
+    ):
+        done = bridgemem(*words)
+        assert done.code == 0, done.err
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
+    with served(run, run.with_name("learned.duckdb"), "learned") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def fixed(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
+    with served(run, run.with_name("fixed.duckdb"), "fixed") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[BrowserContext]:
+    # the superuser, which containers run as, can have no sandbox
+    root = hasattr(os, "geteuid") and os.geteuid() == 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if root else [])
+        yield browser.new_context()
+        browser.close()
+
+
+@pytest.fixture
+def opened(window: BrowserContext) -> Iterator[Callable[..., Page]]:
+    """Opens pages; afterwards none may have failed, complained, shown a dialog or asked anyone but its own server."""
+    problems: list[str] = []
+
+    def dismissed(dialog: Dialog) -> None:
+        problems.append(f"a dialog said {dialog.message}")
+        dialog.dismiss()
+
+    def open_page(address: str, size: tuple[int, int] = DESK, dark: bool = False, **asked: str | int) -> Page:
+        page = window.new_page()
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme="dark" if dark else "light")
+        page.set_default_timeout(WAIT)
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", dismissed)
+        origin = address.removesuffix("/explore")
+        page.on("request", lambda r: None if r.url.startswith((origin, "data:")) else problems.append(r.url))
+        page.goto(f"{address}#{urlencode(asked)}")
+        page.wait_for_selector("#support .main-svg" if asked.get("page") == "quality" else DRAWN)
+        return page
+
+    yield open_page
+    for page in window.pages:
+        page.close()
+    assert problems == []
+
+
+def shown(page: Page) -> list[tuple[str, str]]:
+    """(name, "before → after") of the candidates in the list."""
+    rows = page.locator("#list li")
+    return [(row.locator(".name").inner_text(), row.locator(".ranks").inner_text()) for row in rows.all()]
+
+
+def expected(live: LiveForecaster, *asked: Any, **how: Any) -> list[tuple[str, str]]:
+    return [(c.name, f"{c.backbone_rank} → {c.rank}") for c in live.forecast(*asked, **how)]
+
+
+def settle(page: Page, candidate: str | None = None) -> None:
+    """Wait until the list is as the question says, and the panel beside it as the candidate says."""
+    page.wait_for_selector("#list:not([aria-busy])")
+    name = candidate or page.locator("#list li[aria-selected=true]").get_attribute("data-name")
+    page.wait_for_function("name => document.getElementById('why-title').textContent === `Why ${name}?`", arg=name)
+
+
+def total(page: Page) -> tuple[float, float]:
+    """The sum of the parts in the table behind the bars, and the score."""
+    cells = page.locator("#parts tbody tr td:last-child").all_text_contents()
+    *parts, score = (float(cell.replace("\u2212", "-")) for cell in cells)
+    assert len(parts) > 1
+    return sum(parts), score
+
+
+def test_the_page_opens_on_a_forecast_that_is_the_service_s_own(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, live = learned
+    page = opened(address)
+    actor, relation = page.input_value("#actor"), page.input_value("#relation")
+    assert shown(page) == expected(live, actor, relation)
+    first = live.forecast(actor, relation)[0].name
+    assert page.locator("#list li[aria-selected=true]").get_attribute("data-name") == first
+    assert page.locator("#sentence").inner_text() == live.explain(actor, relation, first).sentence()
+    assert page.locator("#backbone .main-svg").count()
+    assert "nobody knows yet" in page.locator("#asked").inner_text()
+
+
+@pytest.mark.parametrize("kind", ["fixed", "learned"])
+def test_the_bars_add_up_to_the_score(kind: str, opened: Callable[..., Page], request: pytest.FixtureRequest) -> None:
+    address, live = request.getfixturevalue(kind)
+    page = opened(address, actor="Arvan", relation="visit")
+    for row in range(3):
+        name = page.locator("#list li").nth(row).get_attribute("data-name")
+        assert name is not None
+        page.locator("#list li").nth(row).click()
+        settle(page, name)
+        page.locator("section:has(#parts) summary").evaluate("s => s.parentElement.open = true")
+        added, score = total(page)
+        assert added == pytest.approx(score, abs=2e-5)
+        assert score == pytest.approx(live.explain("Arvan", "visit", name).score, abs=1e-6)
+
+
+def test_a_name_is_found_by_a_few_letters_and_the_keyboard_alone(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, live = learned
+    page = opened(address, actor="Arvan", relation="visit")
+    page.focus("#actor")
+    page.keyboard.type("esk")
+    page.wait_for_selector("#actor-list li:has-text('Eskara')")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")  # the other direction
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "relation"
+    page.keyboard.type("sanc")
+    page.wait_for_selector("#relation-list li:has-text('sanction')")
+    page.keyboard.press("Enter")
+    wanted = expected(live, "Eskara", "sanction", inverse=True)
+    page.wait_for_function("name => document.querySelector('#list li').dataset.name === name", arg=wanted[0][0])
+    settle(page)
+    assert shown(page) == wanted
+    assert page.input_value("#actor") == "Eskara"
+    page.focus("#actor")
+    page.keyboard.type("nobody at all")
+    page.keyboard.press("Escape")
+    assert page.input_value("#actor") == "Eskara"
+
+
+def test_arrows_move_through_the_candidates_and_the_focus_is_seen(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, live = learned
+    page = opened(address, actor="Arvan", relation="visit")
+    names = [c.name for c in live.forecast("Arvan", "visit")]
+    page.focus("#latest")
+    page.focus("#later")
+    page.keyboard.press("Tab")
+    page.locator("#list li[aria-selected=true]").focus()
+    for key, place in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("End", 9), ("Home", 0), ("ArrowUp", 0)):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.dataset.name") == names[place]
+    settle(page, names[0])
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert page.locator("#list li[tabindex='0']").count() == 1
+    page.focus("#tab-ask")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#support .main-svg")
+    assert page.evaluate("document.activeElement.id") == "tab-quality"
+
+
+def test_the_slider_goes_back_to_what_was_known_then(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, live = learned
+    page = opened(address, actor="Arvan", relation="visit", step=20)
+    assert page.locator("#time").inner_text() == "2024-01-21"
+    assert shown(page) == expected(live, "Arvan", "visit", "2024-01-21")
+    page.focus("#step")
+    page.keyboard.press("ArrowLeft")
+    wanted = expected(live, "Arvan", "visit", "2024-01-20")
+    page.wait_for_function("() => document.getElementById('asked').textContent.includes('at 2024-01-20')")
+    settle(page)
+    assert shown(page) == wanted
+    assert "step=19" in page.url
+    log = live.events.between(19, 20)
+    happened = {
+        log.entities.names[o] for o in log.object[(log.subject == log.entities.id("Arvan")) & (log.relation == 1)]
+    }
+    marked = page.locator("#list li:has(.happened)").evaluate_all("rows => rows.map(row => row.dataset.name)")
+    assert set(marked) == happened & {name for name, _ in wanted}
+    page.click("#latest")
+    page.wait_for_function("() => document.getElementById('asked').textContent.includes('nobody knows yet')")
+
+
+def test_hostile_names_are_only_text(opened: Callable[..., Page], run: Path, tmp_path: Path) -> None:
+    with served(run, tmp_path / "hostile.duckdb", "fixed") as (address, live):
+        rows = [(HOSTILE, "visit", "Arvan", "2024-02-10"), ("Arvan", IMAGE, HOSTILE, "2024-02-10")]
+        live.add([*rows, (IMAGE, "visit", HOSTILE, "2024-02-11")], source="test", key="hostile")
+        page = opened(address, actor=HOSTILE, relation="visit", candidate=IMAGE)
+        assert page.input_value("#actor") == HOSTILE
+        listed = page.locator("#list .name").all_text_contents()
+        assert IMAGE in listed
+        page.goto(f"{address}#{urlencode({'actor': 'Arvan', 'relation': IMAGE, 'candidate': HOSTILE})}")
+        settle(page, HOSTILE)
+        page.focus("#actor")
+        page.keyboard.type("<")
+        page.wait_for_selector("#actor-list li")
+        assert HOSTILE in page.locator("#actor-list li span").all_text_contents()
+        words = page.locator("#timeline").get_attribute("aria-label")
+        assert words is not None
+        assert HOSTILE in words
+        page.wait_for_function("() => document.querySelector('#timeline svg').textContent.includes('<b>bold</b>')")
+        # nothing but the page's own two scripts, and no element that a name asked for
+        assert page.locator("script").count() == 2
+        assert page.locator("img, main b b, #list b, [onerror]").count() == 0
+
+
+@pytest.mark.parametrize("which", ["ask", "quality"])
+def test_a_phone_shows_everything_without_scrolling_sideways(
+    which: str, opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    page = opened(learned[0], PHONE, page=which)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+    boxes = page.locator(f"#{which} .card").evaluate_all(
+        "cards => cards.map(card => card.getBoundingClientRect().right)"
+    )
+    assert boxes
+    assert max(boxes) <= PHONE[0]
+
+
+def test_the_page_is_dark_where_the_reader_wants_it_and_its_charts_too(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    page = opened(learned[0], dark=True)
+    colours = (
+        "[getComputedStyle(document.body).backgroundColor, document.querySelector('#evidence .ytick text').style.fill]"
+    )
+    dark = page.evaluate(colours)
+    page.emulate_media(color_scheme="light")
+    page.wait_for_function(f"before => {colours}[1] !== before", arg=dark[1])
+    light = page.evaluate(colours)
+    assert brightness(dark[0]) < 60 < 200 < brightness(light[0])
+    assert brightness(light[1]) < 60 < 200 < brightness(dark[1])
+
+
+def brightness(colour: str) -> float:
+    """0 to 255, of rgb(r, g, b)."""
+    return sum(float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")) / 3
+
+
+def test_quality_shows_the_figures_that_were_measured(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster], run: Path
+) -> None:
+    page = opened(learned[0], page="quality")
+    (record,) = [
+        r
+        for r in Run(run).metrics()["test"]
+        if (r["method"], r["filter"], r["selection"]) == ("learned", "time", "time")
+    ]
+    assert page.locator(".tile strong").all_inner_texts() == [
+        f"{record[m]:.3f}" for m in ("mrr", "hits1", "hits3", "hits10")
+    ]
+    rows = page.locator("#figures tbody tr").all_text_contents()
+    assert len(rows) == 9
+    assert any(f"{record['hits10']:.4f}" in row and "learned" in row for row in rows)
+    page.locator("#metric input[value=hits10]").check()
+    page.wait_for_function("() => document.getElementById('filters').getAttribute('aria-label').startsWith('Hits@10')")
+    page.locator("#support-filter input[value=static]").check()
+    assert page.locator("#support-table tbody tr").count() > 2
+
+
+def test_the_page_reads_the_clock_as_the_service_does(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    page = opened(learned[0])
+    told = "async ([clock, step]) => (await import('/explore/ask.js')).label(clock, step)"
+    for clock in (
+        Clock("integer", 3, 7),
+        Clock("date", 1_388_534_400, 86_400),
+        Clock("date", -86_400 * 900, 604_800),
+        Clock("date", 1_388_534_400, 900),
+    ):
+        for step in (0, 97):
+            assert page.evaluate(told, [vars(clock), step]) == clock.label(step)
