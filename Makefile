@@ -9,10 +9,10 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	done)
 
 EXTRAS_run :=
-EXTRAS_dev := [dev,plots]
+EXTRAS_dev := [dev,plots,explore,hub,docs]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format clean
+.PHONY: help run test lint format docs clean
 .NOTPARALLEL:  # two installs into one environment would race
 
 help:  ## Show this list
@@ -33,6 +33,9 @@ lint: $(VENV)/dev.stamp  ## Check style and types
 format: $(VENV)/dev.stamp  ## Rewrite the code in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/dev.stamp  ## Build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## Remove the environment, caches and builds; runs/ stays
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

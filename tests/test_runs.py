@@ -28,7 +28,9 @@ SMALL = Settings(width=8, hidden=8, max_epochs=2)
 
 def test_the_folder_holds_all_parts_and_nothing_else(walk: Walk) -> None:
     assert left_in(walk.run) == [
+        "README.md",
         "backbone",
+        "calibration.json",
         "config.toml",
         "data.npz",
         "entities.txt",
@@ -129,8 +131,9 @@ def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk
     dataset = load(walk.home / "own.npz")
     run, fitted = fit_run(dataset, walk.backbone, tmp_path / "run", SMALL)
     for name, selection in fitted.selections.items():
-        before = Forecaster(dataset.events, load_backbone(walk.backbone), fitted.known, selection.choice)
         after = Forecaster.open(run.folder, name)
+        parts = (load_backbone(walk.backbone), fitted.known, selection.choice)
+        before = Forecaster(dataset.events, *parts, calibration=after.calibration)
         for inverse in (False, True):
             asked = ("Kel", "consult", None, 12, inverse)
             assert before.forecast(*asked) == after.forecast(*asked)

@@ -14,6 +14,7 @@ import torch
 from bridgemem import __version__
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
+from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
@@ -113,6 +114,7 @@ class Run:
             write_json(aside / "selection.json", locked)
             epochs = {"epochs": fitted.epochs, "nll": fitted.curve}
             write_json(aside / "epochs.json", {**epochs, "learned": {name: f.as_dict() for name, f in learned.items()}})
+            write_card(cls(aside))
         return cls(folder)
 
     def dataset(self, data_dir: Path | None = None) -> Dataset:
@@ -189,6 +191,7 @@ class Run:
         path = self.folder / "metrics.json"
         known = read_json(path) if path.is_file() else {}
         write_json(path, {**(known if isinstance(known, dict) else {}), **values})
+        write_card(self)
 
     def metrics(self) -> dict[str, Any]:
         path = self.folder / "metrics.json"

@@ -10,7 +10,7 @@ from typing import Annotated, TextIO
 import typer
 
 from bridgemem import __version__
-from bridgemem.cli import backbones, checks, data, model, results
+from bridgemem.cli import ask, backbones, checks, data, explore, hub, live, model, results, serve
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError
 
@@ -27,7 +27,12 @@ app.add_typer(data.app, name="data")
 app.add_typer(backbones.app, name="backbones")
 model.register(app)
 results.register(app)
+ask.register(app)
 checks.register(app)
+hub.register(app)
+serve.register(app)
+explore.register(app)
+live.register(app)
 
 
 def _version(wanted: bool) -> None:

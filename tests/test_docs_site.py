@@ -1,0 +1,103 @@
+"""The documentation site builds strictly, holds every page and needs nothing from elsewhere; the container fits."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from bridgemem.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def needed(name: str) -> Path:
+    path = ROOT / name
+    if not path.exists():
+        pytest.skip(f"needs {name} of the repository")
+    return path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+        pytest.skip("needs the extra 'docs'")
+    config, home = needed("mkdocs.yml"), tmp_path_factory.mktemp("site")
+    needed("results")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", config, "--site-dir", home],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")]
+    pages += [path.relative_to(ROOT).with_suffix(".html") for path in (ROOT / "results").glob("*.md")]
+    assert len(pages) > 10
+    missing = [page for page in pages if not (site / page).is_file()]
+    assert missing == []
+    assert [page for page in pages if f'href="{page.as_posix()}"' not in index and page.name != "index.html"] == []
+
+
+def test_the_first_page_is_the_readme(site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    for heading in re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
+        assert re.search(rf"<h2[^>]*>{re.escape(heading)}", index), heading
+    assert (site / "results" / "gains-time.svg").is_file()
+
+
+def test_links_between_pages_lead_somewhere(site: Path) -> None:
+    broken = []
+    for page in site.rglob("*.html"):
+        if page.name == "404.html":  # its links are absolute, since it is shown for any address
+            continue
+        for target in re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8")):
+            local = target.partition("#")[0].partition("?")[0]
+            if local and not re.match(r"[a-z]+:|//", local) and not (page.parent / local).exists():
+                broken.append((page.name, target))
+    assert broken == []
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
+    loaded = re.compile(r'<(?:script|img|link|iframe)[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
+    found = [(page.name, tag) for page in site.rglob("*.html") for tag in loaded.findall(page.read_text("utf-8"))]
+    assert found == []
+
+
+def test_the_hook_is_not_published(site: Path) -> None:
+    assert list(site.rglob("*.py")) == []
+
+
+# --- the container ---------------------------------------------------------------------------------------------------
+
+
+def test_the_container_copies_files_that_exist_and_serves_with_options_that_exist() -> None:
+    text = needed("Containerfile").read_text(encoding="utf-8")
+    copied = [name for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for name in line.split()[:-1]]
+    assert {"pyproject.toml", "constraints.txt", "src"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    (line,) = re.findall(r"^ENTRYPOINT (.+)$", text, re.MULTILINE)
+    program, command, *words = re.findall(r'"([^"]*)"', line)
+    assert program == "bridgemem"
+    known = {option for p in get_command(app).commands[command].params for option in p.opts}  # type: ignore[attr-defined]
+    assert {word for word in words if word.startswith("-")} <= known
+
+
+def test_the_base_of_the_container_can_be_chosen_and_names_no_host() -> None:
+    text = needed("Containerfile").read_text(encoding="utf-8")
+    (base,) = re.findall(r"^ARG BASE=(.+)$", text, re.MULTILINE)
+    assert "/" not in base
+    assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["${BASE}"]
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE)
