@@ -25,7 +25,7 @@ DOCUMENT = (
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
     folder = tmp_path_factory.mktemp("published") / "results"
-    publish(campaign(), folder)
+    publish([*campaign(), *ahead()], folder)
     return folder
 
 
@@ -44,13 +44,13 @@ def test_every_page_and_figure_is_written_and_nothing_else(published: Path, tmp_
 
 
 def test_the_same_records_give_the_same_bytes(published: Path, tmp_path: Path) -> None:
-    written = publish(campaign(), tmp_path / "results")
+    written = publish([*campaign(), *ahead()], tmp_path / "results")
     for path in written:
         assert path.read_bytes() == (published / path.name).read_bytes(), path.name
 
 
 def test_a_page_holds_its_tables_in_order(published: Path) -> None:
-    known = tables(campaign())
+    known = tables([*campaign(), *ahead()])
     pages = {name: wanted for name, (_, wanted) in PAGES.items()}
     pages["relations.md"] = [f"relation {f} {d}" for d in ("icews14", "wiki") for f in ("static", "time")]
     for name, wanted in pages.items():

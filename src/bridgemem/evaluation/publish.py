@@ -71,6 +71,7 @@ PAGES = {
             "learned cost",
         ],
     ),
+    "probabilities.md": ("Probabilities and horizons", ["calibration", "horizons"]),
     "efficiency.md": ("What fitting costs", ["efficiency"]),
     "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
     "mechanism.md": (
