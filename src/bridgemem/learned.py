@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bridgemem.backbones.checkpoint import with_weights
 from bridgemem.backbones.history import History
 from bridgemem.config import MOST_UNITS
 from bridgemem.errors import SettingsError
@@ -136,5 +137,4 @@ class Learned:
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = LearnedNet(len(tensors["relation.weight"]), settings)
-        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-        return cls(settings, net.float())
+        return cls(settings, with_weights(net, tensors))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.checkpoint import seeded
 from bridgemem.backbones.history import History
 from bridgemem.errors import DataError
 from bridgemem.evaluation.filters import Filters
@@ -202,8 +203,7 @@ def fit_cases(
     early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
     if not len(early):
         raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")
-    # dropout draws from the global generator: it is lent the seed, and given back as it was
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with seeded(seed, device):
         epochs, curve = _choose_epochs(_Training(cases, early, filter_name, n_directed, settings, seed), late, progress)
         training = _Training(cases, torch.arange(len(cases), device=device), filter_name, n_directed, settings, seed)
         with progress.task("fitting the learned residual", total=epochs) as advance:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History, Occurrences
 from bridgemem.backbones.steps import Steps
 from bridgemem.config import MOST_UNITS, as_settings
@@ -377,9 +377,7 @@ class Cenet(Backbone):
                 f"CENET needs at least two facts to train on, and the train split of {dataset.name} has "
                 f"{len(dataset.train)}: give more events, or a smaller share to validation and test."
             )
-        devices = [torch.device(device)] if device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             net = CenetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(device)
             training = {
                 "backbone": cls.name,
@@ -419,9 +417,7 @@ class Cenet(Backbone):
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = CenetNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
-        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
-        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-        return cls(own, net.float())
+        return cls(own, with_weights(net, tensors))
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))

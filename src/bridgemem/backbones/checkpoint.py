@@ -1,10 +1,12 @@
-"""Checkpoint: where a long training stands, kept so that the same training continues after a kill."""
+"""Checkpoint: where a long training stands, kept so that it goes on after a kill; its seed, and weights read again."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,25 @@ from torch import Tensor, nn
 from bridgemem.errors import RunError
 from bridgemem.store import load_tensors, save_tensors
 
+Net = TypeVar("Net", bound=nn.Module)
+
 KEEP_EVERY = 20.0  # seconds of training that a kill may cost, besides the epoch it falls into
+
+
+@contextmanager
+def seeded(seed: int, device: str | torch.device) -> Iterator[None]:
+    """Lend the global random numbers a seed: training draws from them, and they are given back as they were."""
+    device = torch.device(device)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def with_weights(net: Net, tensors: dict[str, Tensor]) -> Net:
+    """A network made on the meta device, with saved weights in place of none."""
+    # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
+    net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
+    return net.float()
 
 
 class Checkpoint:

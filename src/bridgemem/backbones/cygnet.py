@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import SettingsError
@@ -235,9 +235,7 @@ class Cygnet(Backbone):
         checkpoint: Path | None = None,
     ) -> Self:
         settings = settings or cls.default
-        devices = [torch.device(device)] if device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             net = CygnetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(device)
             training = {
                 "backbone": cls.name,
@@ -272,9 +270,7 @@ class Cygnet(Backbone):
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = CygnetNet(tensors["entity"].shape[1], tensors["relation"].shape[1], own)
-        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
-        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-        return cls(own, net.float())
+        return cls(own, with_weights(net, tensors))
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
 from bridgemem.errors import SettingsError
@@ -353,10 +353,8 @@ class Est(Backbone):
         checkpoint: Path | None = None,
     ) -> Self:
         settings = settings or cls.default
-        devices = [torch.device(device)] if device.startswith("cuda") else []
         train = dataset.train
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             net = EstNet(train.n_entities, train.n_relations, settings)
             net.period.copy_(torch.tensor([int(train.step[0]), max(int(train.step[-1]) - int(train.step[0]), 1)]))
             net = net.to(device)
@@ -396,10 +394,7 @@ class Est(Backbone):
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = EstNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
-        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
-        weights = {name: tensor.clone() for name, tensor in tensors.items()}
-        net.load_state_dict({**weights, "fast": torch.zeros_like(weights["slow"])}, assign=True)
-        return cls(own, net.float())
+        return cls(own, with_weights(net, {**tensors, "fast": torch.zeros_like(tensors["slow"])}))
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))

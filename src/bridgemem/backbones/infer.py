@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History
 from bridgemem.backbones.rules import mine
 from bridgemem.config import MOST_UNITS, as_settings
@@ -392,9 +392,7 @@ class Infer(Backbone):
     def _fit_static(
         cls, train: EventLog, s: InferSettings, seed: int, device: str, progress: Progress, checkpoint: Path | None
     ) -> ComplEx:
-        devices = [torch.device(device)] if device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             net = ComplEx(train.n_entities, train.n_relations, s.rank).to(device)
             training = {
                 "backbone": cls.name,
@@ -469,8 +467,7 @@ class Infer(Backbone):
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = ComplEx(len(tensors["entity"]), len(tensors["relation"]) // 2, own.rank)
-        net.load_state_dict({name: tensors[name].clone() for name in ("entity", "relation")}, assign=True)
-        return cls(own, rules, net.float())
+        return cls(own, rules, with_weights(net, {name: tensors[name] for name in ("entity", "relation")}))
 
     def to(self, device: str) -> Self:
         rules = {name: tensor.to(device) for name, tensor in self.rules.items()}

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint
+from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.history import History
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
@@ -348,9 +348,7 @@ class Regcn(Backbone):
                 f"{cls.title} needs at least two time steps to train on, and the train split of {dataset.name} has "
                 "one: give more events, or a smaller share to validation and test."
             )
-        devices = [torch.device(device)] if device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             start: OwnVectors | NameVectors
             if settings.static:
                 index, words = words_of(known.entities.names)
@@ -415,9 +413,7 @@ class Regcn(Backbone):
             else:
                 start = OwnVectors(len(tensors["start.entity"]), own.width)
             net = cls.network(start, len(tensors["relation"]) // 2, own)
-        # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
-        net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
-        return cls(own, net.float())
+        return cls(own, with_weights(net, tensors))
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))
