@@ -36,6 +36,7 @@ BACKBONES = {
     "infer": Entry("bridgemem.backbones.infer", "Infer", "INFER: mined temporal rules over facts that fade with time"),
     "tpar": Entry("bridgemem.backbones.tpar", "Tpar", "TPAR: recursive encoding of the temporal paths from the actor"),
     "csi": Entry("bridgemem.backbones.csi", "Csi", "CSI (reconstructed): paths split into causal and shortcut links"),
+    "mixture": Entry("bridgemem.backbones.mixture", "Mixture", "several of the trained ones, with an equal say each"),
     "hri": Entry("bridgemem.backbones.hri", "Hri", "HRI: decayed repetition, and the relation's usual answers", False),
     "recurrence": Entry("bridgemem.backbones.recurrence", "Recurrence", "the exact triple, its last time first", False),
     "recurrence-dyadic": Entry(
