@@ -140,7 +140,8 @@ def test_the_gradient_reaches_every_parameter():
     net.loss(net.evolve(window), target).backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
-        assert parameter.grad.any(), name
+        # the batch norm behind it takes a convolution's bias out again: its gradient is rounding, or nothing
+        assert parameter.grad.any() or name.endswith("convolution.bias"), name
 
 
 def test_the_gradient_of_the_evolution_equals_that_of_the_slow_loop():

@@ -210,7 +210,8 @@ def test_the_gradient_reaches_every_parameter():
     TirgnTrainer(selection, dataset, Checkpoint(None, {}, selection)).loss(8).backward()
     for name, parameter in selection.net.named_parameters():
         assert parameter.grad is not None, name
-        assert parameter.grad.any(), name
+        # the batch norm behind it takes a convolution's bias out again: its gradient is rounding, or nothing
+        assert parameter.grad.any() or name.endswith("convolution.bias"), name
 
 
 def test_a_frozen_past_still_knows_what_time_it_is():

@@ -110,7 +110,7 @@ def stop_epochs(monkeypatch, curve: list[float], **changes: float) -> tuple[int,
     examples, space, log_pi = world_examples()
     some = examples.take(torch.arange(8))
     values = iter(curve)
-    monkeypatch.setattr(reader_module, "negative_log_likelihood", lambda reader, late: next(values))
+    monkeypatch.setattr(reader_module, "mean_loss", lambda reader, late: next(values))
     return select_epochs(some, some, space, log_pi, Settings(width=2, hidden=2, **changes), seed=1)
 
 

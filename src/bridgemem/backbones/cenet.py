@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History, Occurrences
-from bridgemem.backbones.steps import Steps
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import log_base
+from bridgemem.steps import Steps
 
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable

@@ -22,12 +22,12 @@ from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.history import History
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
-from bridgemem.backbones.steps import Steps
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
+from bridgemem.steps import Steps
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
 GAIN = math.sqrt(2)

@@ -12,6 +12,8 @@ from bridgemem.events.log import EventLog
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 
+_BLOCK = 1 << 18  # examples at a time, so that their cells stay small beside them
+
 
 def log_prior(events: EventLog) -> Tensor:
     """log pi over the 2R directed relations, float64 [2R]: add-one counts over the facts, each seen from both sides."""
@@ -33,12 +35,12 @@ class CountTable:
     @classmethod
     def of(cls, examples: Examples, space: TokenSpace) -> CountTable:
         """Every token of every example adds one count to (token -> target)."""
-        flat = torch.zeros(space.size * space.n_directed, dtype=torch.int64)
-        for column in examples.tokens.unbind(1):
-            real = column != space.pad
-            cell = column[real].long() * space.n_directed + examples.target[real]
-            flat += torch.bincount(cell, minlength=len(flat))
-        return cls(flat.view(space.size, space.n_directed))
+        # the pad is counted in a row of its own, behind those that are kept: cheaper than looking for it
+        table = torch.zeros((space.size + 1, space.n_directed), dtype=torch.int64, device=examples.target.device)
+        for tokens, target in zip(examples.tokens.split(_BLOCK), examples.target.split(_BLOCK), strict=True):
+            cell = tokens.long() * space.n_directed + target[:, None]
+            table += torch.bincount(cell.flatten(), minlength=table.numel()).view_as(table)
+        return cls(table[: space.size])
 
     def merge(self, other: CountTable) -> CountTable:
         return CountTable(self.counts + other.counts)

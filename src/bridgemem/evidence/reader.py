@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property, partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.config import Settings
+from bridgemem.evidence.batches import Batch, StateTable, head_loss
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import memory_state, neural_evidence
+from bridgemem.steps import DecoupledSteps
 
 _CHUNK = 1 << 15
+# e to this is about the smallest number with full precision
+_LEAST_SALIENCE = -80.0
 
 
 class Reader(nn.Module):
     """322 |R| + 8,961 parameters at the paper's width 64 and head 128."""
 
-    parts: Tensor
     log_prior: Tensor
 
     def __init__(self, space: TokenSpace, log_prior: Tensor, width: int = 64, hidden: int = 128) -> None:
@@ -34,24 +39,44 @@ class Reader(nn.Module):
         self.head = nn.Sequential(
             nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, space.n_directed)
         )
-        direction, relation, recency = (torch.from_numpy(p) for p in space.parts())
-        self.register_buffer("parts", torch.stack([direction, relation, recency]), persistent=False)
         self.register_buffer("log_prior", log_prior.float())
 
     def token_tables(self) -> tuple[Tensor, Tensor]:
         """z [T+1, d] and salience [T+1] of every token; the pad's row is zero and its salience -inf."""
-        direction, relation, recency = self.parts.unbind(0)
-        z = self.relation(relation) + self.direction(direction) + self.recency(recency)
-        salience = self.attention(z.tanh()).squeeze(1)
+        z, salience = self._tokens()
         return F.pad(z, (0, 0, 0, 1)), F.pad(salience, (0, 1), value=-math.inf)
+
+    def _tokens(self) -> tuple[Tensor, Tensor]:
+        # the order of token ids, (direction * R + relation) * bins + bin, is that of the axes
+        z = self.relation.weight[None, :, None] + self.direction.weight[:, None, None] + self.recency.weight
+        z = z.flatten(0, 2)
+        return z, self.attention(z.tanh()).squeeze(1)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens int64 [n, K] -> unnormalised log odds [n, 2R], to which log pi is still to be added."""
         m, _ = memory_state(*self.token_tables(), tokens)
         return self.head(m)
 
-    def loss(self, tokens: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(self(tokens) + self.log_prior, target)
+    def loss(self, batch: Batch) -> Tensor:
+        """Weighted sum of -log p(target | state) over a batch; its gradients are those of Equations 1 and 2."""
+        return head_loss(self.hidden(batch.states), *self.last_layer(), batch)
+
+    def hidden(self, states: Tensor) -> Tensor:
+        """What the head's last layer sees of each state, float32 [n, hidden].
+
+        With y = e^salience every state is sum_j y_j z_j / sum_j y_j: one sum over rows of a table of y z and y.
+        """
+        z, salience = self._tokens()
+        y = (salience - salience.detach().max()).clamp(min=_LEAST_SALIENCE).exp()[:, None]
+        summed = F.embedding_bag(states, F.pad(torch.cat([y * z, y], dim=1), (0, 0, 0, 1)), mode="sum")
+        weighted, total = summed.split((z.shape[1], 1), dim=1)
+        norm, inner, act, _ = self.head
+        return act(inner(norm(weighted / total)))
+
+    def last_layer(self) -> tuple[Tensor, Tensor]:
+        """Weight [2R, hidden] and bias [2R] that turn `hidden` into the logits of p(r | state), log pi included."""
+        last = cast(nn.Linear, self.head[-1])
+        return last.weight, last.bias + self.log_prior
 
     @torch.no_grad()
     def evidence(self, tokens: Tensor) -> Tensor:
@@ -68,13 +93,21 @@ class Reader(nn.Module):
         return memory_state(*self.token_tables(), tokens)[1]
 
 
-@torch.no_grad()
 def negative_log_likelihood(reader: Reader, examples: Examples) -> float:
     """Mean -log p(target | state) over the examples, in nats."""
-    total = 0.0
-    for tokens, target in zip(examples.tokens.split(_CHUNK), examples.target.split(_CHUNK), strict=True):
-        total += float(reader.loss(tokens.long(), target)) * len(target)
-    return total / max(len(examples), 1)
+    return mean_loss(reader, StateTable(examples, len(reader.log_prior)).whole())
+
+
+@torch.no_grad()
+def mean_loss(reader: Reader, batch: Batch) -> float:
+    """The weighted sum of -log p(target | state) over a batch of any size."""
+    weight, bias = reader.last_layer()
+    total = torch.zeros((), dtype=torch.float64, device=bias.device)
+    for states, examples in batch.pieces:
+        log_p = torch.log_softmax(F.linear(reader.hidden(batch.states[states]), weight, bias), dim=1)
+        found = log_p[batch.state[examples] - states.start, batch.target[examples]]
+        total -= found.double() @ batch.weight[examples].double()
+    return float(total)
 
 
 class ReaderTraining:
@@ -86,19 +119,43 @@ class ReaderTraining:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.reader = Reader(space, log_prior, settings.width, settings.hidden).to(device)
-        self.examples = examples.to(device)
-        self.batch = settings.batch
+        self.examples = StateTable(examples.to(device), space.n_directed)
         self.shuffle = torch.Generator(device=device).manual_seed(seed)
-        fused = device.startswith("cuda") or None
-        self.optimizer = torch.optim.AdamW(self.reader.parameters(), lr=settings.learning_rate, fused=fused)
+        self.steps = DecoupledSteps(list(self.reader.parameters()), settings.learning_rate)
+        self.batch = min(settings.batch, max(len(examples), 1))
+        # where a recorded step finds its batch
+        self.rows = torch.zeros(self.batch, dtype=torch.int64, device=device)
+        self.weight = torch.zeros(self.batch, device=device)
 
     def epoch(self) -> None:
         """One pass over all examples in random order."""
-        order = torch.randperm(len(self.examples), generator=self.shuffle, device=self.examples.target.device)
-        for rows in order.split(self.batch):
-            self.optimizer.zero_grad(set_to_none=True)
-            self.reader.loss(self.examples.tokens[rows].long(), self.examples.target[rows]).backward()
-            self.optimizer.step()
+        order = torch.randperm(len(self.examples), generator=self.shuffle, device=self.examples.device)
+        with self.steps.running():
+            if self.steps.on_gpu:
+                self._replay(order)
+                return
+            for batch in self.examples.batches(order, self.batch):
+                self.steps.take(0, partial(self.reader.loss, batch), stays=False)
+
+    def _replay(self, order: Tensor) -> None:
+        """The epoch as one step taken again and again: all batches have one shape and come to one place."""
+        for rows, weight in zip(self._filled(order), self.weights, strict=True):
+            self.rows.copy_(rows)
+            self.weight.copy_(weight)
+            self.steps.take(0, self._step_loss, stays=True)
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """What each row of each batch weighs, float32 [batches, batch]."""
+        real = self._filled(torch.ones(len(self.examples), device=self.examples.device))
+        return real / real.sum(1, keepdim=True)
+
+    def _step_loss(self) -> Tensor:
+        return self.reader.loss(self.examples.at(self.rows, self.weight))
+
+    def _filled(self, values: Tensor) -> Tensor:
+        """One value an example as rows of one length; zeros, which are rows of no weight, fill up the last."""
+        return F.pad(values, (0, -len(values) % self.batch)).view(-1, self.batch)
 
 
 def select_epochs(
@@ -113,13 +170,13 @@ def select_epochs(
 ) -> tuple[int, list[float]]:
     """The number of epochs whose likelihood on the later examples is best, and the curve that says so."""
     training = ReaderTraining(early, space, log_prior, settings, seed, device)
-    late = late.to(device)
+    judges = StateTable(late.to(device), space.n_directed).whole()
     curve: list[float] = []
     best, best_epoch = math.inf, 1
     with progress.task("choosing the reader's epochs", total=settings.max_epochs) as advance:
         for epoch in range(1, settings.max_epochs + 1):
             training.epoch()
-            curve.append(negative_log_likelihood(training.reader, late))
+            curve.append(mean_loss(training.reader, judges))
             advance(1, note=f"nll {curve[-1]:.4f}")
             if curve[-1] < best - settings.min_improvement:
                 best, best_epoch = curve[-1], epoch

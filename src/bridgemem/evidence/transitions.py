@@ -71,7 +71,7 @@ class Transitions:
         space = TokenSpace.of(settings, events.n_relations)
         with progress.task("mining transitions"):
             examples = mine(events, space, settings)
-            counts = CountTable.of(examples, space)
+            counts = CountTable.of(examples.to(device), space)
         sample = examples.sample(settings.max_examples, seed)
         choice = EpochChoice(epochs or 0, ())
         if epochs is None:
@@ -146,6 +146,7 @@ def _choose_epochs(
     if not len(examples):
         return EpochChoice(1, ())
     cut = int(np.quantile(examples.step.numpy(), 0.9))
+    examples = examples.to(device)
     early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
     if not len(early):
         return EpochChoice(1, ())

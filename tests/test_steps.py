@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bridgemem.backbones.steps import Steps
+from bridgemem.steps import DecoupledSteps, Steps
 
 BATCHES, EPOCHS = 3, 4
 DEVICES = [
@@ -73,3 +73,26 @@ def test_a_batch_whose_inputs_move_is_read_anew_at_every_step() -> None:
     for _ in range(3):
         steps.take(0, loss, stays=False)
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_decoupled_steps_are_those_of_the_library(device: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    start = [torch.randn(4, 3, generator=draw), torch.randn(4, generator=draw)]
+    x, y = torch.randn(16, 3, generator=draw).to(device), torch.randn(16, 4, generator=draw).to(device)
+    nets = [nn.Linear(3, 4).to(device) for _ in range(2)]
+    for net in nets:
+        with torch.no_grad():
+            for p, value in zip(net.parameters(), start, strict=True):
+                p.copy_(value)
+    steps = DecoupledSteps(list(nets[0].parameters()), 0.05, 0.1)
+    library = torch.optim.AdamW(nets[1].parameters(), lr=0.05, weight_decay=0.1)
+    for _ in range(30):
+        with steps.running():
+            steps.take(0, lambda: (nets[0](x) - y).square().mean(), stays=True)
+        library.zero_grad()
+        (nets[1](x) - y).square().mean().backward()
+        library.step()
+    assert len(steps.recorded) == (device == "cuda")
+    for found, expected in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
