@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridgemem.backbones import checkpoint
+from bridgemem.backbones import checkpoint, paths
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.csi import Csi, CsiSettings
@@ -112,12 +112,12 @@ def test_the_contract_is_kept(kind, gru):
 
 
 @BOTH
-def test_queries_of_several_steps_in_parts_of_a_batch_score_as_alone(kind):
+def test_queries_of_several_steps_in_parts_of_a_batch_score_as_alone(kind, monkeypatch):
     events = random_log(5)
     backbone = kind.fit(dataset_of(events), tiny(kind, epochs=1))
     queries = Queries.of(events.between(18, 30)).unanswered()
     together = backbone.score(queries, History(events)).log_p
-    backbone.settings = replace(backbone.settings, batch=3)
+    monkeypatch.setattr(paths, "ROWS", 3)
     assert torch.allclose(backbone.score(queries, History(events)).log_p, together, atol=1e-5)
     assert backbone.score(queries.take(slice(0, 0)), History(events)).log_p.shape == (0, events.n_entities)
 
@@ -219,6 +219,25 @@ def test_a_killed_training_continues_to_the_very_same_weights(kind, tmp_path, mo
     other = Killing(math.inf)
     kind.fit(dataset, replace(settings, clip=2.0), progress=other, checkpoint=tmp_path / "state")
     assert other.begun == 0, "the state of another training is not used"
+
+
+@BOTH
+def test_hops_are_walked_once_where_there_is_room_and_the_weights_are_the_same_without(kind, monkeypatch):
+    dataset, settings = dataset_of(random_log(3)), tiny(kind, epochs=3)
+    walked, weights, walk_as_ever = [], [], paths.walk
+
+    def counted(links, actor, *rest):
+        walked.append(len(actor))
+        return walk_as_ever(links, actor, *rest)
+
+    monkeypatch.setattr(paths, "walk", counted)
+    asked = len(late_queries(dataset.train, settings.late))
+    for room, times in ((paths.HOST_ROOM, 1), (0, settings.epochs)):
+        monkeypatch.setattr(paths, "HOST_ROOM", room)
+        walked.clear()
+        weights.append(kind.fit(dataset, settings))
+        assert sum(walked) == times * asked
+    assert same_tensors(*weights)
 
 
 @BOTH
