@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from bridgemem import learned as learned_module
 from bridgemem.api import fit_run, train
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import other_futures
@@ -24,7 +27,7 @@ from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.world import WorldSettings, simulate
-from bridgemem.evidence.features import NAMES, FeatureReader, group_slices
+from bridgemem.evidence.features import NAMES, Activity, FeatureReader, group_slices
 from bridgemem.evidence.neighbours import FADES, FLOOR, Neighbours
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
@@ -81,6 +84,65 @@ def test_features_are_what_a_slow_count_of_the_past_gives(data: Dataset, transit
         assert column["log candidate count"][i] == pytest.approx(np.log1p(active.sum() + twice), rel=1e-5)
 
 
+def test_activity_is_the_same_looked_up_and_counted_for_everybody(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = data.events
+    columns = events.object.astype(np.int64) * 3, events.step.astype(np.int64), 3 * events.n_entities + 1
+    activity = Activity(*columns, torch.device("cpu"))
+    for step, cut in ((0, 0), (1, 1), (25, 25), (59, 59), (59, 20)):
+        table = activity.everybody(step, cut)
+        rank = torch.arange(len(table))
+        looked_up = activity.read(rank, torch.full_like(rank, step), torch.full_like(rank, cut))
+        assert torch.equal(table, looked_up)
+        before = events.step < cut
+        counts = np.bincount(events.object[before], minlength=events.n_entities)[np.unique(events.object)]
+        np.testing.assert_allclose(table[:-1, 0], np.log1p(counts), rtol=1e-6)
+        lately = before & (events.step >= cut - 3)
+        counts = np.bincount(events.object[lately], minlength=events.n_entities)[np.unique(events.object)]
+        np.testing.assert_allclose(table[:-1, 2], np.log1p(counts), rtol=1e-6)
+    for span in (0, 1 << 24):
+        monkeypatch.setattr("bridgemem.evidence.features.SPAN", span)
+        other = Activity(*columns, torch.device("cpu"))
+        assert other.find(torch.tensor([1, 3 * events.n_entities])).tolist() == [len(activity.keys)] * 2
+        assert other.find(activity.keys).tolist() == list(range(len(activity.keys)))
+
+
+@pytest.mark.parametrize("lookup", [0, 10**9])
+def test_features_do_not_depend_on_how_activity_is_read(
+    data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch, lookup: int
+) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 60))
+    scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
+    reader = FeatureReader(past, transitions, strangers=5)
+    expected = reader.read(queries, scores)
+    monkeypatch.setattr("bridgemem.evidence.features.LOOKUP", lookup)
+    assert torch.equal(reader.read(queries, scores).x, expected.x)
+
+
+def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Dataset, transitions: Transitions) -> None:
+    past, queries = History(data.events, frozen_at=50), Queries.of(data.test).take(slice(0, 30))
+    backbone, reader = RecurrenceDyadic.fit(data), FeatureReader(past, transitions, strangers=5)
+    whole = reader.read(queries, score_queries(backbone, queries, past))
+    for q in range(0, 30, 7):
+        one = queries.take(slice(q, q + 1))
+        alone = reader.read(one, score_queries(backbone, one, past))
+        assert torch.equal(whole.candidate[whole.row == q], alone.candidate)
+        torch.testing.assert_close(whole.x[whole.row == q], alone.x, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [7, 1 << 13])
+def test_the_network_gives_the_same_where_queries_share_its_first_layer(
+    data: Dataset, transitions: Transitions, fitted: Learned, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 20))
+    found = fitted.reader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    monkeypatch.setitem(learned_module._ROWS, "cpu", rows)
+    expected = fitted.correction(found.x, queries.relation[found.row])
+    torch.testing.assert_close(fitted.corrections(found, queries.relation), expected, rtol=1e-5, atol=1e-5)
+    assert float(expected.std()) > 0.01
+
+
 def test_every_feature_belongs_to_one_group() -> None:
     covered = [i for part in group_slices().values() for i in range(part.start, part.stop)]
     assert covered == list(range(len(NAMES)))
@@ -131,8 +193,8 @@ def test_company_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> 
     graph *= scale[:, :, None] * scale[:, None, :]
     actors = torch.tensor([3, 0, 3, 7])
     found = Neighbours(past).shared(actors, torch.full((4,), now))
-    expected = np.log(graph @ graph + FLOOR)[:, actors.numpy()]
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
+    expected = (graph @ graph + FLOOR)[:, actors.numpy()]
+    np.testing.assert_allclose(found.log().transpose(1, 2).numpy(), np.log(expected), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["time", "static"])
@@ -248,6 +310,24 @@ def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_bef
     joined = Cases.joined([early, late])
     assert len(joined) == len(early) + len(late)
     assert torch.equal(joined.start[len(early) :] - joined.start[len(early)], late.start)
+
+
+def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epochs(
+    data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    judged: list[Tensor] = []
+
+    def notes(training: Any, late: Tensor, progress: Any) -> tuple[int, list[float]]:
+        judged.append(training.cases.step[late])
+        return 1, [0.0]
+
+    monkeypatch.setattr("bridgemem.learning._choose_epochs", notes)
+    fit_learned([source], QUICK)
+    fit_learned([source.earlier(0.25, seed=1, device="cpu", epochs=1), source], QUICK)
+    plain, crossed = judged[0], judged[2]
+    assert int(plain.min()) > data.valid_start
+    assert torch.equal(plain, crossed)
 
 
 def test_a_cross_fitted_run_differs_from_a_plain_one(data: Dataset, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bridgemem.backbones.history import History
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evidence.features import GROUPS, LAST, NAMES, FeatureReader, group_slices
+from bridgemem.evidence.features import GROUPS, LAST, NAMES, NEVER_ASKED, NEVER_MET, FeatureReader, group_slices
 from bridgemem.evidence.neighbours import FLOOR, Neighbours
 from bridgemem.learned import Learned, LearnedNet
 from bridgemem.memory.dyads import PairStates
@@ -139,7 +139,9 @@ def pair_features(
     made, slices = x.repeat(len(kept), 1), group_slices()
     asked = Queries(*(column.expand(len(kept)) for column in (query.actor, query.relation, query.step)))
     states = pair.latest(kept, LAST)
-    made[:, slices["pair"]] = torch.stack(reader.pair_columns(asked, states, states.row, len(kept)), dim=1).double()
+    # without any event the pair never met
+    pairs = torch.tensor([NEVER_MET + NEVER_ASKED]).repeat(len(kept), 1)
+    made[:, slices["pair"]] = pairs.index_copy_(0, states.row, reader.pair_columns(asked, states)).double()
     made[:, slices["recurrence"]] = _recurrence(reader, query, candidate, pair, kept).double()
     made[:, slices["transitions"]] = _transitions(reader, query, pair, kept, x[slices["transitions"]])
     made[-1] = x

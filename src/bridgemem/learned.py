@@ -7,7 +7,7 @@ this is the backbone's own log score plus f / w where there is anything to read,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -18,11 +18,22 @@ from bridgemem.backbones.checkpoint import with_weights
 from bridgemem.backbones.history import History
 from bridgemem.config import MOST_UNITS
 from bridgemem.errors import SettingsError
-from bridgemem.evidence.features import GROUPS, NAMES, FeatureReader, group_slices
+from bridgemem.evidence.features import (
+    GROUPS,
+    NAMES,
+    OF_CANDIDATE,
+    OF_QUERY,
+    FeatureReader,
+    Features,
+    gathered,
+    group_slices,
+)
 from bridgemem.evidence.transitions import Transitions
 
 # scales at which the mass of the candidates that are not read is tabulated; between them it is interpolated
 SCALES = tuple(float(s) for s in np.geomspace(0.2, 4.0, 13))
+# candidates that go through the network at once: on a CPU what stays in its cache
+_ROWS = {"cpu": 1 << 13, "cuda": 1 << 20}
 
 
 @dataclass(frozen=True)
@@ -100,12 +111,33 @@ class LearnedNet(nn.Module):
         for group in without:
             self.inverse[slices[group]] = 0.0
 
-    def scaled(self, x: Tensor) -> Tensor:
-        return ((x - self.mean) * self.inverse).clamp(-8, 8)
+    def scaled(self, x: Tensor, columns: Tensor | slice = slice(None)) -> Tensor:
+        """x float [m, features], or some columns of them, less their mean and by their deviation."""
+        return ((x - self.mean[columns]) * self.inverse[columns]).clamp(-8, 8)
 
     def forward(self, x: Tensor, relation: Tensor) -> Tensor:
         """x float [m, features] as read, relation int64 [m] directed -> f [m]."""
         return self.body(torch.cat([self.scaled(x), self.relation(relation)], dim=1)).squeeze(1)
+
+    def of(self, features: Features, relation: Tensor) -> Tensor:
+        """f [m] of features that were read, relation int64 [n] of the queries; the same as `forward` of all of x.
+
+        The first layer is linear, so what the candidates of a query share goes through it once.
+        """
+        first = self.body[0]
+        assert isinstance(first, nn.Linear)
+        of_query, of_candidate = (torch.tensor(of, device=relation.device) for of in (OF_QUERY, OF_CANDIDATE))
+        weight = first.weight.T
+        shared = torch.cat([self.scaled(features.of_query, of_query), self.relation(relation)], dim=1)
+        by_query = torch.addmm(first.bias, shared, torch.cat([weight[of_query], weight[len(NAMES) :]]))
+        columns = of_candidate.split([block.table.shape[1] for block in features.blocks])
+        blocks = [replace(b, table=self.scaled(b.table, c)) for b, c in zip(features.blocks, columns, strict=True)]
+        own, made, size = weight[of_candidate], [], _ROWS.get(relation.device.type, _ROWS["cpu"])
+        for start in range(0, len(features.row), size):
+            rows = slice(start, start + size)
+            hidden = by_query.index_select(0, features.row[rows]).addmm_(gathered(blocks, rows), own)
+            made.append(self.body[1:](hidden).squeeze(1))
+        return torch.cat(made) if made else by_query.new_empty(0)
 
     @property
     def scale(self) -> Tensor:
@@ -125,6 +157,11 @@ class Learned:
     def correction(self, x: Tensor, relation: Tensor) -> Tensor:
         """f / w of every candidate that is read, float64 [m]; relation int64 [m] is the one its query asks."""
         return (self.net(x, relation) / self.net.scale).double()
+
+    @torch.no_grad()
+    def corrections(self, features: Features, relation: Tensor) -> Tensor:
+        """f / w of every candidate that was read, float64 [m]; relation int64 [n] of the queries."""
+        return (self.net.of(features, relation) / self.net.scale).double()
 
     def to(self, device: str | torch.device) -> Learned:
         return Learned(self.settings, self.net.to(device))

@@ -185,7 +185,10 @@ def fit_learned(
     cases = Cases.joined([gather(source, settings, seed, device, progress) for source in sources])
     shared = (time.perf_counter() - began) / len(SELECTION_FILTERS)
     n_directed = 2 * sources[0].dataset.events.n_relations
-    return {name: fit_cases(cases, name, n_directed, settings, seed, progress, shared) for name in SELECTION_FILTERS}
+    start = sources[-1].dataset.valid_start
+    return {
+        name: fit_cases(cases, name, n_directed, settings, seed, progress, shared, start) for name in SELECTION_FILTERS
+    }
 
 
 def fit_cases(
@@ -196,10 +199,15 @@ def fit_cases(
     seed: int = 42,
     progress: Progress = SILENT,
     spent: float = 0.0,
+    valid_start: int = 0,
 ) -> Fit:
-    """Fit under a filter: the first part in time to fit, the rest to choose the epoch; then all of it, that long."""
+    """Fit under a filter: the first part in time to fit, the rest to choose the epoch; then all of it, that long.
+
+    valid_start: where validation starts. Its later part chooses, whatever earlier slices are learned from besides.
+    """
     began, device = time.perf_counter(), cases.own.device
-    cut = torch.quantile(cases.step.double(), settings.fit_share)
+    of_validation = cases.step[cases.step >= valid_start].double()
+    cut = torch.quantile(of_validation, settings.fit_share)
     early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
     if not len(early):
         raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")

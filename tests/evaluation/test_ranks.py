@@ -137,3 +137,28 @@ def test_the_answer_is_never_masked_and_nothing_is_masked_twice(name):
     assert (candidate != queries.answer[row]).all()
     cells = row * events.n_entities + candidate
     assert len(cells.unique()) == len(cells)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_thresholds_between_two_scores_of_a_narrow_type_are_not_rounded(dtype):
+    # the answer's score moves by less than the type can tell, onto a neighbour, and to just beside it
+    near = torch.tensor(-1.0, dtype=dtype)
+    up = near.nextafter(torch.tensor(0.0, dtype=dtype))
+    down = near.nextafter(torch.tensor(-2.0, dtype=dtype))
+    log_p = torch.stack([near, near, up, down, torch.tensor(-30.0, dtype=dtype)])[None]
+    step = float(up) - float(near)
+    shifts = [0.0, step / 3, -step / 3, step, step * 1.5, -(float(near) - float(down)), 1e-13, -1e-13, 1e30]
+    delta = torch.tensor([shifts], dtype=torch.float64)
+    problem = (log_p, torch.tensor([0]), torch.tensor([0]), torch.tensor([0]), delta, [(NOTHING, NOTHING)])
+    assert torch.equal(answer_ranks(*problem), brute_force(*problem))
+
+
+def test_rows_that_are_counted_block_by_block_rank_as_all_at_once(monkeypatch):
+    torch.manual_seed(0)
+    log_p, answer = torch.randn(50, 30).round(decimals=1), torch.randint(30, (50,))
+    row, candidate = (torch.rand(50, 30) < 0.3).nonzero(as_tuple=True)
+    delta = torch.randn(len(row), 12, dtype=torch.float64).round(decimals=1)
+    problem = (log_p, answer, row, candidate, delta, [(NOTHING, NOTHING)])
+    whole = answer_ranks(*problem)
+    monkeypatch.setattr("bridgemem.evaluation.ranks._BLOCK", 7 * 30)
+    assert torch.equal(answer_ranks(*problem), whole)

@@ -13,7 +13,6 @@ from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import BackboneError, SettingsError
-from bridgemem.evaluation import replay as replay_module
 from bridgemem.evaluation.filters import FILTERS, Filters
 from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
@@ -137,14 +136,13 @@ def test_replay_ranks_the_dense_corrected_scores():
     assert np.allclose(replayed.uncertainty, scores.uncertainty.double())
 
 
-def test_replay_does_not_depend_on_the_batch_size(monkeypatch):
+def test_replay_does_not_depend_on_the_batch_size():
     world = small_world()
     transitions = random_transitions(world.dataset.train)
     queries = Queries.of(world.dataset.valid)
     asked = (queries, Recurrence.fit(world.dataset), History(world.events), Filters(world.events), transitions, CHOICES)
     whole = replay(*asked)
-    monkeypatch.setitem(replay_module.CELLS, "cpu", 7 * world.events.n_entities)
-    in_sevens = replay(*asked)
+    in_sevens = replay(*asked, cells=7 * world.events.n_entities)
     assert np.array_equal(whole.ranks, in_sevens.ranks)
     assert np.array_equal(whole.answer_lag, in_sevens.answer_lag, equal_nan=True)
     assert np.array_equal(whole.answer_support, in_sevens.answer_support)
@@ -247,3 +245,17 @@ def test_a_correction_that_is_not_finite_is_an_error_and_no_rank(lam):
         replay(
             Queries.of(events), Certain(0.5), History(events), Filters(events), transitions, [Choice(1e3), Choice(lam)]
         )
+
+
+def test_memory_that_holds_no_cell_is_refused():
+    events = random_log(5)
+    with pytest.raises(SettingsError, match="cells must be at least 1"):
+        replay(Queries.of(events), Certain(0.5), History(events), Filters(events), cells=0)
+
+
+def test_no_queries_have_no_ranks():
+    events = random_log(5)
+    none = Queries.of(events).take(slice(0, 0))
+    replayed = replay(none, Certain(0.5), History(events), Filters(events), random_transitions(events), CHOICES)
+    assert replayed.ranks.shape == (len(FILTERS), 1 + len(CHOICES), 0)
+    assert replayed.triple_seen.shape == (0,)

@@ -25,8 +25,9 @@ from bridgemem.residual import correction, mixture
 if TYPE_CHECKING:
     from bridgemem.learned import Learned
 
-# query rows times entities that one batch may hold; a few float64 tensors of this size are alive at once
+# query rows times entities that one batch holds if nothing else is asked for
 CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
+MOST_QUERIES = 8192  # of a batch, however few the entities
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,17 @@ class Replay:
         return Metrics.of(self.of(filter_name, column))
 
 
-def batch_size(n_entities: int, device: torch.device) -> int:
-    return max(1, min(8192, CELLS.get(device.type, CELLS["cpu"]) // max(n_entities, 1)))
+def batch_size(n_entities: int, device: torch.device, cells: int | None = None) -> int:
+    """How many queries are read at once: their number times that of the entities is at most `cells`.
+
+    It bounds the peak of memory: what is alive at once are a few float32 tensors of that many cells, the backbone's
+    scores and what it makes them from; counting ranks adds none. What is read of pairs comes on top, and is at most
+    as many candidates. Ranks do not depend on it.
+    """
+    if cells is not None and cells < 1:
+        raise SettingsError(f"cells must be at least 1, not {cells}.")
+    most = CELLS.get(device.type, CELLS["cpu"]) if cells is None else cells
+    return max(1, min(MOST_QUERIES, most // max(n_entities, 1)))
 
 
 def corrections(evidence: Evidence, scores: Scores, choices: Sequence[Choice]) -> Tensor:
@@ -95,15 +105,18 @@ def replay(
     progress: Progress = SILENT,
     label: str = "ranking",
     learned: Sequence[Learned] = (),
+    cells: int | None = None,
 ) -> Replay:
     """Rank the answers of all queries: the backbone's ranks, and those after each residual.
 
     The backbone's scores, the evidence and the features are computed once; all residuals and all filters are ranked
-    from them. Columns: the backbone, every choice of the fixed residual, every learned one.
+    from them. Columns: the backbone, every choice of the fixed residual, every learned one. cells bounds the memory,
+    as in `batch_size`.
     """
     read = _reading(past, transitions, choices, learned)
-    size = batch_size(past.events.n_entities, past.device)
-    ranks, known = [], []
+    size = batch_size(past.events.n_entities, past.device, cells)
+    columns = 1 if transitions is None else 1 + len(choices) + len(learned)
+    parts = [torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)]
     with progress.task(label, total=len(queries)) as advance:
         for part in queries.batches(size):
             batch = part.to(past.device)
@@ -113,13 +126,15 @@ def replay(
             masks = [filters.mask(name, batch) for name in FILTERS]
             found = read(batch, scores)
             made = answer_ranks(scores.log_p, batch.answer, found.row, found.candidate, found.delta, masks)
-            ranks.append(made.cpu())
-            answer_state = _of_answers(batch, found)
             seen = past.happened(batch.actor, batch.relation, batch.answer, batch.step)
-            known.append(torch.stack([scores.uncertainty.double(), *answer_state, seen.double()]).cpu())
+            known = torch.stack([scores.uncertainty.double(), *_of_answers(batch, found), seen.double()])
+            # all that is kept of a batch comes back at once
+            parts.append(torch.cat([made.flatten(0, 1), known]).cpu())
             advance(len(part))
-    uncertainty, support, lag, triple_seen = torch.cat(known, dim=1).numpy()
-    return Replay(queries, torch.cat(ranks, dim=2).numpy(), uncertainty, support, lag, triple_seen.astype(bool))
+    rows = torch.cat(parts, dim=1).numpy()
+    uncertainty, support, lag, triple_seen = rows[-4:]
+    ranks = rows[:-4].reshape(len(FILTERS), columns, len(queries))
+    return Replay(queries, ranks, uncertainty, support, lag, triple_seen.astype(bool))
 
 
 @dataclass(frozen=True)
@@ -158,9 +173,8 @@ def _reading(
 
     def both(batch: Queries, scores: Scores) -> _Corrections:
         seen = reader.read(batch, scores)
-        relation = batch.relation[seen.row]
         by_choice = seen.spread(corrections(seen.evidence, scores, choices))
-        by_network = [model.correction(seen.x, relation) for model in learned]
+        by_network = [model.corrections(seen, batch.relation) for model in learned]
         delta = torch.cat([by_choice, torch.stack(by_network, dim=1)], dim=1)
         return _Corrections(
             seen.row,

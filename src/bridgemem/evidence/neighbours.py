@@ -27,14 +27,13 @@ class Neighbours:
         self._kept: tuple[int, list[Tensor]] = (-1, [])
 
     def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
-        """log of the company that each actor shares with every entity through a third, float32 [fades, n, E].
+        """The company that each actor shares with every entity through a third, float32 [fades, E, n].
 
-        actor, cut int64 [n]: only meetings before the cut count.
+        actor, cut int64 [n], the cut ascending: only meetings before it count. Nothing shared is FLOOR, and not zero.
         """
-        made = torch.empty((len(FADES), len(actor), self.n_entities), device=actor.device)
-        for step in cut.unique().tolist():
-            rows = (cut == step).nonzero().squeeze(1)
-            actors, which = actor[rows].unique(return_inverse=True)
+        made = torch.empty((len(FADES), self.n_entities, len(actor)), device=actor.device)
+        steps, sizes = (of.tolist() for of in torch.unique_consecutive(cut, return_counts=True))
+        for step, actors, part in zip(steps, actor.split(sizes), made.split(sizes, dim=2), strict=True):
             column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
             for k, weight in enumerate(self.weights_before(step)):
                 # the actors' own rows of the matrix stand upright, and the whole matrix multiplies them
@@ -43,7 +42,7 @@ class Neighbours:
                 through = F.embedding_bag(
                     self.partner, own, self.bounds, mode="sum", per_sample_weights=weight, include_last_offset=True
                 )
-                made[k, rows] = (through + FLOOR).log().T[which]
+                torch.add(through, FLOOR, out=part[k])
         return made
 
     def weights_before(self, cut: int) -> list[Tensor]:
@@ -54,7 +53,8 @@ class Neighbours:
         dyads, made = self.past.dyads, []
         age = cut - 1 - dyads.step
         for fade in FADES:
-            meetings = torch.where(age >= 0, (-age.double() / fade).exp(), 0.0)
+            faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(fade) else (-age.double() / fade).exp_()
+            meetings = torch.where(age >= 0, faded, 0.0)
             strength = _sums(meetings, dyads.start).log1p()
             scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
             made.append((strength * scale[self.owner] * scale[self.partner]).float())
