@@ -9,10 +9,12 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	done)
 
 EXTRAS_run :=
-EXTRAS_dev := [dev,plots,explore,hub,docs]
+# Spark is installed and tested where Java is found; without it those tests are skipped.
+SPARK := $(shell command -v java >/dev/null 2>&1 && echo ,spark)
+EXTRAS_dev := [dev,plots,explore,hub,docs$(SPARK)]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs clean
+.PHONY: help run test bench lint format docs clean
 .NOTPARALLEL:  # two installs into one environment would race
 
 help:  ## Show this list
@@ -24,6 +26,9 @@ run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and ex
 # One torch thread in each of the two workers: more would only wait for each other.
 test: lint  ## Check the code, then run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+bench: $(VENV)/run.stamp  ## Measure what the method costs as ratios, and write results/speed.md
+	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.report; exit $$status
 
 lint: $(VENV)/dev.stamp  ## Check style and types
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bridgemem.attribution import exact
 from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.grown import history_of
 from bridgemem.backbones.history import History
 from bridgemem.calibration import Calibration, read_calibration
 from bridgemem.errors import DataError, RunError, SettingsError
@@ -105,10 +106,12 @@ class Forecaster:
         selection: str = "time",
         data_dir: Path | None = None,
         method: str | None = None,
+        memory_dir: Path | None = None,
     ) -> Forecaster:
         """The forecaster of a run folder, with the choice made under a filter.
 
-        method "fixed" or "learned"; None is the learned residual where the run has one.
+        method "fixed" or "learned"; None is the learned residual where the run has one. memory_dir: a memory on disk
+        from which the run's past is read.
         """
         from bridgemem.runs import Run
 
@@ -124,12 +127,12 @@ class Forecaster:
             )
         name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
         calibration = read_calibration(run.folder, name, locked.lock())
-        events = run.dataset(data_dir).events
+        events = run.dataset(data_dir, memory_dir).events
         return cls(events, run.backbone(), run.transitions(), locked.choice, learned, calibration)
 
     @cached_property
     def past(self) -> History:
-        return History(self.events)
+        return history_of(self.events)
 
     @cached_property
     def residual(self) -> Residual:

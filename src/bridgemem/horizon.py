@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.backbones.grown import history_of
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
@@ -109,22 +110,19 @@ class Activity:
     """How many events a window of an actor and a directed relation holds, from the past alone."""
 
     def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
-        self._n_relations = events.n_relations
-        self._line = _facts(events, device)
-        self._steps = self._line.step
+        self._past = history_of(events, device=device)
 
     def draws(self, queries: Queries, until: Tensor, within: int) -> Tensor:
         """Mean events of the past windows that held any, counted back from `until` int64 [n]; float64 [n], at least 1.
 
         One window with a single event is counted besides, which is all there is for whoever has no past.
         """
-        start, stop = self._line.before(_key(queries, self._n_relations), until)
-        row, at = expand(start, stop)
-        window = (until[row] - 1 - self._steps[at]) // check_within(within)
+        row, step = self._past.told(queries.actor, queries.relation, until)
+        window = (until[row] - 1 - step) // check_within(within)
         fresh = torch.ones_like(row, dtype=torch.bool)
         fresh[1:] = (row[1:] != row[:-1]) | (window[1:] != window[:-1])
-        windows = torch.bincount(row[fresh], minlength=len(queries))
-        return (stop - start + 1).double() / (windows + 1)
+        events, windows = (torch.bincount(rows, minlength=len(queries)) for rows in (row, row[fresh]))
+        return (events + 1).double() / (windows + 1)
 
 
 def at_least_once(p: Tensor, draws: Tensor) -> Tensor:

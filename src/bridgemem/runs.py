@@ -20,10 +20,12 @@ from bridgemem.errors import RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.benchmarks import CATALOG, load_benchmark, pack, unpack
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import Vocabulary
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.learned import Learned, LearnedSettings
 from bridgemem.learning import Fit
+from bridgemem.memory.mapped import open_memory
 from bridgemem.store import (
     FORMAT,
     link_or_copy,
@@ -102,8 +104,7 @@ class Run:
             if dataset.name not in CATALOG:
                 pack(dataset, aside / "data.npz")
             for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-                names = (name.replace("\n", " ") for name in vocabulary.names)
-                (aside / f"{kind}.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+                (aside / f"{kind}.txt").write_text(_lines(vocabulary), encoding="utf-8")
             link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
             tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
@@ -117,8 +118,13 @@ class Run:
             write_card(cls(aside))
         return cls(folder)
 
-    def dataset(self, data_dir: Path | None = None) -> Dataset:
-        """The data the run was fitted on, refused if it is not the same any more."""
+    def dataset(self, data_dir: Path | None = None, memory_dir: Path | None = None) -> Dataset:
+        """The data the run was fitted on, refused if it is not the same any more.
+
+        memory_dir: a memory on disk that holds it, from which it is read by memory map.
+        """
+        if memory_dir is not None:
+            return self._mapped(memory_dir)
         own = self.folder / "data.npz"
         dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, data_dir)
         if dataset.events.fingerprint != self.config.fingerprint:
@@ -126,6 +132,29 @@ class Run:
                 f"the data of {self.folder} changed since it was fitted; fit a new run on the data as it is."
             )
         return dataset
+
+    def _mapped(self, memory_dir: Path) -> Dataset:
+        dataset, config = open_memory(memory_dir), self.config
+        for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
+            if self._names(kind) != _lines(vocabulary):
+                raise RunError(
+                    f"{memory_dir} is a memory of other {kind} than those of {self.folder}; `bridgemem memory "
+                    f"{self.folder}` writes one."
+                )
+        test_start = -1 if dataset.test_start is None else dataset.test_start
+        found = (dataset.events.fingerprint, dataset.valid_start, test_start)
+        if found != (config.fingerprint, config.valid_start, config.test_start):
+            raise RunError(
+                f"{memory_dir} is a memory of other events, or another split of them, than {self.folder} was fitted "
+                f"on; `bridgemem memory {self.folder}` writes one."
+            )
+        return dataset
+
+    def _names(self, kind: str) -> str:
+        try:
+            return (self.folder / f"{kind}.txt").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise RunError(f"{self.folder}/{kind}.txt cannot be read: {problem}.") from None
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
@@ -201,13 +230,14 @@ class Run:
 
     def relations(self) -> tuple[str, ...]:
         """The relations' names, by id."""
-        try:
-            return tuple((self.folder / "relations.txt").read_text(encoding="utf-8").splitlines())
-        except (OSError, UnicodeDecodeError) as problem:
-            raise RunError(f"{self.folder}/relations.txt cannot be read: {problem}.") from None
+        return tuple(self._names("relations").splitlines())
 
     def ranks_path(self, split: str) -> Path:
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
+
+
+def _lines(vocabulary: Vocabulary) -> str:
+    return "\n".join(name.replace("\n", " ") for name in vocabulary.names) + "\n"
 
 
 def open_backbone(folder: Path) -> Backbone:

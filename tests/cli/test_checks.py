@@ -231,7 +231,7 @@ def test_data_without_test_is_checked_on_validation(
     text = (run / "config.toml").read_text()
     text = text.replace(opened.config.fingerprint, dataset.events.fingerprint)
     (run / "config.toml").write_text(text.replace(f"test_start = {opened.config.test_start}", "test_start = -1"))
-    monkeypatch.setattr(Run, "dataset", lambda self, data_dir=None: dataset)
+    monkeypatch.setattr(Run, "dataset", lambda self, data_dir=None, memory_dir=None: dataset)
     assert bridgemem("evaluate", run).code == 0
     for command in (("ablate", run), ("compare", run, run), ("audit", run)):
         outcome = bridgemem(*command)

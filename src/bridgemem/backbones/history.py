@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.timeline import KEYS, Timeline, changes, expand
-
-NEVER = 2**31 - 1
+from bridgemem.memory.mapped import memory_of
+from bridgemem.memory.occurrences import first_meetings, occurrence_lines
+from bridgemem.memory.timeline import KEYS, Timeline, expand
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,17 @@ class History:
         self.events = events
         self.frozen_at = frozen_at
         self.device = torch.device(device)
+        self._memory = memory_of(events)
+        if self._memory is not None and self.device.type != "cpu":
+            raise SettingsError("a memory on disk is read by the CPU: leave --device or --memory-dir out.")
+        # what lies on disk may reach beyond these events: then it ends for this history where they do
+        ends = [] if self._memory is None or self._memory.end == events.end else [events.end]
+        ends += [] if frozen_at is None else [frozen_at]
+        self._last_cut = min(ends, default=None)
 
     def cut(self, step: Tensor) -> Tensor:
         """The step up to which (excluded) a query at this step may look."""
-        return step if self.frozen_at is None else step.clamp(max=self.frozen_at)
+        return step if self._last_cut is None else step.clamp(max=self._last_cut)
 
     def _directed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Actor, directed relation, candidate and step of both sides of every event, int64 [2n]."""
@@ -60,21 +67,10 @@ class History:
     @cached_property
     def _triples(self) -> tuple[Timeline, Tensor, Tensor]:
         """Occurrences under (actor, directed relation), one a snapshot; the count at each, and the step of the next."""
+        if self._memory is not None:
+            return self._memory.triples
         actor, relation, candidate, step = self._directed()
-        key = self.relation_key(actor, relation)
-        order = np.lexsort((step, candidate, key))
-        key, candidate, step = key[order], candidate[order], step[order]
-        new_triple = changes(key, candidate)
-        new_snapshot = new_triple | changes(step)
-        key, candidate, step, new_triple = (c[new_snapshot] for c in (key, candidate, step, new_triple))
-        rows = np.arange(len(key), dtype=np.int64)
-        count = rows - np.maximum.accumulate(np.where(new_triple, rows, 0)) + 1
-        following = np.append(np.where(new_triple[1:], NEVER, step[1:]), NEVER)[: len(key)]
-        by_time = Timeline.build(key, step, rows, self.device)
-        place = by_time.value.cpu().numpy()
-        columns = (torch.from_numpy(c[place]).to(self.device) for c in (candidate, count, following))
-        candidates, counts, followings = columns
-        return Timeline(by_time.codes, candidates), counts, followings
+        return occurrence_lines(self.relation_key(actor, relation), candidate, step, self.device)
 
     def relation_key(self, actor: Any, relation: Any) -> Any:
         """One number for (actor, directed relation), of arrays or tensors."""
@@ -91,12 +87,17 @@ class History:
         # of the snapshots of one triple only the last before the query knows the whole count
         last = (following[at] >= self.cut(step)[row]).nonzero().squeeze(1)
         row, at = row[last], at[last]
-        found = Timeline(line.codes[at], line.value[at])
-        return Occurrences(row, found.value, found.step, count[at])
+        found = Timeline(line.codes[at], line.value[at].long())
+        return Occurrences(row, found.value, found.step, count[at].long())
 
     def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
         """With whom the actor of each query did its directed relation before, how often, and when last."""
         return self.occurrences_in(*self.occurrence_slices(actor, relation, step), step)
+
+    def told(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, step) of every past fact of the actor of each query under its directed relation, once a snapshot."""
+        row, at = expand(*self.occurrence_slices(actor, relation, step))
+        return row, Timeline(self._triples[0].codes[at], at).step
 
     def happened(self, actor: Tensor, relation: Tensor, candidate: Tensor, step: Tensor) -> Tensor:
         """Whether (actor, directed relation, candidate) occurred before the step; bool [n]."""
@@ -107,31 +108,31 @@ class History:
     @cached_property
     def dyads(self) -> DyadMemory:
         """The events of every pair, either way round."""
+        if self._memory is not None:
+            return self._memory.dyads(self.events.end)
         return DyadMemory.build(self.events, self.device)
 
     @cached_property
     def _met_in_role(self) -> Timeline:
+        if self._memory is not None:
+            return self._memory.met_in_role
         actor, relation, candidate, step = self._directed()
-        return self._first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step)
+        return first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step, self.device)
 
     @cached_property
     def _met(self) -> Timeline:
+        if self._memory is not None:
+            return self._memory.met
         actor, _, candidate, step = self._directed()
-        return self._first_meetings(actor, candidate, step)
-
-    def _first_meetings(self, key: np.ndarray, candidate: np.ndarray, step: np.ndarray) -> Timeline:
-        order = np.lexsort((step, candidate, key))
-        key, candidate, step = key[order], candidate[order], step[order]
-        first = changes(key, candidate)
-        return Timeline.build(key[first], step[first], candidate[first], self.device)
+        return first_meetings(actor, candidate, step, self.device)
 
     def met_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all that the actor has met in the role the relation gives it, under any relation."""
         role = (relation >= self.events.n_relations).long()
         row, at = expand(*self._met_in_role.before(actor * 2 + role, self.cut(step)))
-        return row, self._met_in_role.value[at]
+        return row, self._met_in_role.value[at].long()
 
     def met(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all that the actor has met under any relation, either way round."""
         row, at = expand(*self._met.before(actor, self.cut(step)))
-        return row, self._met.value[at]
+        return row, self._met.value[at].long().long()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
 from bridgemem.cli.output import emit, say, table
 from bridgemem.progress import terminal_progress
 
@@ -59,6 +59,7 @@ def forecast(
     selection: Choice = "time",
     method: Method = None,
     data_dir: DataDir = None,
+    memory_dir: MemoryDir = None,
     as_json: Json = False,
 ) -> None:
     """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
@@ -70,13 +71,13 @@ def forecast(
             raise SettingsError("--questions holds actor, relation, at and direction; leave these options out.")
         if out is None:
             raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
-        _forecast_all(run, questions, out, top, within, selection, method, data_dir, as_json)
+        _forecast_all(run, questions, out, top, within, selection, method, data_dir, memory_dir, as_json)
         return
     if out is not None:
         raise SettingsError("--out is for the answers to --questions; a single forecast is printed.")
     if actor is None or relation is None:
         raise SettingsError("ask with --actor and --relation, or with --questions and a CSV file of them.")
-    forecaster = Forecaster.open(run, selection, data_dir, method)
+    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
     found = forecaster.forecast(actor, relation, at, top, inverse, within)
 
     def text() -> None:
@@ -130,6 +131,7 @@ def _forecast_all(
     selection: str,
     method: str | None,
     data_dir: Path | None,
+    memory_dir: Path | None,
     as_json: bool,
 ) -> None:
     """Answer a file of questions and write the answers to another, or neither."""
@@ -138,7 +140,7 @@ def _forecast_all(
 
     check_format(out)
     asked = read_questions(questions)
-    forecaster = Forecaster.open(run, selection, data_dir, method)
+    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, within, str(questions), progress)
     made.write(out)
@@ -166,6 +168,7 @@ def explain(
     selection: Choice = "time",
     method: Method = None,
     data_dir: DataDir = None,
+    memory_dir: MemoryDir = None,
     as_json: Json = False,
 ) -> None:
     """Why a candidate has its score: parts that add up, and the events behind them."""
@@ -175,7 +178,7 @@ def explain(
 
     if card is not None:
         check_format(card)
-    forecaster = Forecaster.open(run, selection, data_dir, method)
+    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
     found = [forecaster.explain(actor, relation, name, at, inverse) for name in candidate]
     written = []
     if card is not None:

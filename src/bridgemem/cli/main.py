@@ -10,7 +10,21 @@ from typing import Annotated, TextIO
 import typer
 
 from bridgemem import __version__
-from bridgemem.cli import ask, backbones, checks, data, explore, hub, live, model, results, serve
+from bridgemem.cli import (
+    ask,
+    backbones,
+    checks,
+    data,
+    evaluate,
+    explore,
+    hub,
+    live,
+    memory,
+    mine,
+    model,
+    results,
+    serve,
+)
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError
 
@@ -26,6 +40,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(backbones.app, name="backbones")
 model.register(app)
+evaluate.register(app)
 results.register(app)
 ask.register(app)
 checks.register(app)
@@ -33,6 +48,8 @@ hub.register(app)
 serve.register(app)
 explore.register(app)
 live.register(app)
+mine.register(app)
+memory.register(app)
 
 
 def _version(wanted: bool) -> None:

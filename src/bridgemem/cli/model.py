@@ -1,4 +1,4 @@
-"""Commands that make models: demo, train, fit, evaluate, reproduce."""
+"""Commands that make models: demo, train, fit, reproduce."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bridgemem.cli.evaluate import no_test, show
 from bridgemem.cli.options import (
     LAST_SEED,
     Data,
@@ -22,7 +23,7 @@ from bridgemem.cli.options import (
     seeds_of,
     whole_or_text,
 )
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.output import emit, say, table
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ HistoryKind = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for command in (demo, train, fit, evaluate, reproduce):
+    for command in (demo, train, fit, reproduce):
         app.command()(command)
 
 
@@ -192,27 +193,6 @@ def fit(
     emit(result, as_json, text)
 
 
-def _windows(within: int | None) -> str:
-    return "" if within is None else f", any of {within} steps"
-
-
-def _no_test(dataset: Any, wanted: str) -> str:
-    if wanted == "test" and dataset.test_start is None:
-        warn(f"{dataset.name} has no test split; its validation split is read instead.")
-        return "valid"
-    return wanted
-
-
-def _show(records: list[Any], title: str) -> None:
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import FILTER_WORDS, filter_table
-
-    say(title)
-    for f in FILTERS:
-        made = filter_table(records, f)
-        table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
-
-
 def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSettings | None:
     """The learned residual's settings, refused where none is fitted."""
     from bridgemem.config import override
@@ -224,47 +204,6 @@ def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSett
     if method != "learned":
         raise SettingsError("--learned-set is for --method learned.")
     return override(LearnedSettings(), assignments)
-
-
-def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
-    split: Annotated[str, typer.Option(help="test or valid.")] = "test",
-    device: Device = "cpu",
-    within: Annotated[
-        int | None, typer.Option("--within", help="Ask for any of so many steps at once, instead of each alone.")
-    ] = None,
-    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
-    from bridgemem.api import check_device
-    from bridgemem.errors import SettingsError
-    from bridgemem.evaluation.evaluate import evaluate as evaluate_run
-    from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.reliability import evaluate_within
-    from bridgemem.runs import Run
-
-    if split not in ("test", "valid"):
-        raise SettingsError(f"split is test or valid, not {split!r}.")
-    opened = Run(run)
-    if records is not None and records.exists():
-        read_records(records)  # a damaged file is better known before test is read
-    with terminal_progress(quiet=quiet) as progress:
-        dataset = opened.dataset(data_dir)
-        split = _no_test(dataset, split)
-        if within is None:
-            found = evaluate_run(opened, dataset, split, check_device(device), progress)
-        else:
-            found = evaluate_within(opened, within, dataset, split, check_device(device), progress)
-    if records is not None:
-        write_records(records, found)
-    emit(
-        [asdict(r) for r in found],
-        as_json,
-        lambda: _show(found, f"{dataset.name}, {split}, {found[0].queries:,} queries{_windows(within)}"),
-    )
 
 
 def reproduce(
@@ -296,7 +235,7 @@ def reproduce(
         read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
         dataset = api.load(name, data_dir=data_dir, progress=progress)
-        _no_test(dataset, "test")
+        no_test(dataset, "test")
         own = _backbone_settings(backbone, dataset.name, backbone_set)
         made = api.reproduce(
             dataset,
@@ -315,4 +254,4 @@ def reproduce(
         )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"
-    emit([asdict(r) for r in made.records], as_json, lambda: _show(made.records, title))
+    emit([asdict(r) for r in made.records], as_json, lambda: show(made.records, title))

@@ -15,6 +15,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the named data sets; default $BRIDGEMEM_DATA, then the cache."),
 ]
+MemoryDir = Annotated[
+    Path | None,
+    typer.Option("--memory-dir", help="Read the past from this memory on disk, which `bridgemem memory` writes."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 LAST_SEED = 2**32 - 1
 Seed = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Fixes every random choice.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir
+from bridgemem.cli.options import DataDir, MemoryDir
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import SettingsError
 
@@ -48,6 +48,7 @@ def serve(
         typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
     ] = None,
     data_dir: DataDir = None,
+    memory_dir: MemoryDir = None,
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
@@ -64,7 +65,7 @@ def serve(
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     opened = Run(run)
     with listen(host, port) as place, EventStore(store or default_store(run), duplicates=duplicates) as events:
-        live = LiveForecaster(opened, events, selection, method, data_dir)
+        live = LiveForecaster(opened, events, selection, method, data_dir, memory_dir)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}")
 
 

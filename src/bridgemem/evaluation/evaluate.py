@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.history import History
@@ -23,18 +25,37 @@ TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 
 
 def evaluate(
-    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+    run: Run,
+    dataset: Dataset | None = None,
+    split: str = "test",
+    device: str = "cpu",
+    progress: Progress = SILENT,
+    cells: int | None = None,
 ) -> list[Record]:
     """Metrics of a run on a split, under all filters, for the backbone and for each locked selection.
 
-    Test is opened only after every selection record was found intact.
+    Test is opened only after every selection record was found intact. cells: queries times entities in a batch.
     """
-    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    for name in SELECTION_FILTERS:
+        run.selection(name)
     dataset = dataset or run.dataset()
     if split == "valid":
         dataset = dataset.without_test()
-    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress)
+    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
+    return conclude(run, dataset, split, reading, device)
+
+
+def conclude(
+    run: Run, dataset: Dataset, split: str, reading: Reading, device: str, made_on: str | None = None
+) -> list[Record]:
+    """Write the ranks and the metrics of a whole split into the run, and return its records.
+
+    made_on: the device in words, where another process made the ranks.
+    """
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     records = records_of(run, dataset, split, reading, selections, device)
+    if made_on is not None:
+        records = [replace(record, device=made_on) for record in records]
     write_table(run.ranks_path(split), rank_columns(reading))
     run.write_metrics({split: [asdict(record) for record in records]})
     return records
@@ -49,7 +70,13 @@ class Reading:
 
 
 def read(
-    run: Run, dataset: Dataset, split: str, queries: Queries, device: str = "cpu", progress: Progress = SILENT
+    run: Run,
+    dataset: Dataset,
+    split: str,
+    queries: Queries,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+    cells: int | None = None,
 ) -> Reading:
     """Rank queries of a split by all that the run has, under every filter."""
     part = "known" if split == "test" else "train"
@@ -58,7 +85,7 @@ def read(
     choices = [run.selection(name).choice for name in SELECTION_FILTERS]
     learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
     label = f"reading {split}"
-    replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned)
+    replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned, cells)
     return Reading(replayed, {name: column for column, name in enumerate(methods(run))})
 
 
@@ -153,6 +180,14 @@ def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
     return columns
 
 
+def reading_of(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> Reading:
+    """A reading from its columns, of the methods that are named in their order: what `rank_columns` was given."""
+    asked = (torch.from_numpy(columns[name]) for name in ("actor", "relation", "step", "answer"))
+    ranks = np.stack([np.stack([columns[f"{method}_{f}"] for method in names]) for f in FILTERS])
+    known = (columns[name] for name in ("uncertainty", "answer_support", "answer_lag", "triple_seen"))
+    return Reading(Replay(Queries(*asked), ranks, *known), {name: column for column, name in enumerate(names)})
+
+
 def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int) -> dict[str, Any]:
     from bridgemem import __version__
 
@@ -169,8 +204,6 @@ def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int
 
 def describe_device(device: str) -> str:
     """The device in words; starts with cpu or cuda."""
-    import torch
-
     if device.startswith("cuda"):
         return f"cuda {torch.cuda.get_device_name(device)}"
     return f"cpu {torch.get_num_threads()} threads"

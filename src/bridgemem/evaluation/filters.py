@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
+from bridgemem.memory.mapped import memory_of
 from bridgemem.memory.timeline import Timeline, changes, expand
 
 FILTERS = ("raw", "static", "time")
@@ -21,7 +22,12 @@ class Filters:
     """Masks built from given events: train + validation for fitting and choosing, all events for reading test."""
 
     def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
-        self._n_directed = 2 * events.n_relations
+        self._n_directed, self._end = 2 * events.n_relations, events.end
+        self._first: Tensor | None = None
+        memory = memory_of(events)
+        if memory is not None:
+            self._time, (self._static, self._first) = memory.triples[0], memory.answers
+            return
         facts = Queries.of(events)
         assert facts.answer is not None
         key = (facts.actor * self._n_directed + facts.relation).numpy()
@@ -47,6 +53,9 @@ class Filters:
         key = queries.actor * self._n_directed + queries.relation
         line = self._time if name == "time" else self._static
         row, at = expand(*(line.at(key, queries.step) if name == "time" else line.ever(key)))
-        candidate = line.value[at]
+        candidate = line.value[at].long()
         other = candidate != queries.answer[row]
+        if self._first is not None:
+            # what lies on disk may reach beyond the events of these filters
+            other &= (queries.step[row] if name == "time" else self._first[at]) < self._end
         return row[other], candidate[other]

@@ -203,6 +203,18 @@ class EventLog:
         )
 
     @cached_property
+    def tallies(self) -> tuple[Columns, Columns]:
+        """How many events every entity, on either side, and every relation has: int64 [entities], int64 [relations]."""
+        entities, relations = np.zeros(self.n_entities, np.int64), np.zeros(self.n_relations, np.int64)
+        # in blocks, since the columns may be mapped and larger than the memory
+        for at in range(0, len(self), 1 << 22):
+            part = slice(at, at + (1 << 22))
+            for column in (self.subject, self.object):
+                entities += np.bincount(column[part], minlength=self.n_entities)
+            relations += np.bincount(self.relation[part], minlength=self.n_relations)
+        return entities, relations
+
+    @cached_property
     def fingerprint(self) -> str:
         """A digest of the content: the events in order and the sizes of the vocabularies."""
         digest = hashlib.sha256(f"{self.n_entities} {self.n_relations} {len(self)}".encode())

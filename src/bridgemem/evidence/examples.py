@@ -12,9 +12,9 @@ from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.memory.dyads import pair_rows
-from bridgemem.memory.scan import last_events, tie_bounds
+from bridgemem.memory.scan import PairScan
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,19 @@ class Examples:
 
 def mine(events: EventLog, space: TokenSpace, settings: Settings) -> Examples:
     """Two examples a fact, one per orientation, wherever the pair has an earlier event inside the window."""
-    pair, step, relation, direction = pair_rows(events)
-    order = np.argsort(pair, kind="stable")
-    pair, step, relation, direction = pair[order], step[order], relation[order], direction[order]
-    first, end = tie_bounds(pair, step)
-    has_past = end > first
-    if settings.window:
-        has_past &= step - step[np.maximum(end - 1, 0)] <= settings.window
-    rows = np.flatnonzero(has_past)
-    columns = [torch.from_numpy(c) for c in (step, relation, direction)]
-    back = torch.arange(1, settings.k + 1)
+    rows_of_pairs = pair_rows(events)
+    order = np.argsort(rows_of_pairs[0], kind="stable")
+    columns = [column[order] for column in rows_of_pairs]
     narrow = torch.int16 if space.pad < 2**15 else torch.int32
-    blocks = []
+    scan = PairScan(settings.k, settings.window)
+    tokens = [torch.empty((0, settings.k), dtype=narrow)]
+    rows = [np.empty(0, dtype=np.int64)]
     # in blocks, so that the wide intermediate arrays stay small whatever the size of the log
-    for at in range(0, len(rows), _BLOCK):
-        part = rows[at : at + _BLOCK]
-        begin, stop, now = (torch.from_numpy(x[part]) for x in (first, end, step))
-        position, lag, found = last_events(begin, stop, now, columns[0], back, settings.window)
-        blocks.append(space.encode(columns[1][position], columns[2][position], lag, found).to(narrow))
-    tokens = torch.cat(blocks) if blocks else torch.empty((0, settings.k), dtype=narrow)
-    target = torch.from_numpy(relation[rows] + direction[rows] * space.n_relations)
-    return Examples(tokens, target, torch.from_numpy(step[rows]))
+    for at in range(0, len(order), _BLOCK):
+        seen = scan.feed(*(column[at : at + _BLOCK] for column in columns))
+        parts = (torch.from_numpy(part) for part in (seen.relation, seen.direction, seen.lag, seen.found))
+        tokens.append(space.encode(*parts).to(narrow))
+        rows.append(at + seen.row)
+    _, step, relation, direction = (column[np.concatenate(rows)] for column in columns)
+    target = relation + direction * space.n_relations
+    return Examples(torch.cat(tokens), torch.from_numpy(target), torch.from_numpy(step))

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from bridgemem.config import Settings
-from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.errors import BridgeMemError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
@@ -32,6 +32,8 @@ from bridgemem.forecast import Candidate, Forecaster
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot
 from bridgemem.live.naming import NewEvent
 from bridgemem.live.widened import Widened, narrow
+from bridgemem.memory.grown import GrownLog
+from bridgemem.memory.mapped import MappedLog
 from bridgemem.runs import Run
 from bridgemem.store import read_tensors
 
@@ -42,7 +44,8 @@ MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row
 class View:
     """What was known at one snapshot of the store, ready to be asked; it never changes.
 
-    ids int64 [n]: the number of the stored event that each row is, -1 for those of the run's own data.
+    ids int64 [n]: the number of the stored event that each row is, -1 for those of the run's own data; over a memory on
+    disk, of the fresh events alone.
     fitted: for relations that the run was fitted on. later: for all others, or None where there are none.
     """
 
@@ -72,17 +75,23 @@ class LiveForecaster:
         selection: str = "time",
         method: str | None = None,
         data_dir: Path | None = None,
+        memory_dir: Path | None = None,
     ) -> None:
         self.run, self.store = run, store
-        opened = Forecaster.open(run.folder, selection, data_dir, method)
-        self.base, self.known = opened.events, merged_ids(run, opened.events)
+        opened = Forecaster.open(run.folder, selection, data_dir, method, memory_dir)
+        self.base = opened.events
+        if isinstance(self.base, MappedLog):
+            _check_mapped(run, opened)
+        # what a memory on disk holds is not read anew with every event: the store's are read behind its names alone
+        self._stem = self.base.prefix(0) if isinstance(self.base, MappedLog) else self.base
+        self.known = merged_ids(run, self._stem)
         self._opened = opened
         self._backbone = opened.backbone
         if not isinstance(self._backbone, Widened):
             self._backbone = Widened(opened.backbone, self.base.n_entities, self.base.n_relations)
         store.follow(self.base)
         self._updating, self._asking = threading.Lock(), threading.Lock()
-        self._view = self._built(store.read(self.base, known=self.known))
+        self._view = self._built(store.read(self._stem, known=self.known))
 
     @property
     def view(self) -> View:
@@ -143,14 +152,17 @@ class LiveForecaster:
         if at == view.at:
             return
         if at.retractions == view.at.retractions:
-            reading = self.store.read(view.events, at, view.ids, since=view.at.batches)
+            known = view.events.fresh if isinstance(view.events, GrownLog) else view.events
+            reading = self.store.read(known, at, view.ids, since=view.at.batches)
         else:
-            reading = self.store.read(self.base, at, self.known)
+            reading = self.store.read(self._stem, at, self.known)
         self._view = self._built(reading, view)
 
     def _built(self, reading: Reading, before: View | None = None) -> View:
         """A view with all of its indices, so that the first question after the change waits for none of them."""
-        opened, events, relations = self._opened, reading.events, self.base.n_relations
+        opened, relations = self._opened, self.base.n_relations
+        reading = self._grown(reading)
+        events = reading.events
         readable = events if events.n_relations == relations else narrow(events, events.n_entities, relations)
         fitted = Forecaster(
             readable, self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration
@@ -162,6 +174,16 @@ class LiveForecaster:
             later = Forecaster(events, self._backbone, blank, Choice(lam=0.0))
             self._prepare(later, None if before is None else before.later)
         return View(events, reading.ids, reading.at, fitted, later)
+
+    def _grown(self, reading: Reading) -> Reading:
+        """What was read, behind the memory on disk where there is one."""
+        if not isinstance(self.base, MappedLog):
+            return reading
+        grown = GrownLog(self.base, reading.events)
+        if self.store.duplicates == "drop" and grown.known.any():
+            ids = reading.ids[~grown.known]
+            return Reading(GrownLog(self.base, grown.without_known()), ids, reading.at)
+        return Reading(grown, reading.ids, reading.at)
 
     def _prepare(self, forecaster: Forecaster, before: Forecaster | None) -> None:
         """Build what a question needs; the index of the pairs goes on from an earlier one where that is possible."""
@@ -190,11 +212,26 @@ def _asked_at(view: View, at: str | int | None) -> str | int | None:
 
 def _continuation(before: EventLog, now: EventLog) -> EventLog | None:
     """The events by which a log is longer than an earlier one, or None where it does not begin with that one."""
+    if isinstance(now, GrownLog):
+        return None
     n = len(before)
     for name in ("subject", "relation", "object", "step"):
         if not np.array_equal(getattr(before, name), getattr(now, name)[:n]):
             return None
     return now.rows(n, len(now))
+
+
+def _check_mapped(run: Run, opened: Forecaster) -> None:
+    """Refuse what reads or changes all events at once, over a memory that may be larger than what is allowed."""
+    if opened.learned is not None:
+        raise SettingsError(
+            "the learned residual holds all events in memory; serve --method fixed, or leave --memory-dir out."
+        )
+    if (run.folder / MERGED).is_file():
+        raise RunError(
+            f"{run.folder} was refreshed with events that may yet be taken back, which a memory on disk cannot do; "
+            "leave --memory-dir out."
+        )
 
 
 def merged_ids(run: Run, events: EventLog) -> np.ndarray:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.grown import history_of
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.config import as_settings, write_toml
@@ -21,6 +22,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.evidence.gate import met_mass
+from bridgemem.memory.grown import GrownLog
 from bridgemem.progress import SILENT, Progress
 from bridgemem.store import read_config, whole_file
 
@@ -98,7 +100,7 @@ class Widened(Backbone):
         found = self._narrowed.get(past)
         if found is None:
             events = narrow(past.events, self.n_entities, self.n_relations)
-            found = History(events, past.frozen_at, past.device)
+            found = history_of(events, past.frozen_at, past.device)
             self._narrowed[past] = found
         return found
 
@@ -140,6 +142,8 @@ def mark_widened(folder: Path, n_entities: int, n_relations: int) -> None:
 
 def narrow(events: EventLog, n_entities: int, n_relations: int) -> EventLog:
     """The events among the first entities and relations alone, with vocabularies of that size."""
+    if isinstance(events, GrownLog) and n_entities >= events.base.n_entities and n_relations >= events.base.n_relations:
+        return GrownLog(events.base, narrow(events.fresh, n_entities, n_relations))
     stays = (events.subject < n_entities) & (events.object < n_entities) & (events.relation < n_relations)
     rows = np.flatnonzero(stays)
     return EventLog(

@@ -15,6 +15,7 @@ from bridgemem.memory.scan import last_events
 from bridgemem.memory.timeline import STEP_BITS, expand
 
 _PAIR_BITS = 32
+WIDTH = 1 << _PAIR_BITS  # a pair is actor * width + candidate; on disk the width is the number of entities
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,24 @@ def pair_rows(events: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 class DyadMemory:
-    """Sparse index keyed by ordered pair: pairs int64 [p] ascending, rows grouped by pair in total order."""
+    """Sparse index keyed by ordered pair: pairs int64 [p] ascending, rows grouped by pair in total order.
+
+    The columns of the rows may have any whole type; what is read from them is int64.
+    """
 
     def __init__(
-        self, pairs: Tensor, start: Tensor, step: Tensor, relation: Tensor, direction: Tensor, end: int
+        self,
+        pairs: Tensor,
+        start: Tensor,
+        step: Tensor,
+        relation: Tensor,
+        direction: Tensor,
+        end: int,
+        width: int = WIDTH,
     ) -> None:
         self.pairs, self.start = pairs, start
         self.step, self.relation, self.direction = step, relation, direction
-        self.end = end
+        self.end, self.width = end, width
 
     @classmethod
     def build(cls, events: EventLog, device: str | torch.device = "cpu") -> DyadMemory:
@@ -79,6 +90,7 @@ class DyadMemory:
             self.relation.to(device),
             self.direction.to(device),
             self.end,
+            self.width,
         )
 
     def __len__(self) -> int:
@@ -111,7 +123,7 @@ class DyadMemory:
 
         Lags count from `step`; only events before `until` are read, which is `step` itself unless history is frozen.
         """
-        pair = (actor.long() << _PAIR_BITS) | candidate.long()
+        pair = actor.long() * self.width + candidate.long()
         rank = torch.searchsorted(self.pairs, pair).clamp(max=max(len(self.pairs) - 1, 0))
         row = (self.pairs[rank] == pair).nonzero().squeeze(1) if len(self.pairs) else pair.new_empty(0)
         return self._states(row, rank[row], step, step if until is None else until, k, window)
@@ -126,23 +138,29 @@ class DyadMemory:
 
     def parties(self) -> tuple[Tensor, Tensor]:
         """First and second of every pair in the index, int64 [p] each."""
-        return self.pairs >> _PAIR_BITS, self.pairs & ((1 << _PAIR_BITS) - 1)
+        actor = self.pairs // self.width
+        return actor, self.pairs - actor * self.width
 
     def partner_range(self, actor: Tensor) -> tuple[Tensor, Tensor]:
         """Where each actor's pairs lie in the index, met before or after: (start, stop) int64 [n]."""
-        low = torch.searchsorted(self.pairs, actor.long() << _PAIR_BITS)
-        return low, torch.searchsorted(self.pairs, (actor.long() + 1) << _PAIR_BITS)
+        low = torch.searchsorted(self.pairs, actor.long() * self.width)
+        return low, torch.searchsorted(self.pairs, (actor.long() + 1) * self.width)
+
+    def _ends(self, rank: Tensor, limit: Tensor) -> Tensor:
+        """Where the rows of a pair end that are earlier than a step; rank, limit int64 [n] -> int64 [n]."""
+        return torch.searchsorted(self._row_codes, (rank << STEP_BITS) | limit)
 
     def _states(self, row: Tensor, rank: Tensor, step: Tensor, until: Tensor, k: int, window: int) -> PairStates:
         # the one place where the past is cut off: strictly before `until`, which is never after the step that asks
         limit = torch.minimum(until, step).long()[row]
         now, first = step.long()[row], self.start[rank]
-        end = torch.searchsorted(self._row_codes, (rank << STEP_BITS) | limit)
+        end = self._ends(rank, limit)
         met = end > first
         if window:
             met &= (now - self.step[(end - 1).clamp(min=0)]) <= window
         row, rank, now, first, end = (x[met] for x in (row, rank, now, first, end))
         back = torch.arange(1, k + 1, device=row.device)
         position, lag, found = last_events(first, end, now, self.step, back, window)
-        candidate = self.pairs[rank] & ((1 << _PAIR_BITS) - 1)
-        return PairStates(row, candidate, end - first, self.relation[position], self.direction[position], lag, found)
+        candidate = self.pairs[rank] % self.width
+        relation, direction = self.relation[position].long(), self.direction[position].long()
+        return PairStates(row, candidate, end - first, relation, direction, lag, found)

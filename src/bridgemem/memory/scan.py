@@ -1,16 +1,19 @@
 """The one kernel: the last K strictly earlier events of a pair inside the window.
 
-Rows are sorted by pair, then step, then order. The arithmetic is the same for numpy arrays and torch tensors, so mining
-examples and reading for a query share it.
+Rows are sorted by pair, then step, then order, then direction. The arithmetic is the same for numpy arrays and torch
+tensors, so mining examples and reading for a query share it. `PairScan` runs it over a stream of blocks of any size, so
+that whoever can sort, one process or a cluster, can mine.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from bridgemem.errors import DataError
 from bridgemem.memory.timeline import changes
 
 Array = TypeVar("Array", np.ndarray, Tensor)
@@ -52,3 +55,56 @@ def tie_bounds(pair: np.ndarray, step: np.ndarray) -> tuple[np.ndarray, np.ndarr
     first = np.maximum.accumulate(np.where(new_pair, rows, 0))
     end = np.maximum.accumulate(np.where(new_step, rows, 0))
     return first, end
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """The rows of a block that had a past inside the window, and the last K events of it, newest first.
+
+    row int64 [m]: positions in the block, ascending; relation, direction, lag int64 [m, K]; found bool [m, K] (False:
+    no such event, the other values mean nothing).
+    """
+
+    row: np.ndarray
+    relation: np.ndarray
+    direction: np.ndarray
+    lag: np.ndarray
+    found: np.ndarray
+
+
+class PairScan:
+    """The kernel over a sorted stream, block by block; what it finds does not depend on where the blocks are cut.
+
+    Between blocks at most 2K rows are kept, all of the last pair: its last K rows before its last step, which rows of
+    that step may still ask for, and the last K rows of that step, since no later row can see further back.
+    """
+
+    def __init__(self, k: int, window: int) -> None:
+        self.k, self.window = k, window
+        self._back = np.arange(1, k + 1, dtype=np.int64)
+        self._carry = tuple(np.empty(0, dtype=np.int64) for _ in range(4))
+
+    def feed(self, pair: np.ndarray, step: np.ndarray, relation: np.ndarray, direction: np.ndarray) -> Scanned:
+        """Read the next block: int [n] columns sorted by (pair, step, order, direction), going on where the last ended.
+
+        pair: any number that is the same for rows of one ordered pair and differs between neighbouring pairs.
+        """
+        kept = len(self._carry[0])
+        block = (pair, step, relation, direction)
+        pair, step, relation, direction = (
+            np.concatenate([old, new.astype(np.int64, copy=False)]) for old, new in zip(self._carry, block, strict=True)
+        )
+        first, end = tie_bounds(pair, step)
+        if ((step[1:] < step[:-1]) & (first[1:] == first[:-1])).any():
+            raise DataError("the rows of a pair must come in the order of their steps; sort them before the scan.")
+        has_past = end > first
+        if self.window:
+            has_past &= step - step[np.maximum(end - 1, 0)] <= self.window
+        has_past[:kept] = False  # the carried rows were answered with their own block
+        at = np.flatnonzero(has_past)
+        position, lag, found = last_events(first[at], end[at], step[at], step, self._back, self.window)
+        if len(pair):
+            begin, tied = int(first[-1]), int(end[-1])
+            keep = np.r_[max(begin, tied - self.k) : tied, max(tied, len(pair) - self.k) : len(pair)]
+            self._carry = tuple(column[keep] for column in (pair, step, relation, direction))
+        return Scanned(at - kept, relation[position], direction[position], lag, found)

@@ -96,9 +96,7 @@ class Directory:
         """Entities and relations."""
         made = self._made
         if made is None or made[0] is not events:
-            counts = np.bincount(events.subject, minlength=events.n_entities)
-            counts += np.bincount(events.object, minlength=events.n_entities)
-            used = np.bincount(events.relation, minlength=events.n_relations)
+            counts, used = events.tallies
             made = (events, self._names(events.entities, counts), self._names(events.relations, used))
             self._made = made
         return made[1], made[2]

@@ -1,0 +1,218 @@
+"""A memory on disk against the same memory in RAM: resident memory and time of forecast, evaluate and serve.
+
+    python -m benchmarks.mapped --events 10000000 --home /scratch --out results/mapped.json
+
+The events are GDELT-like (7,691 actors drawn by Zipf's law with exponent 0.9, 240 relations, 2,975 steps), the backbone
+is recurrence with dyadic recency. Every measurement is a process of its own; its peak of resident memory is what the
+system counted, mapped pages included. "cold" means that the files were first put out of the system's cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ACTORS, RELATIONS, STEPS, ZIPF = 7_691, 240, 2_975, 0.9
+QUESTIONS = 200
+CELLS = 1 << 20  # queries times entities in a batch
+TASKS = ("forecast", "serve", "evaluate")
+
+
+def resident(field: str) -> int:
+    """A count of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+def synthetic(events: int, seed: int = 7) -> Any:
+    """A data set of so many events; the last step is the test, the two before it validation."""
+    from bridgemem.events.dataset import Dataset
+    from bridgemem.events.log import EventLog, Vocabulary
+
+    rng = np.random.default_rng(seed)
+    weight = np.cumsum(1 / np.arange(1, ACTORS + 1) ** ZIPF)
+    subject, object_ = (np.searchsorted(weight, rng.random(events) * weight[-1]).astype(np.int32) for _ in range(2))
+    entities, relations = (Vocabulary(kind, tuple(f"{kind} {i}" for i in range(n))) for kind, n in _SIZES)
+    step = np.sort(rng.integers(STEPS, size=events).astype(np.int32))
+    log = EventLog(subject, rng.integers(RELATIONS, size=events).astype(np.int32), object_, step, entities, relations)
+    return Dataset("gdelt-like", log, STEPS - 3, STEPS - 1)
+
+
+_SIZES = (("entity", ACTORS), ("relation", RELATIONS))
+
+
+def prepare(home: Path, events: int) -> dict[str, Any]:
+    """A run on the data set and its memory on disk, kept if they are there; how long the memory took to write."""
+    from bridgemem.backbones.recurrence import RecurrenceDyadic
+    from bridgemem.config import Settings
+    from bridgemem.evaluation.metrics import Metrics
+    from bridgemem.evaluation.replay import Choice
+    from bridgemem.evidence.transitions import Transitions
+    from bridgemem.fitting import Fitted, Selection
+    from bridgemem.memory.writing import write_memory
+    from bridgemem.runs import Run, RunConfig
+
+    if not (home / "run").is_dir():
+        dataset, settings = synthetic(events), Settings(max_examples=100_000)
+        RecurrenceDyadic.fit(dataset).save(home / "backbone")
+        # what is measured is reading; the transitions are those of a slice
+        fitted, _ = Transitions.fit(dataset.events.prefix(20), settings, 42, epochs=1)
+        zero = Metrics(0.0, 0.0, 0.0, 0.0)
+        chosen = {f: Selection(f, Choice(), True, zero, zero, []) for f in ("static", "time")}
+        config = RunConfig(
+            dataset.name, dataset.events.fingerprint, STEPS - 3, STEPS - 1, RecurrenceDyadic.name, 42, 42, "cpu"
+        )
+        whole = Fitted(fitted, copy.deepcopy(fitted), 1, (), chosen, 0.0, 0.0)
+        Run.create(home / "run", dataset, home / "backbone", whole, settings, config)
+    dataset = Run(home / "run").dataset()
+    held, began = resident("VmRSS"), time.process_time()
+    if not (home / "memory").is_dir():
+        write_memory(dataset, home / "memory")
+    size = sum(file.stat().st_size for file in (home / "memory").iterdir())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"write_cpu_s": time.process_time() - began, "disk": size, "before_writing": held, "peak": peak}
+
+
+def forget_files(folder: Path) -> None:
+    """Put the files of a folder out of the system's cache."""
+    for file in folder.iterdir():
+        handle = os.open(file, os.O_RDONLY)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(handle)
+
+
+def questions(entities: int) -> list[tuple[int, int]]:
+    """(actor, relation) of the questions: half of them about the busiest hundred actors."""
+    rng = np.random.default_rng(3)
+    actors = np.concatenate([rng.integers(100, size=QUESTIONS // 2), rng.integers(entities, size=QUESTIONS // 2)])
+    return [(int(a), int(r)) for a, r in zip(actors, rng.integers(RELATIONS, size=QUESTIONS), strict=True)]
+
+
+def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
+    """One task from opening to end, timed, with a digest of what it answered."""
+    import bridgemem.live.forecasting  # noqa: F401  (the program itself is no part of what is compared)
+
+    start, began = resident("VmRSS"), time.process_time()
+    answers = {"forecast": forecasts, "serve": service, "evaluate": evaluation}[task](home, memory_dir)
+    opened = time.process_time()
+    made = repr(answers())
+    return {
+        "open_cpu_s": opened - began,
+        "ask_cpu_s": time.process_time() - opened,
+        "start": start,
+        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "answers": hashlib.sha256(made.encode()).hexdigest()[:16],
+    }
+
+
+def forecasts(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+    """Questions to an opened forecaster, all of whose indices are there."""
+    from bridgemem.forecast import Forecaster
+
+    forecaster = Forecaster.open(home / "run", memory_dir=memory_dir)
+    forecaster.forecast(0, 0)
+    return lambda: [forecaster.forecast(*question) for question in questions(ACTORS)]
+
+
+def service(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+    """Questions to a live forecaster that has taken in an event."""
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.forecasting import LiveForecaster
+    from bridgemem.runs import Run
+
+    store = EventStore(home / f"events-{os.getpid()}.duckdb")
+    live = LiveForecaster(Run(home / "run"), store, memory_dir=memory_dir)
+    live.add([("entity 3", "relation 5", "entity 9", str(STEPS))], "bench", "1")
+    return lambda: [live.forecast(*question) for question in questions(ACTORS)]
+
+
+def evaluation(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+    """The ranks of the test, with all indices built by a first query, in batches whose own arrays are small.
+
+    What a batch holds grows with its queries and not with the memory; by default it is larger than the memory here.
+    """
+    from bridgemem.backbones.history import History
+    from bridgemem.evaluation.filters import Filters
+    from bridgemem.evaluation.queries import Queries
+    from bridgemem.evaluation.replay import Choice, replay
+    from bridgemem.runs import Run
+
+    run = Run(home / "run")
+    dataset = run.dataset(memory_dir=memory_dir)
+    parts = run.backbone(), History(dataset.events), Filters(dataset.events), run.transitions(), [Choice()]
+    queries = Queries.of(dataset.test)
+    replay(queries.take(slice(0, 1)), *parts)
+    return lambda: replay(queries, *parts, cells=CELLS).ranks.tobytes()
+
+
+def child(*arguments: str) -> dict[str, Any]:
+    """A measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.mapped", *arguments]
+    ended = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Prepare, measure every task in RAM, on disk and on disk with a cold cache, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--task", choices=TASKS, action="append", help="measure these alone")
+    parser.add_argument("--only", choices=("prepare", *TASKS), help=argparse.SUPPRESS)
+    parser.add_argument("--memory-dir", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.only == "prepare":
+        say(json.dumps(prepare(given.home, given.events)))
+        return
+    if given.only is not None:
+        say(json.dumps(perform(given.only, given.home, given.memory_dir)))
+        return
+    given.home.mkdir(parents=True, exist_ok=True)
+    base = ("--home", str(given.home), "--events", str(given.events))
+    made = child("--only", "prepare", *base)
+    say(f"{given.events:,} events, {made['disk'] / 1e6:,.0f} MB on disk, written in {made['write_cpu_s']:.0f} CPU s")
+    rows: dict[str, Any] = {"events": given.events, "prepared": made}
+    memory = given.home / "memory"
+    for task in given.task or TASKS:
+        rows[task] = {"ram": child("--only", task, *base)}
+        for kind in ("disk", "cold"):
+            if kind == "cold":
+                forget_files(memory)
+            rows[task][kind] = child("--only", task, *base, "--memory-dir", str(memory))
+        report(task, rows[task])
+    if given.out is not None:
+        given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def report(task: str, found: dict[str, Any]) -> None:
+    ram = found["ram"]
+    for kind, row in found.items():
+        same = "same answers" if row["answers"] == ram["answers"] else "OTHER ANSWERS"
+        say(
+            f"{task:9} {kind:5} peak {row['peak'] / 1e6:7,.0f} MB ({(row['peak'] - row['start']) / 1e6:+7,.0f}), "
+            f"opened in {row['open_cpu_s']:6.1f} CPU s, asked in {row['ask_cpu_s']:6.1f} "
+            f"({row['ask_cpu_s'] / ram['ask_cpu_s']:.2f}x), {same}"
+        )
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""`python -m benchmarks.report`: results/speed.md, written from the records and from nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.harness import HEADER, Row, cells, keep_rows, read_rows
+
+INTRODUCTION = """# Speed
+
+Written by `python -m benchmarks.report` from `bench.jsonl`; how it is measured is told in
+[docs/concepts/speed.md](../docs/concepts/speed.md). *plain* is the same work in straight numpy and PyTorch in the same
+run, *paper* what the paper took on an NVIDIA H20, *floor* the counted products and bytes over what this machine
+reaches. A figure with ~ is extrapolated linearly from a part of the work. Memory is what was added to the process, or
+on a GPU to the device, at the highest.
+"""
+
+
+def page(rows: Sequence[Row]) -> str:
+    """The whole page: a table for each machine, in the order in which they were first measured."""
+    machines = list(dict.fromkeys(row.machine["device"] for row in rows))
+    ordered = sorted(rows, key=lambda row: machines.index(row.machine["device"]))
+    parts = [INTRODUCTION]
+    for device, own in groupby(ordered, key=lambda row: row.machine["device"]):
+        parts.append(_section(device, list(own)))
+    return "\n".join(parts)
+
+
+def _section(device: str, rows: list[Row]) -> str:
+    newest = rows[-1].machine
+    rates = f"{newest['matmul'] / 1e9:,.0f} GFLOP/s of float32 products, {newest['bandwidth'] / 1e9:,.0f} GB/s"
+    lines = [f"## {device}", "", f"{rates}; torch {newest['torch']}, Python {newest['python']}.", ""]
+    busiest = max(row.load for row in rows)
+    if busiest > 1.5 * newest["threads"] and device.startswith("cpu"):
+        lines += [f"Other programs ran on the machine at the same time (load up to {busiest:.1f}).", ""]
+    aligned = ["---", "---", *["---:"] * (len(HEADER) - 3), "---"]
+    lines += ["| " + " | ".join(line) + " |" for line in (HEADER, aligned)]
+    datasets = list(dict.fromkeys(row.dataset for row in rows))
+    for row in sorted(rows, key=lambda row: datasets.index(row.dataset)):
+        lines.append("| " + " | ".join(text.replace("|", "\\|") for text in cells(row)) + " |")
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
+    parser.add_argument("records", nargs="*", type=Path, help="further records, as another machine wrote them")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of bench.jsonl and speed.md")
+    asked = parser.parse_args(arguments)
+    missing = [path for path in asked.records if not path.is_file()]
+    if missing:
+        print(f"benchmarks: there is no file {missing[0]}.", file=sys.stderr)
+        return 2
+    kept = keep_rows(asked.out / "bench.jsonl", [row for path in asked.records for row in read_rows(path)])
+    (asked.out / "speed.md").write_text(page(kept), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""The command that reads a split: at once, in a process pool, on a cluster, or in shards that are joined."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
+from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.progress import terminal_progress
+
+if TYPE_CHECKING:
+    from bridgemem.events.dataset import Dataset
+
+
+def no_test(dataset: Dataset, wanted: str) -> str:
+    """The split to read: validation where a test split is wanted and there is none."""
+    if wanted == "test" and dataset.test_start is None:
+        warn(f"{dataset.name} has no test split; its validation split is read instead.")
+        return "valid"
+    return wanted
+
+
+def show(records: list[Any], title: str) -> None:
+    """The metrics of every method, one table a filter."""
+    from bridgemem.evaluation.filters import FILTERS
+    from bridgemem.evaluation.report import FILTER_WORDS, filter_table
+
+    say(title)
+    for f in FILTERS:
+        made = filter_table(records, f)
+        table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    device: Device = "cpu",
+    within: Annotated[
+        int | None, typer.Option("--within", help="Ask for any of so many steps at once, instead of each alone.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Share the steps out among so many processes.")] = 1,
+    master: Annotated[
+        str | None, typer.Option("--master", help="Share the steps out among the tasks of this Spark cluster.")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option("--shard", help="Read one part of the steps, as 2/8, and keep its ranks for --join.")
+    ] = None,
+    cells: Annotated[
+        int | None,
+        typer.Option("--cells", min=1, help="The most queries times entities in a batch: fewer take less memory."),
+    ] = None,
+    join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
+    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
+    data_dir: DataDir = None,
+    memory_dir: MemoryDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
+    from bridgemem.api import check_device
+    from bridgemem.evaluation import shards
+    from bridgemem.evaluation.evaluate import evaluate as evaluate_run
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.reliability import evaluate_within
+    from bridgemem.runs import Run
+
+    _check_ways(split, within, workers, master, shard, join, cells, records)
+    part, opened = None if shard is None else shards.Shard.parse(shard), Run(run)
+    if records is not None and records.exists():
+        read_records(records)  # a damaged file is better known before test is read
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = opened.dataset(data_dir, memory_dir)
+        split, device = no_test(dataset, split), check_device(device)
+        if part is not None:
+            path = shards.write_part(opened, part, split, device, data_dir, memory_dir, progress, cells)
+            _show_part(opened.folder, part, split, path, as_json)
+            return
+        if within is not None:
+            found = evaluate_within(opened, within, dataset, split, device, progress)
+        elif join:
+            found = shards.join_parts(opened, split, device, data_dir, memory_dir)
+        elif workers > 1:
+            found = shards.evaluate_in_pool(opened, workers, split, device, data_dir, memory_dir, progress, cells)
+        elif master is not None:
+            from bridgemem.engines.spark import evaluate_on_spark
+
+            found = evaluate_on_spark(opened, master, 0, split, data_dir, memory_dir, progress)
+        else:
+            found = evaluate_run(opened, dataset, split, device, progress, cells)
+    if records is not None:
+        write_records(records, found)
+    steps = "" if within is None else f", any of {within} steps"
+    title = f"{dataset.name}, {split}, {found[0].queries:,} queries{steps}"
+    emit([asdict(r) for r in found], as_json, lambda: show(found, title))
+
+
+def _check_ways(
+    split: str,
+    within: int | None,
+    workers: int,
+    master: str | None,
+    shard: str | None,
+    join: bool,
+    cells: int | None,
+    records: Path | None,
+) -> None:
+    """Refuse what cannot be asked for together, before anything is read."""
+    from bridgemem.errors import SettingsError
+
+    if split not in ("test", "valid"):
+        raise SettingsError(f"split is test or valid, not {split!r}.")
+    if sum((within is not None, workers > 1, master is not None, shard is not None, join)) > 1:
+        raise SettingsError("--within, --workers, --master, --shard and --join are five ways to read; choose one.")
+    if cells is not None and (join or within is not None or master is not None):
+        raise SettingsError("--cells is for reading steps one by one, by itself, with --workers or with --shard.")
+    if shard is not None and records is not None:
+        raise SettingsError("a shard has no records of its own; give --records with --join.")
+
+
+def _show_part(run: Path, shard: Any, split: str, path: Path, as_json: bool) -> None:
+    then = f"when all {shard.of} are there, `bridgemem evaluate {run} --split {split} --join` joins them"
+    made = {"shard": str(shard), "split": split, "part": path}
+    emit(made, as_json, lambda: say(f"Shard {shard} of {split} is in {path}; {then}."))
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(evaluate)

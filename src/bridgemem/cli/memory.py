@@ -1,0 +1,46 @@
+"""Commands that put a memory on disk: memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.options import DataDir, Json, Quiet
+from bridgemem.cli.output import emit, say
+from bridgemem.progress import terminal_progress
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(memory)
+
+
+def memory(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
+    segments: Annotated[
+        Path | None,
+        typer.Option("--segments", help="Take the index of pairs from this folder, as `bridgemem mine` wrote it."),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run's events and their indices to disk, for forecast, evaluate and serve with --memory-dir."""
+    from bridgemem.memory.mapped import memory_of
+    from bridgemem.memory.segments import open_segments
+    from bridgemem.memory.writing import write_memory
+    from bridgemem.runs import Run
+    from bridgemem.store import check_free
+
+    check_free(out)
+    opened = Run(run)
+    mined = None if segments is None else open_segments(segments)
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = write_memory(opened.dataset(data_dir), out, mined, progress=progress)
+    made = memory_of(dataset.events)
+    size = 0 if made is None else made.size
+    result = {"out": out, "events": len(dataset.events), "bytes": size}
+    text = f"{len(dataset.events):,} events and their indices are in {out}, {size / 1e6:,.1f} MB."
+    emit(result, as_json, lambda: say(f"{text} Use them with --memory-dir {out}."))

@@ -1,0 +1,125 @@
+"""`bridgemem mine`: transitions and memory of a corpus that is larger than memory."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from bridgemem.cli.options import Device, Json, Quiet, Seed, Set, Step, whole_or_text
+from bridgemem.cli.output import emit, say
+from bridgemem.progress import Progress, terminal_progress
+
+ENGINES = ("duckdb", "spark")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(mine)
+
+
+def mine(
+    events: Annotated[
+        list[str], typer.Argument(help="Files of events, or globs of them: Parquet, CSV or TSV, the latter also as gz.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the result, and for the work until then.")],
+    engine: Annotated[str, typer.Option("--engine", help="duckdb: this machine; spark: a cluster.")] = "duckdb",
+    memory: Annotated[
+        str, typer.Option("--memory", help="What this process may use, as 2GB; more is spilled.")
+    ] = "2GB",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that sort.")] = 2,
+    master: Annotated[str, typer.Option("--master", help="The Spark master's URL, for --engine spark.")] = "",
+    tables: Annotated[
+        str, typer.Option("--tables", help="A URI that all Spark workers reach, for their results; a folder in OUT.")
+    ] = "",
+    step: Step = None,
+    subject: Annotated[str, typer.Option(help="Heading of the subject column.")] = "",
+    relation: Annotated[str, typer.Option(help="Heading of the relation column.")] = "",
+    object_: Annotated[str, typer.Option("--object", help="Heading of the object column.")] = "",
+    time: Annotated[str, typer.Option(help="Heading of the time column.")] = "",
+    entities: Annotated[
+        Path | None, typer.Option(help="Names of entities and their ids, which the events use.")
+    ] = None,
+    relations: Annotated[Path | None, typer.Option(help="Names of relations and their ids, likewise.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Also train the reader, and keep all in OUT/transitions.")] = False,
+    set_: Set = None,
+    seed: Seed = 42,
+    device: Device = "cpu",
+    force: Annotated[bool, typer.Option("--force", help="Begin anew and replace an earlier result.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Count table, sampled examples and memory index of any number of events."""
+    from bridgemem.config import Settings, override
+    from bridgemem.errors import SettingsError
+    from bridgemem.events.gather import ColumnNames
+
+    if engine not in ENGINES:
+        raise SettingsError(f"there is no engine called {engine!r}: choose {' or '.join(ENGINES)}.")
+    if bool(master) != (engine == "spark"):
+        raise SettingsError("--master goes with --engine spark, and that engine needs it, as in spark://HOST:7077.")
+    if engine == "spark" and (entities or relations):
+        raise SettingsError("--entities and --relations go with --engine duckdb; Spark numbers the names it finds.")
+    settings = override(Settings(), set_ or [])
+    how: dict[str, Any] = {"columns": ColumnNames(subject, relation, object_, time), "step": whole_or_text(step)}
+    how |= {"seed": seed, "force": force}
+    with terminal_progress(quiet=quiet) as progress:
+        with _stoppable(out, "goes on where this one was" if engine == "duckdb" else "begins anew"):
+            if engine == "spark":
+                from bridgemem.engines.spark import mine_on_spark
+
+                done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
+            else:
+                from bridgemem.engines.duckdb import Limits, bytes_of, mine_files
+                from bridgemem.events.read import read_vocabulary
+
+                how["entities"] = read_vocabulary(entities, "entity") if entities else None
+                how["relations"] = read_vocabulary(relations, "relation") if relations else None
+                limits = Limits(bytes_of(memory), threads)
+                done = mine_files(events, out, settings, limits=limits, progress=progress, **how)
+        if fit:
+            done |= _fit(out, seed, device, progress)
+
+    def text() -> None:
+        say(f"Mined {done['events']:,} events between {done['pairs']:,} ordered pairs into {out}.")
+        say(f"  {done['examples']:,} examples counted, {done['sampled']:,} of them kept to train on")
+        say(f"  {done['n_entities']:,} entities, {done['n_relations']:,} relations, fingerprint {done['fingerprint']}")
+        if done["source"]["rejected"]:
+            say(f"  {done['source']['rejected']:,} rows were left out: a name or a time is missing or cannot be used")
+        if fit:
+            say(f"  reader trained for {done['epochs']} epochs, in {out / 'transitions'}")
+
+    emit(done, as_json, text)
+
+
+def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from bridgemem.engines.mined import Mined
+    from bridgemem.store import save_tensors
+
+    mined = Mined(out)
+    transitions, choice = mined.transitions(seed, device, progress=progress)
+    save_tensors(out / "transitions", {"settings": asdict(mined.settings)}, transitions.tensors())
+    return {"epochs": choice.epochs, "nll": choice.curve}
+
+
+@contextmanager
+def _stoppable(out: Path, then: str) -> Iterator[None]:
+    """Ctrl-C and a polite kill end the work between two steps, with a word on how to go on."""
+    from bridgemem.errors import RunError
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunError(f"stopped; {out} is not whole yet, and the same command {then}.") from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

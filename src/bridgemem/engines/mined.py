@@ -1,0 +1,152 @@
+"""A mined folder, opened again: counts, prior, examples and memory, and the transitions fitted on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.config import Settings, as_settings
+from bridgemem.engines.base import DONE, FORMAT
+from bridgemem.errors import RunError
+from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.evidence.counts import CountTable
+from bridgemem.evidence.examples import Examples
+from bridgemem.evidence.reader import select_epochs, train_reader
+from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.evidence.transitions import EpochChoice, Transitions
+from bridgemem.memory.dyads import DyadMemory
+from bridgemem.memory.mapped import open_dyads
+from bridgemem.memory.segments import Segments, open_segments
+from bridgemem.progress import SILENT, Progress
+from bridgemem.store import read_json, read_tensors
+
+_BLOCK = 1 << 20
+
+
+class Mined:
+    """What an engine wrote, in the terms of the in-memory path; a folder that is not whole is refused."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / DONE).is_file():
+            raise RunError(f"{folder} is not mined, or not to the end: {DONE}, which is written last, is missing.")
+        self.about: dict[str, Any] = read_json(self.folder / DONE)
+        found = self.about.get("format") if isinstance(self.about, dict) else None
+        if found != FORMAT:
+            raise RunError(f"{folder} was mined in format {found}, and this program reads {FORMAT}; mine it again.")
+        self.settings = as_settings(Settings, self.about["settings"], f"{folder}/{DONE}")
+        self.clock = Clock(**self.about["clock"])
+        self.space = TokenSpace.of(self.settings, self.about["n_relations"])
+
+    @cached_property
+    def _tables(self) -> dict[str, Tensor]:
+        found = read_tensors(self.folder / "counts.safetensors")
+        if found.keys() != {"counts", "relations"} or found["counts"].shape != (self.space.size, self.space.n_directed):
+            raise RunError(f"{self.folder}/counts.safetensors does not belong to {DONE}; mine again.")
+        return found
+
+    @property
+    def counts(self) -> CountTable:
+        return CountTable(self._tables["counts"])
+
+    @property
+    def log_prior(self) -> Tensor:
+        """log pi over the 2R directed relations, float64 [2R]."""
+        return _log_prior(self._tables["relations"].numpy())
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The sampled examples, ordered by pair: all there are, if they are no more than max_examples."""
+        shards = [self._shard(number) for number in range(self.about["shards"])]
+        tokens, target, step = (np.concatenate(part) for part in zip(*shards, strict=True))
+        if len(target) != self.about["sampled"]:
+            raise RunError(f"{self.folder} holds {len(target):,} examples, and {DONE} tells of others; mine again.")
+        return Examples(
+            torch.from_numpy(tokens), torch.from_numpy(target.astype(np.int64)), torch.from_numpy(step.astype(np.int64))
+        )
+
+    def _shard(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        path = self.folder / f"examples-{number:05d}.npz"
+        try:
+            with np.load(path, allow_pickle=False) as found:
+                return found["tokens"], found["target"], found["step"]
+        except (OSError, KeyError, ValueError, EOFError, BadZipFile) as problem:
+            raise RunError(f"{path} cannot be read: {problem}; mine again.") from None
+
+    @property
+    def segments(self) -> Segments:
+        return open_segments(self.folder / "index")
+
+    @property
+    def memory(self) -> DyadMemory:
+        """The index of ordered pairs, read by memory map."""
+        return open_dyads(self.folder / "index")
+
+    @property
+    def entities(self) -> Vocabulary:
+        return self._names("entity", "entities.txt")
+
+    @property
+    def relations(self) -> Vocabulary:
+        return self._names("relation", "relations.txt")
+
+    def _names(self, kind: str, file: str) -> Vocabulary:
+        try:
+            text = (self.folder / file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as problem:
+            raise RunError(f"{self.folder / file} cannot be read: {problem}.") from None
+        return Vocabulary(kind, tuple(text.removesuffix("\n").split("\n")))
+
+    def prior_before(self, step: int) -> Tensor:
+        """log pi of the events strictly before a step, float64 [2R], counted from the index block by block."""
+        counts = np.zeros(self.space.n_relations, dtype=np.int64)
+        for when, relation, direction in self._rows():
+            counts += np.bincount(relation[(when < step) & (direction == 0)], minlength=len(counts))
+        return _log_prior(counts)
+
+    def _rows(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        for part in self.segments.parts:
+            for at in range(0, len(part.step), _BLOCK):
+                block = slice(at, at + _BLOCK)
+                yield part.step[block], part.relation[block], part.direction[block]
+
+    def transitions(
+        self, seed: int = 42, device: str = "cpu", epochs: int | None = None, progress: Progress = SILENT
+    ) -> tuple[Transitions, EpochChoice]:
+        """Prior and counts of everything mined, and a reader trained on the sample.
+
+        The same as `Transitions.fit` on the whole log wherever all examples are in the sample. Without a number of
+        epochs, the last tenth of the examples chooses it first.
+        """
+        choice = EpochChoice(epochs or 0, ())
+        if epochs is None:
+            choice = self._choose_epochs(seed, device, progress)
+        reader = train_reader(
+            self.examples, self.space, self.log_prior, self.settings, choice.epochs, seed, device, progress
+        )
+        return Transitions(self.settings, self.log_prior, self.counts, reader).to(device), choice
+
+    def _choose_epochs(self, seed: int, device: str, progress: Progress) -> EpochChoice:
+        examples = self.examples
+        if not len(examples):
+            return EpochChoice(1, ())
+        cut = int(np.quantile(examples.step.numpy(), 0.9))
+        early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
+        if not len(early):
+            return EpochChoice(1, ())
+        prior = self.prior_before(cut)
+        epochs, curve = select_epochs(early, late, self.space, prior, self.settings, seed, device, progress)
+        return EpochChoice(epochs, tuple(curve))
+
+
+def _log_prior(events: np.ndarray) -> Tensor:
+    """As `evidence.counts.log_prior`, from the events of each relation, int64 [R]."""
+    both = np.concatenate([events, events]) + 1.0
+    return torch.from_numpy(np.log(both / both.sum()))

@@ -1,0 +1,142 @@
+"""The commands of large data: a memory on disk answers like the one in memory, and shards join to the whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridgemem.evaluation import shards
+from bridgemem.evaluation.evaluate import evaluate
+from bridgemem.evaluation.records import Record
+from bridgemem.runs import Run
+from commands import Walk, bridgemem, write_rows
+
+pytest_plugins = ["small_runs"]
+
+
+@pytest.fixture(scope="module")
+def memory(walk: Walk, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("memory") / "memory"
+    made = bridgemem("memory", walk.run, "--out", folder)
+    assert made.code == 0, made.err
+    assert "600 events" in made.out
+    assert f"--memory-dir {folder}" in made.out
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("forecast", "--actor", "Arvan", "--relation", "visit"),
+        ("forecast", "--actor", "Arvan", "--relation", "visit", "--within", "3", "--inverse"),
+        ("forecast", "--actor", "Kel", "--relation", "consult", "--at", "2024-01-20"),
+        ("explain", "--actor", "Arvan", "--relation", "visit", "--candidate", "Kel"),
+    ],
+)
+def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, command):
+    name, *options = command
+    plain = bridgemem(name, walk.run, *options, "--json")
+    mapped = bridgemem(name, walk.run, *options, "--json", "--memory-dir", memory)
+    assert plain.code == 0, plain.err
+    assert mapped == plain
+
+
+def test_questions_are_answered_from_a_memory_on_disk(walk, memory, tmp_path):
+    asked = tmp_path / "questions.csv"
+    asked.write_text("actor,relation\nArvan,visit\nKel,consult\n")
+    for place, more in (("plain", ()), ("mapped", ("--memory-dir", memory))):
+        out = bridgemem("forecast", walk.run, "--questions", asked, "--out", tmp_path / f"{place}.csv", *more)
+        assert out.code == 0, out.err
+    assert (tmp_path / "mapped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
+
+
+@pytest.mark.parametrize("split", ["test", "valid"])
+def test_a_memory_on_disk_is_evaluated_to_the_same_ranks(run_copy, memory, split):
+    plain = bridgemem("evaluate", run_copy, "--split", split, "--json", "-q")
+    ranks = run_copy / ("ranks.parquet" if split == "test" else "ranks.valid.parquet")
+    expected = ranks.read_bytes()
+    mapped = bridgemem("evaluate", run_copy, "--split", split, "--json", "-q", "--memory-dir", memory)
+    assert plain.code == 0, plain.err
+    assert mapped.out == plain.out
+    assert ranks.read_bytes() == expected
+
+
+def test_shards_are_written_and_joined_by_commands(run_copy, memory, tmp_path):
+    whole = bridgemem("evaluate", run_copy, "--json", "-q")
+    expected = (run_copy / "ranks.parquet").read_bytes()
+    (run_copy / "ranks.parquet").unlink()
+    first = bridgemem("evaluate", run_copy, "--shard", "1/2", "-q", "--cells", "99999")
+    assert "--join" in first.out
+    assert not (run_copy / "ranks.parquet").exists()
+    assert "lacks 1 of 2 shards: 2/2" in bridgemem("evaluate", run_copy, "--join", "-q").refused()
+    second = bridgemem(
+        "evaluate", run_copy, "--shard", "2/2", "-q", "--json", "--cells", "99999", "--memory-dir", memory
+    )
+    assert json.loads(second.out)["shard"] == "2/2"
+    joined = bridgemem("evaluate", run_copy, "--join", "-q", "--json", "--records", tmp_path / "records.jsonl")
+    assert joined.out == whole.out
+    assert (run_copy / "ranks.parquet").read_bytes() == expected
+    assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(json.loads(whole.out))
+
+
+def test_workers_are_passed_on_to_the_pool(run_copy, memory, monkeypatch):
+    asked = []
+
+    def pool(run: Run, workers: int, split: str, *options: object) -> list[Record]:
+        asked.append((workers, split, options[2]))
+        return evaluate(run, split=split)
+
+    monkeypatch.setattr(shards, "evaluate_in_pool", pool)
+    command = ("evaluate", run_copy, "--json", "-q")
+    pooled = bridgemem(*command, "--workers", "3", "--memory-dir", memory)
+    assert asked == [(3, "test", memory)]
+    assert pooled == bridgemem(*command)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--shard", "3/2"), "a shard is written as"),
+        (("--shard", "all"), "a shard is written as"),
+        (("--shard", "1/99"), "too few for 99 shards"),
+        (("--shard", "1/2", "--join"), "choose one"),
+        (("--workers", "2", "--within", "3"), "choose one"),
+        (("--shard", "1/2", "--records", "r.jsonl"), "--records with --join"),
+        (("--join",), "holds no part of test"),
+        (("--join", "--cells", "99"), "--cells is for"),
+    ],
+)
+def test_ways_to_read_that_cannot_be_are_refused(run_copy, options, said):
+    assert said in bridgemem("evaluate", run_copy, *options, "-q").refused()
+
+
+def test_a_memory_of_other_data_is_refused(walk, recurrence_run, memory, tmp_path):
+    rows = [("Kel", "visit", f"Someone {i % 9}", f"2024-02-{i % 28 + 1:02d}") for i in range(200)]
+    other, run = write_rows(tmp_path / "other.csv", rows), tmp_path / "run"
+    assert bridgemem("fit", "-d", other, "-b", "recurrence", "-o", run, "--set", "max_epochs=1").code == 0
+    for command in (("forecast", "--actor", "Kel", "--relation", "visit"), ("evaluate", "-q")):
+        name, *options = command
+        assert "other entities" in bridgemem(name, run, *options, "--memory-dir", memory).refused()
+    # of the same names and another split
+    config = (walk.run / "config.toml").read_text()
+    moved = Path(shutil.copytree(walk.run, tmp_path / "moved"))
+    start = next(line for line in config.splitlines() if line.startswith("valid_start"))
+    (moved / "config.toml").write_text(config.replace(start, "valid_start = 5"))
+    asked = ("forecast", moved, "--actor", "Kel", "--relation", "visit", "--memory-dir", memory)
+    assert "another split" in bridgemem(*asked).refused()
+
+
+def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp_path):
+    asked = ("forecast", walk.run, "--actor", "Kel", "--relation", "visit", "--memory-dir")
+    assert "no whole memory on disk" in bridgemem(*asked, tmp_path).refused()
+    for name in ("segment-all.step.npy", "triples.codes.npy", "memory.json", "segments.json", "names.json"):
+        spoilt = Path(shutil.copytree(memory, tmp_path / name))
+        (spoilt / name).write_bytes((spoilt / name).read_bytes()[:-9])
+        assert bridgemem(*asked, spoilt).refused()
+
+
+def test_a_memory_is_not_written_over_anything(walk, memory):
+    assert "exists already" in bridgemem("memory", walk.run, "--out", memory).refused()
