@@ -28,7 +28,7 @@ test: lint  ## Check the code, then run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(VENV)/run.stamp  ## Measure what the method costs as ratios, and write results/speed.md
-	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.report; exit $$status
+	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.curve && $(BIN)/python -m benchmarks.report; exit $$status
 
 lint: $(VENV)/dev.stamp  ## Check style and types
 	$(BIN)/ruff check .

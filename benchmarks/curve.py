@@ -1,12 +1,16 @@
 """The curve: what evaluating costs as queries, entities and facts grow, with the exponent of each.
 
 Costs are counted, not only timed: tensor operators called, bytes of the tensors they made, and the largest of them.
-Counts are the same on every machine and in every run, so that a test may compare them.
+Counts are the same on every machine and in every run, so that a test may compare them. `python -m benchmarks.curve`
+keeps the points in results/curve.json, and `python -m benchmarks.report` makes a table of them.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -205,3 +209,16 @@ def rows(device: str = "cpu", cells: int | None = None) -> list[dict[str, Any]]:
         found = exponents(points)
         made += [{**vars(p), **{f"exponent of {name}": value for name, value in found.items()}} for p in points]
     return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.curve", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("results/curve.json"), help="where the points are kept")
+    asked = parser.parse_args(arguments)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(json.dumps(rows(), indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -147,7 +147,7 @@ def _same_curve(
 
 def select_and_fit(b: Bench) -> Measured:
     """All of a fit: mining, counting, choosing the epochs, and training anew for as many."""
-    (_, choice), timing = timed(lambda: Transitions.fit(b.train, b.settings, SEED, b.device), b.device, rounds=2)
+    (found, choice), timing = timed(lambda: Transitions.fit(b.train, b.settings, SEED, b.device), b.device, rounds=2)
     early, late, log_pi = b.halves
     with Peak(b.device) as peak:
         mined = _plain_mining(b, b.train)
@@ -161,7 +161,9 @@ def select_and_fit(b: Bench) -> Measured:
     work = one * len(choice.curve) + _fit_work(b, b.train, b.examples, b.sample, choice.epochs)
     note = f"{len(choice.curve)} + {choice.epochs} epochs"
     paper = b.paper.get("select_fit")
-    return Measured(timing, work, mined + chosen + fitted, peak.added, agreement, agrees, paper, note)
+    parameters = sum(p.numel() for p in found.reader.parameters())
+    counts = {"parameters": parameters, "epochs": choice.epochs, "transitions": choice.examples}
+    return Measured(timing, work, mined + chosen + fitted, peak.added, agreement, agrees, paper, note, counts)
 
 
 def final_refit(b: Bench) -> Measured:

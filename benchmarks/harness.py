@@ -48,6 +48,7 @@ class Measured:
     agrees: bool = True
     paper: float | None = None
     note: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ class Row:
     agreement: str = ""
     agrees: bool = True
     note: str = ""
+    counts: dict[str, int] = field(default_factory=dict)
     error: str | None = None
     ratios: dict[str, float] = field(default_factory=dict)
 
@@ -157,6 +159,7 @@ def run_row(operation: str, dataset: str, measure: Callable[[], Measured], machi
         agreement=found.agreement,
         agrees=found.agrees,
         note=found.note,
+        counts=found.counts,
         ratios=ratios,
     )
 

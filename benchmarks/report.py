@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import HEADER, Row, cells, keep_rows, read_rows
 
@@ -20,14 +22,45 @@ on a GPU to the device, at the highest.
 """
 
 
-def page(rows: Sequence[Row]) -> str:
-    """The whole page: a table for each machine, in the order in which they were first measured."""
+CURVE = """## How evaluation grows
+
+Made-up events, three filters and one residual; one size grows and the others stay (`python -m benchmarks.curve`). A
+dyadic read is a candidate that the actor of a query has met inside the window. Bytes are those of all tensors made,
+counted and therefore the same on every machine; an exponent of 1 is linear.
+
+| grows | queries | entities | facts | dyadic reads | operators | MB made | MB of the residual | largest tensor, MB |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+"""
+
+
+def growth(points: Sequence[dict[str, Any]]) -> str:
+    """The curve of costs as a table, and what its exponents are."""
+    lines, said = [], {}
+    for p in points:
+        sizes = [f"{p[name]:,}" for name in ("queries", "entities", "facts", "reads", "calls")]
+        sizes += [f"{p[name] / 1e6:,.1f}" for name in ("bytes", "residual_bytes", "largest")]
+        lines.append("| " + " | ".join([p["axis"], *sizes]) + " |")
+        said[p["axis"]] = f"{p['axis']} {p['exponent of bytes']:.2f}"
+    by_reads = next(p for p in points if p["axis"] == "facts")["exponent of residual bytes by reads"]
+    ending = (
+        f"Exponents of the bytes: {', '.join(said.values())}; of the residual's bytes by dyadic reads {by_reads:.2f}."
+    )
+    return CURVE + "\n".join([*lines, "", ending, ""])
+
+
+def page(rows: Sequence[Row], points: Sequence[dict[str, Any]] = ()) -> str:
+    """The whole page: a table for each machine, in the order in which they were first measured; then the curve."""
     machines = list(dict.fromkeys(row.machine["device"] for row in rows))
     ordered = sorted(rows, key=lambda row: machines.index(row.machine["device"]))
     parts = [INTRODUCTION]
     for device, own in groupby(ordered, key=lambda row: row.machine["device"]):
         parts.append(_section(device, list(own)))
-    return "\n".join(parts)
+    return "\n".join([*parts, growth(points)] if points else parts)
+
+
+def read_points(path: Path) -> list[dict[str, Any]]:
+    """The points of the curve, where it was measured."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
 
 
 def _section(device: str, rows: list[Row]) -> str:
@@ -55,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"benchmarks: there is no file {missing[0]}.", file=sys.stderr)
         return 2
     kept = keep_rows(asked.out / "bench.jsonl", [row for path in asked.records for row in read_rows(path)])
-    (asked.out / "speed.md").write_text(page(kept), encoding="utf-8")
+    (asked.out / "speed.md").write_text(page(kept, read_points(asked.out / "curve.json")), encoding="utf-8")
     return 0
 
 

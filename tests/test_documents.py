@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from typer.main import get_command
 
 from bridgemem.cli.main import app
-from bridgemem.evaluation.publish import MARK, fill, publish
+from bridgemem.evaluation.publish import BENCH, MARK, fill, publish
 from bridgemem.evaluation.records import Record, read_records
 from commands import planted_rows, write_rows
 
@@ -42,6 +43,8 @@ def records() -> list[Record]:
 
 def test_the_pages_of_results_are_what_the_records_give(records: list[Record], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
+    (tmp_path / "results").mkdir()
+    shutil.copy2(needed(f"results/{BENCH}"), tmp_path / "results")
     written = publish(records, tmp_path / "results")
     expected = {path.name: path.read_text(encoding="utf-8") for path in written if path.suffix == ".md"}
     found = {path.name: path.read_text(encoding="utf-8") for path in needed("results").glob("*.md")}

@@ -219,10 +219,19 @@ def test_the_batches_with_dense_histories_hold_every_fact_twice_and_no_lonely_on
     assert late.count.min() >= 1
 
 
+def test_the_curve_is_shown_with_its_exponents() -> None:
+    point = {"queries": 500, "entities": 10, "facts": 100, "reads": 7, "calls": 3, "bytes": 2_000_000}
+    point |= {"residual_bytes": 1_000_000, "largest": 500_000}
+    point |= {"exponent of bytes": 0.5, "exponent of residual bytes by reads": 1.25}
+    text = report.page([], [{"axis": "queries", **point}, {"axis": "facts", **point}])
+    assert "| queries | 500 | 10 | 100 | 7 | 3 | 2.0 | 1.0 | 0.5 |" in text
+    assert "queries 0.50, facts 0.50; of the residual's bytes by dyadic reads 1.25." in text
+
+
 def test_the_page_of_results_is_what_the_records_give() -> None:
     records, written = ROOT / "results" / "bench.jsonl", ROOT / "results" / "speed.md"
     if not records.is_file():
         pytest.skip("needs results/bench.jsonl of the repository")
-    assert written.read_text(encoding="utf-8") == report.page(harness.read_rows(records)), (
-        "write it anew: python -m benchmarks.report"
-    )
+    assert written.read_text(encoding="utf-8") == report.page(
+        harness.read_rows(records), report.read_points(ROOT / "results" / "curve.json")
+    ), "write it anew: python -m benchmarks.report"

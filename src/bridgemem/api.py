@@ -191,6 +191,8 @@ def fit_run(
         epochs=fitted.epochs,
         select_fit_seconds=fitted.select_fit_seconds,
         refit_seconds=fitted.refit_seconds,
+        transitions=fitted.examples,
+        parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
     )
     learned = {}
     if method == "learned":

@@ -87,6 +87,7 @@ class Fitted:
     selections: dict[str, Selection]
     select_fit_seconds: float
     refit_seconds: float
+    examples: int = 0
 
 
 def grid(settings: Settings) -> list[Choice]:
@@ -125,7 +126,16 @@ def fit(
     began = time.perf_counter()
     known, _ = Transitions.fit(dataset.events, settings, seed, device, epoch_choice.epochs, progress)
     refitted_after = time.perf_counter() - began
-    return Fitted(train, known, epoch_choice.epochs, epoch_choice.curve, selections, fitted_after, refitted_after)
+    return Fitted(
+        train,
+        known,
+        epoch_choice.epochs,
+        epoch_choice.curve,
+        selections,
+        fitted_after,
+        refitted_after,
+        epoch_choice.examples,
+    )
 
 
 def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:

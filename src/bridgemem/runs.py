@@ -55,6 +55,8 @@ class RunConfig:
     epochs: int = 0
     select_fit_seconds: float = 0.0
     refit_seconds: float = 0.0
+    transitions: int = 0
+    parameters: int = 0
     version: str = __version__
     format: int = FORMAT
 

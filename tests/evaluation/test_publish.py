@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridgemem.errors import DataError
-from bridgemem.evaluation.publish import PAGES, fill, publish, tables
+from bridgemem.evaluation.publish import BENCH, PAGES, fill, publish, tables
 from bridgemem.evaluation.records import Record
 from commands import left_in
 from measurements import ahead, campaign, residual
@@ -47,6 +48,26 @@ def test_the_same_records_give_the_same_bytes(published: Path, tmp_path: Path) -
     written = publish([*campaign(), *ahead()], tmp_path / "results")
     for path in written:
         assert path.read_bytes() == (published / path.name).read_bytes(), path.name
+
+
+def test_what_the_benchmarks_measured_beside_the_pages_counts_as_cost(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
+    rows = [
+        {"operation": "select + fit", "seconds": 0.25, "counts": {"parameters": 83_021, "transitions": 88_988}},
+        {"operation": "final refit", "seconds": 0.15},
+        {"operation": "final refit", "seconds": None},
+        {"operation": "index build", "seconds": 0.01},
+    ]
+    own = {"dataset": "icews14", "machine": {"device": "cuda quick"}}
+    (tmp_path / BENCH).write_text("".join(json.dumps({**own, **row}) + "\n" for row in rows))
+    publish(campaign(), tmp_path)
+    page = (tmp_path / "efficiency.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith("| icews14 "))
+    assert "| 83,021 |" in line
+    assert "| 88,988 | 0.2 | 0.1 |" in line
+    (tmp_path / BENCH).write_text("{}")
+    with pytest.raises(DataError, match="damaged; measure again"):
+        publish(campaign(), tmp_path)
 
 
 def test_a_page_holds_its_tables_in_order(published: Path) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.history import History, Occurrences
+from bridgemem.backbones.two_scorers import piecewise_loss
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
@@ -143,19 +144,28 @@ class CenetNet(nn.Module):
 
         pair [n, 2d] as `pair` gives it; is_object_query bool [n, 1].
         """
-        s, (n, width) = self.settings, pair.shape
-        # each scorer drops units of its own
-        dropped = F.dropout(pair.expand(2, n, width), s.dropout, self.training)
-        as_object, as_subject = torch.baddbmm(self.scorers_bias, dropped, self.scorers).view(2, n, 2, -1).unbind(2)
-        query = torch.where(is_object_query, as_object, as_subject).tanh()
-        scores = query.view(2 * n, -1) @ self.entity.T
-        # only differences inside a row matter: what "elsewhere" gets is moved over to the recurring candidates
-        first = past.count.new_full((), 2 * s.history_bias).expand_as(past.count)
-        second = past.count - s.history_bias if s.second_bias == "released" else -first
+        scores = self.queries(pair, is_object_query).flatten(0, 1) @ self.entity.T
         # a constant has no gradient: past autograd, which would copy the gradient of all scores for it
-        for flat, extra in zip(scores.detach().view(2, -1).unbind(), (first, second), strict=True):
+        for flat, extra in zip(scores.detach().view(2, -1).unbind(), self.history_biases(past), strict=True):
             flat.scatter_add_(0, past.at, extra)
         return scores
+
+    def queries(self, pair: Tensor, is_object_query: Tensor) -> Tensor:
+        """What each scorer asks the entities for, [2, n, d]."""
+        n, width = pair.shape
+        # each scorer drops units of its own
+        dropped = F.dropout(pair.expand(2, n, width), self.settings.dropout, self.training)
+        as_object, as_subject = torch.baddbmm(self.scorers_bias, dropped, self.scorers).view(2, n, 2, -1).unbind(2)
+        return torch.where(is_object_query, as_object, as_subject).tanh()
+
+    def history_biases(self, past: Past) -> tuple[Tensor, Tensor]:
+        """What each scorer adds to the recurring candidates, float [m] each.
+
+        Only differences inside a row matter: what "elsewhere" gets is moved over to them.
+        """
+        s = self.settings
+        first = past.count.new_full((), 2 * s.history_bias).expand_as(past.count)
+        return first, past.count - s.history_bias if s.second_bias == "released" else -first
 
     def frequency_feature(self, past: Past) -> Tensor:
         """f = tanh(W softmax(counts over all entities) + b), [n, d], without ever making the counts dense."""
@@ -300,7 +310,12 @@ class _Trainer:
         net, past = self.net, self.past_of(batch)
         pair = net.pair(batch.actor, batch.relation)
         # the two directions have equally many rows, so one mean is the mean of their two means
-        nce = nce_loss(net.logits(pair, batch.is_object_query, past), batch.answers)
+        if net.entity.device.type == "cpu":
+            query, answer = net.queries(pair, batch.is_object_query), batch.answers[: len(batch)]
+            biases = torch.stack(net.history_biases(past))
+            nce = piecewise_loss(query, net.entity, past.at, biases, past.first, answer)
+        else:
+            nce = nce_loss(net.logits(pair, batch.is_object_query, past), batch.answers)
         v = net.contrast(torch.cat([pair, net.frequency_feature(past)], dim=1))
         by_side = v.view(-1, 2, v.shape[1]).transpose(0, 1)
         contrast = contrastive_loss(by_side, batch.label, batch.weight, batch.others).mean()

@@ -141,6 +141,8 @@ def record(
         "window": settings.window,
         "k": settings.k,
         "epochs": config.epochs,
+        "transitions": config.transitions,
+        "parameters": config.parameters,
     }
     gains = paired_gains(replayed.of(filter_name), replayed.of(filter_name, column), replayed.queries.step.numpy())
     return Record(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bridgemem.evaluation.mechanism import PARTS
 from bridgemem.evaluation.probabilities import calibration_table, horizon_table, single_step
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import (
+    Cost,
     Table,
     efficiency_table,
     filter_table,
@@ -28,17 +30,19 @@ from bridgemem.evaluation.transfer import backbones_table
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.store import whole_file
 
+BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
+TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
 OPEN = r"^<!-- table: (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
 MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
-def tables(records: list[Record]) -> dict[str, Callable[[], Table]]:
+def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Callable[[], Table]]:
     """Every table that can be asked for by name."""
     every, records = records, single_step(records)
     known: dict[str, Callable[[], Table]] = {
         "main": partial(main_table, records),
         "short": partial(short_table, records),
-        "efficiency": partial(efficiency_table, records),
+        "efficiency": partial(efficiency_table, records, costs),
         "spread": partial(spread_table, records),
         "learned": partial(learned_table, records),
         "learned cost": partial(learned_cost_table, records),
@@ -81,9 +85,24 @@ PAGES = {
 }
 
 
+def read_costs(path: Path) -> list[Cost]:
+    """What the benchmarks measured of fitting, where they wrote anything."""
+    if not path.is_file():
+        return []
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [
+            Cost(row["dataset"], row["machine"]["device"], settings=row.get("counts", {}), **{TIMED[what]: seconds})
+            for row in rows
+            if (what := row["operation"]) in TIMED and (seconds := row["seconds"]) is not None
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{path} is damaged; measure again with `make bench`, or take it away.") from None
+
+
 def publish(records: list[Record], folder: Path) -> list[Path]:
     """Write all pages and figures into a folder; what was not measured is left out and said so on the page."""
-    known, written = tables(records), []
+    known, written = tables(records, read_costs(folder / BENCH)), []
     pages = dict(PAGES)
     datasets = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
     pages["relations.md"] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])

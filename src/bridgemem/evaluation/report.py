@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import groupby
@@ -298,38 +298,55 @@ def spread_table(records: list[Record]) -> Table:
     return Table("Spread over seeds", header, cells)
 
 
-def efficiency_table(records: list[Record]) -> Table:
+@dataclass(frozen=True)
+class Cost:
+    """What a benchmark measured of a fit: the seconds it was about, and whole numbers that go with them."""
+
+    dataset: str
+    device: str
+    fit_seconds: float | None = None
+    refit_seconds: float | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def efficiency_table(records: list[Record], measured: Sequence[Cost] = ()) -> Table:
     """Table 2: what fitting costs, on each kind of device, beside the paper's seconds on its own GPU."""
-    groups: dict[str, list[Record]] = {}
+    groups: dict[str, list[Record | Cost]] = {}
+    for cost in measured:
+        groups.setdefault(cost.dataset, []).append(cost)
     for r in records:
         if r.method == "bridgemem" and r.subset is None and r.fit_seconds is not None:
             groups.setdefault(r.dataset, []).append(r)
     cells = []
     for dataset, found in sorted(groups.items()):
         printed = paper()["table2"].get(dataset)
-        line = [dataset, _distinct(found, "epochs")]
+        line = [dataset, *(_distinct(found, what) for what in ("parameters", "epochs", "transitions"))]
         for device in ("cuda", "cpu"):
-            line += [_quickest(found, device, field) for field in ("fit_seconds", "refit_seconds")]
-        cells.append(line + ([f"{printed[0]}", f"{printed[2]}", f"{printed[3]}"] if printed else ["", "", ""]))
+            line += [_quickest(found, device, what) for what in ("fit_seconds", "refit_seconds")]
+        cells.append(line + ([f"{value:,}" for value in printed] if printed else [""] * 4))
     if not cells:
         raise DataError("no record with the seconds of a fit was found.")
     devices = sorted({r.device for found in groups.values() for r in found})
-    header = ["data set", "epochs", "GPU select+fit", "GPU refit", "CPU select+fit", "CPU refit"]
-    header += ["paper epochs", "paper select+fit", "paper refit"]
-    note = f"Seconds, the quickest of the runs on each device ({'; '.join(devices)}); the paper's on an NVIDIA H20."
+    header = ["data set", "parameters", "epochs", "transitions"]
+    header += ["GPU select+fit", "GPU refit", "CPU select+fit", "CPU refit"]
+    header += ["paper epochs", "paper transitions", "paper select+fit", "paper refit"]
+    note = (
+        f"Seconds, the quickest of the runs and benchmarks on each device ({'; '.join(devices)}); the paper's on an "
+        "NVIDIA H20."
+    )
     return Table("What fitting costs", header, cells, note)
 
 
-def _quickest(records: list[Record], device: str, field: str) -> str:
+def _quickest(records: Sequence[Record | Cost], device: str, what: str) -> str:
     """The least seconds on a kind of device: sharing it only ever adds time, so they say most about the cost."""
-    values = [getattr(r, field) for r in records if r.device.startswith(device)]
+    values = [getattr(r, what) for r in records if r.device.startswith(device)]
     known = [seconds for seconds in values if seconds is not None]
     return f"{min(known):.1f}" if known else ""
 
 
-def _distinct(records: list[Record], setting: str) -> str:
-    """Every value that a whole-numbered setting has in some records, ascending."""
-    return ", ".join(f"{value:,}" for value in sorted({r.settings.get(setting, 0) for r in records}))
+def _distinct(records: Sequence[Record | Cost], setting: str) -> str:
+    """Every value that a whole-numbered setting has in some records, ascending; nothing where none has it."""
+    return ", ".join(f"{value:,}" for value in sorted({r.settings.get(setting) or 0 for r in records} - {0}))
 
 
 def learned_table(records: list[Record]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -41,10 +41,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class EpochChoice:
-    """The epoch that the later tenth of the prefix chose, and its likelihood curve."""
+    """The epoch that the later tenth of the prefix chose, its likelihood curve, and how many examples were learned."""
 
     epochs: int
     curve: tuple[float, ...]
+    examples: int = 0
 
 
 class Transitions:
@@ -78,7 +79,7 @@ class Transitions:
             choice = _choose_epochs(events, sample, space, settings, seed, device, progress)
         log_pi = log_prior(events)
         reader = train_reader(sample, space, log_pi, settings, choice.epochs, seed, device, progress)
-        return cls(settings, log_pi, counts, reader).to(device), choice
+        return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(sample))
 
     def to(self, device: str | torch.device) -> Transitions:
         counts = CountTable(self.counts.counts.to(device))
