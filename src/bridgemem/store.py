@@ -35,7 +35,7 @@ def whole_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         if path.exists():
             path.rename(before)
         aside.rename(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         if before.exists() and not path.exists():
             before.rename(path)
@@ -67,20 +67,21 @@ def whole_file(path: Path) -> Iterator[Path]:
     aside = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.part"
     try:
         yield aside
-        _sync(aside)
+        sync(aside)
         aside.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def _sync_tree(folder: Path) -> None:
     for inner in folder.rglob("*"):
-        _sync(inner)
-    _sync(folder)
+        sync(inner)
+    sync(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

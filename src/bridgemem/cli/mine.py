@@ -55,15 +55,9 @@ def mine(
 ) -> None:
     """Count table, sampled examples and memory index of any number of events."""
     from bridgemem.config import Settings, override
-    from bridgemem.errors import SettingsError
     from bridgemem.events.gather import ColumnNames
 
-    if engine not in ENGINES:
-        raise SettingsError(f"there is no engine called {engine!r}: choose {' or '.join(ENGINES)}.")
-    if bool(master) != (engine == "spark"):
-        raise SettingsError("--master goes with --engine spark, and that engine needs it, as in spark://HOST:7077.")
-    if engine == "spark" and (entities or relations):
-        raise SettingsError("--entities and --relations go with --engine duckdb; Spark numbers the names it finds.")
+    _check_engine(engine, master, bool(entities or relations))
     settings = override(Settings(), set_ or [])
     how: dict[str, Any] = {"columns": ColumnNames(subject, relation, object_, time), "step": whole_or_text(step)}
     how |= {"seed": seed, "force": force}
@@ -84,16 +78,29 @@ def mine(
         if fit:
             done |= _fit(out, seed, device, progress)
 
-    def text() -> None:
-        say(f"Mined {done['events']:,} events between {done['pairs']:,} ordered pairs into {out}.")
-        say(f"  {done['examples']:,} examples counted, {done['sampled']:,} of them kept to train on")
-        say(f"  {done['n_entities']:,} entities, {done['n_relations']:,} relations, fingerprint {done['fingerprint']}")
-        if done["source"]["rejected"]:
-            say(f"  {done['source']['rejected']:,} rows were left out: a name or a time is missing or cannot be used")
-        if fit:
-            say(f"  reader trained for {done['epochs']} epochs, in {out / 'transitions'}")
+    emit(done, as_json, lambda: _show(done, out))
 
-    emit(done, as_json, text)
+
+def _check_engine(engine: str, master: str, named: bool) -> None:
+    """Refuse options that do not go with the engine; named: whether vocabularies were given."""
+    from bridgemem.errors import SettingsError
+
+    if engine not in ENGINES:
+        raise SettingsError(f"there is no engine called {engine!r}: choose {' or '.join(ENGINES)}.")
+    if bool(master) != (engine == "spark"):
+        raise SettingsError("--master goes with --engine spark, and that engine needs it, as in spark://HOST:7077.")
+    if engine == "spark" and named:
+        raise SettingsError("--entities and --relations go with --engine duckdb; Spark numbers the names it finds.")
+
+
+def _show(done: dict[str, Any], out: Path) -> None:
+    say(f"Mined {done['events']:,} events between {done['pairs']:,} ordered pairs into {out}.")
+    say(f"  {done['examples']:,} examples counted, {done['sampled']:,} of them kept to train on")
+    say(f"  {done['n_entities']:,} entities, {done['n_relations']:,} relations, fingerprint {done['fingerprint']}")
+    if done["source"]["rejected"]:
+        say(f"  {done['source']['rejected']:,} rows were left out: a name or a time is missing or cannot be used")
+    if "epochs" in done:
+        say(f"  reader trained for {done['epochs']} epochs, in {out / 'transitions'}")
 
 
 def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any]:

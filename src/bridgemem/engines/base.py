@@ -317,30 +317,23 @@ def write_mined(
     for stale in (DONE, "entities.txt", "relations.txt"):
         (out / stale).unlink(missing_ok=True)
     _write(out / "counts.safetensors", save({"counts": total.counts, "relations": total.relations}))
-    shards = range(0, max(len(sample), 1), SHARD)
-    for number, at in enumerate(shards):
-        columns = {name: column[at : at + SHARD] for name, column in sample.columns().items() if name != "lot"}
-        with whole_file(out / f"examples-{number:05d}.npz") as aside, aside.open("wb") as file:
-            np.savez(file, allow_pickle=False, **columns)
+    shards = _write_examples(out, sample)
     names = vocabulary_digest(entities, relations) if entities is not None and relations is not None else None
     for kind, listed in (("entities", entities), ("relations", relations)):
         if listed is not None:
             _write(out / f"{kind}.txt", "".join(f"{name}\n" for name in listed).encode())
-    digest = hashlib.sha256(f"{total.digest} {mining.n_entities} {mining.n_relations} {total.rows}".encode())
-    for values in (total.counts, total.relations, sample.pair, sample.step, sample.order, sample.target, sample.tokens):
-        digest.update(np.ascontiguousarray(values).tobytes())
     index, sizes = out / "index", (mining.n_entities, mining.n_relations)
     joined = notes[0] if len(notes) == 1 else join_segments(index, notes, *sizes)
     seal(index, [joined], *sizes, names)
     done = {
         "format": FORMAT,
-        "fingerprint": digest.hexdigest()[:16],
+        "fingerprint": _fingerprint(mining, total, sample),
         "events": int(total.relations.sum()),
         "rows": total.rows,
         "pairs": total.pairs,
         "examples": total.examples,
         "sampled": len(sample),
-        "shards": len(shards),
+        "shards": shards,
         "end": total.end,
         "n_entities": mining.n_entities,
         "n_relations": mining.n_relations,
@@ -354,6 +347,24 @@ def write_mined(
         if not column.name.startswith(f"segment-{joined['name']}."):
             column.unlink()
     return done
+
+
+def _write_examples(out: Path, sample: Sample) -> int:
+    """The sample in files of at most SHARD examples; returns how many files there are."""
+    shards = range(0, max(len(sample), 1), SHARD)
+    for number, at in enumerate(shards):
+        columns = {name: column[at : at + SHARD] for name, column in sample.columns().items() if name != "lot"}
+        with whole_file(out / f"examples-{number:05d}.npz") as aside, aside.open("wb") as file:
+            np.savez(file, allow_pickle=False, **columns)
+    return len(shards)
+
+
+def _fingerprint(mining: Mining, total: Part, sample: Sample) -> str:
+    """The same for the same events in the same order and the same findings, whichever engine made them."""
+    digest = hashlib.sha256(f"{total.digest} {mining.n_entities} {mining.n_relations} {total.rows}".encode())
+    for values in (total.counts, total.relations, sample.pair, sample.step, sample.order, sample.target, sample.tokens):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _write(path: Path, content: bytes) -> None:

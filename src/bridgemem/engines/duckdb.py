@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Generator, Iterable, Iterator
@@ -25,7 +24,7 @@ from bridgemem.events.gather import ColumnNames
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.memory.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.progress import SILENT, Progress, Step
-from bridgemem.store import read_json, whole_file, write_json
+from bridgemem.store import read_json, sync, whole_file, write_json
 
 LEAST_MEMORY = 1 << 29
 OWN_MEMORY = 350 << 20  # of Python, numpy, torch and the kernel's blocks
@@ -172,7 +171,7 @@ class _Ranges:
                 advance(len(block[0]))
             part = miner.finish()
         for file in index.glob(f"segment-{name}.*"):
-            _sync(file)
+            sync(file)
         write_json(self._path(number, "json"), segment.note)
         with whole_file(self._path(number, "safetensors")) as aside:
             aside.write_bytes(part.to_bytes())
@@ -201,11 +200,3 @@ class _Ranges:
 
     def notes(self) -> list[Note]:
         return [read_json(self._path(number, "json")) for number in range(len(self.bounds))]
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -16,9 +16,8 @@ from bridgemem.config import Settings, as_settings
 from bridgemem.engines.base import DONE, FORMAT
 from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.evidence.counts import CountTable
+from bridgemem.evidence.counts import CountTable, log_prior_of
 from bridgemem.evidence.examples import Examples
-from bridgemem.evidence.reader import select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import EpochChoice, Transitions
 from bridgemem.memory.dyads import DyadMemory
@@ -59,7 +58,7 @@ class Mined:
     @property
     def log_prior(self) -> Tensor:
         """log pi over the 2R directed relations, float64 [2R]."""
-        return _log_prior(self._tables["relations"].numpy())
+        return log_prior_of(self._tables["relations"].numpy())
 
     @cached_property
     def examples(self) -> Examples:
@@ -104,12 +103,14 @@ class Mined:
             raise RunError(f"{self.folder / file} cannot be read: {problem}.") from None
         return Vocabulary(kind, tuple(text.removesuffix("\n").split("\n")))
 
-    def prior_before(self, step: int) -> Tensor:
-        """log pi of the events strictly before a step, float64 [2R], counted from the index block by block."""
+    def prior_before(self, step: int | None) -> Tensor:
+        """log pi of the events strictly before a step, or of all: float64 [2R], counted from the index in blocks."""
+        if step is None:
+            return self.log_prior
         counts = np.zeros(self.space.n_relations, dtype=np.int64)
         for when, relation, direction in self._rows():
             counts += np.bincount(relation[(when < step) & (direction == 0)], minlength=len(counts))
-        return _log_prior(counts)
+        return log_prior_of(counts)
 
     def _rows(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         for part in self.segments.parts:
@@ -125,28 +126,6 @@ class Mined:
         The same as `Transitions.fit` on the whole log wherever all examples are in the sample. Without a number of
         epochs, the last tenth of the examples chooses it first.
         """
-        choice = EpochChoice(epochs or 0, ())
-        if epochs is None:
-            choice = self._choose_epochs(seed, device, progress)
-        reader = train_reader(
-            self.examples, self.space, self.log_prior, self.settings, choice.epochs, seed, device, progress
+        return Transitions.of(
+            self.examples, self.counts, self.prior_before, self.settings, seed, device, epochs, progress
         )
-        return Transitions(self.settings, self.log_prior, self.counts, reader).to(device), choice
-
-    def _choose_epochs(self, seed: int, device: str, progress: Progress) -> EpochChoice:
-        examples = self.examples
-        if not len(examples):
-            return EpochChoice(1, ())
-        cut = int(np.quantile(examples.step.numpy(), 0.9))
-        early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
-        if not len(early):
-            return EpochChoice(1, ())
-        prior = self.prior_before(cut)
-        epochs, curve = select_epochs(early, late, self.space, prior, self.settings, seed, device, progress)
-        return EpochChoice(epochs, tuple(curve))
-
-
-def _log_prior(events: np.ndarray) -> Tensor:
-    """As `evidence.counts.log_prior`, from the events of each relation, int64 [R]."""
-    both = np.concatenate([events, events]) + 1.0
-    return torch.from_numpy(np.log(both / both.sum()))

@@ -17,8 +17,12 @@ _BLOCK = 1 << 18  # examples at a time, so that their cells stay small beside th
 
 def log_prior(events: EventLog) -> Tensor:
     """log pi over the 2R directed relations, float64 [2R]: add-one counts over the facts, each seen from both sides."""
-    counts = np.bincount(events.relation, minlength=events.n_relations) + 1.0
-    both = np.concatenate([counts, counts])
+    return log_prior_of(np.bincount(events.relation, minlength=events.n_relations))
+
+
+def log_prior_of(facts: np.ndarray) -> Tensor:
+    """The same from how many facts each relation has, int64 [R]."""
+    both = np.concatenate([facts, facts]) + 1.0
     return torch.from_numpy(np.log(both / both.sum()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -74,12 +75,32 @@ class Transitions:
             examples = mine(events, space, settings)
             counts = CountTable.of(examples.to(device), space)
         sample = examples.sample(settings.max_examples, seed)
+
+        def prior(step: int | None) -> Tensor:
+            return log_prior(events if step is None else events.prefix(step))
+
+        return cls.of(sample, counts, prior, settings, seed, device, epochs, progress)
+
+    @classmethod
+    def of(
+        cls,
+        examples: Examples,
+        counts: CountTable,
+        prior: Callable[[int | None], Tensor],
+        settings: Settings,
+        seed: int,
+        device: str = "cpu",
+        epochs: int | None = None,
+        progress: Progress = SILENT,
+    ) -> tuple[Transitions, EpochChoice]:
+        """Fit the reader on examples that are mined and counted; prior: log pi before a step, or of everything."""
+        log_pi = prior(None)
+        space = TokenSpace.of(settings, len(log_pi) // 2)
         choice = EpochChoice(epochs or 0, ())
         if epochs is None:
-            choice = _choose_epochs(events, sample, space, settings, seed, device, progress)
-        log_pi = log_prior(events)
-        reader = train_reader(sample, space, log_pi, settings, choice.epochs, seed, device, progress)
-        return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(sample))
+            choice = _choose_epochs(examples, space, prior, settings, seed, device, progress)
+        reader = train_reader(examples, space, log_pi, settings, choice.epochs, seed, device, progress)
+        return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(examples))
 
     def to(self, device: str | torch.device) -> Transitions:
         counts = CountTable(self.counts.counts.to(device))
@@ -135,9 +156,9 @@ class Transitions:
 
 
 def _choose_epochs(
-    events: EventLog,
     examples: Examples,
     space: TokenSpace,
+    prior: Callable[[int | None], Tensor],
     settings: Settings,
     seed: int,
     device: str,
@@ -151,5 +172,5 @@ def _choose_epochs(
     early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
     if not len(early):
         return EpochChoice(1, ())
-    epochs, curve = select_epochs(early, late, space, log_prior(events.prefix(cut)), settings, seed, device, progress)
+    epochs, curve = select_epochs(early, late, space, prior(cut), settings, seed, device, progress)
     return EpochChoice(epochs, tuple(curve))
