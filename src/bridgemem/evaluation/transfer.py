@@ -55,7 +55,9 @@ def backbones_table(records: list[Record]) -> Table:
     note = (
         "MRR, means over the residuals' seeds on one training of the backbone; a gain is over the backbone alone. "
         "Empty cells were not measured. RE-GCN and TiRGN choose their epoch on validation, where the residuals are "
-        "chosen and learned too. The last column names the filter under which the backbone's MRR is nearer to the "
+        "chosen and learned too; the epochs of CyGNet and EST and the weights of CSI were settled there as well. "
+        "Seconds of training are those of the run, which shared its device with others. The last column names the "
+        "filter under which the backbone's MRR is nearer to the "
         f"paper's, and says how far it is from it.{_protocols(shown)}"
     )
     return Table("Every backbone alone, with BridgeMem, and with the learned residual", HEADER, cells, note)
