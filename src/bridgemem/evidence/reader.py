@@ -79,9 +79,9 @@ class Reader(nn.Module):
         return last.weight, last.bias + self.log_prior
 
     @torch.no_grad()
-    def evidence(self, tokens: Tensor) -> Tensor:
-        """A_nn of every directed relation for every state, float32 [n, 2R]."""
-        tables = self.token_tables()
+    def evidence(self, tokens: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """A_nn of every directed relation for every state, float32 [n, 2R]; tables: its own, where they are at hand."""
+        tables = tables or self.token_tables()
         blocks = [
             neural_evidence(self.head(memory_state(*tables, part)[0]), self.log_prior) for part in tokens.split(_CHUNK)
         ]

@@ -114,6 +114,12 @@ class Transitions:
     def support(self) -> Tensor:
         return self.counts.support()
 
+    @cached_property
+    @torch.no_grad()
+    def _token_tables(self) -> tuple[Tensor, Tensor]:
+        # the reader is not trained any more; for a single question this would be a good part of the work
+        return self.reader.token_tables()
+
     def evidence(self, queries: Queries, past: History) -> Evidence:
         """A_ct, A_nn and n_B of every candidate met inside the window, for the relation that each query asks."""
         s = self.settings
@@ -123,7 +129,7 @@ class Transitions:
         states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
         first, group = distinct_states(tokens)
-        a_nn = self.reader.evidence(tokens[first])
+        a_nn = self.reader.evidence(tokens[first], self._token_tables)
         bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=tokens.device))
         row, at = expand(bounds[which], bounds[which + 1])
         asked = queries.relation[row]
