@@ -135,4 +135,4 @@ class History:
     def met(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all that the actor has met under any relation, either way round."""
         row, at = expand(*self._met.before(actor, self.cut(step)))
-        return row, self._met.value[at].long().long()
+        return row, self._met.value[at].long()

@@ -392,8 +392,7 @@ def evaluate_on_spark(
     The workers open the run's folder, and that of its data, under the same path as this machine. shards: as many as
     the cluster has cores where none are asked for.
     """
-    from bridgemem.evaluation.evaluate import conclude, methods, reading_of
-    from bridgemem.evaluation.shards import opened_data, shard_steps
+    from bridgemem.evaluation.shards import concluded, opened_data, shard_steps
 
     dataset = opened_data(run, split, data_dir, memory_dir)
     with session(master) as spark, progress.task(f"reading {split} on the cluster"):
@@ -403,8 +402,7 @@ def evaluate_on_spark(
         asked = spark.range(0, len(steps), 1, len(steps))
         ranked = asked.mapInArrow(partial(_rank_steps, steps=steps, how=how), "ranks binary")
         parts = [load(bytes(row["ranks"])) for row in ranked.toLocalIterator(prefetchPartitions=True)]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return conclude(run, dataset, split, reading_of(columns, methods(run)), "cpu", "cpu 1 threads")
+    return concluded(run, dataset, split, parts, "cpu", "cpu 1 threads")
 
 
 def _rank_steps(

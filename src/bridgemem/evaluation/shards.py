@@ -166,12 +166,13 @@ def evaluate_in_pool(
         finally:
             for task in tasks:
                 task.cancel()
-    return _concluded(run, dataset, split, [parts[first] for first, _ in steps], device)
+    return concluded(run, dataset, split, [parts[first] for first, _ in steps], device)
 
 
-def _concluded(
+def concluded(
     run: Run, dataset: Dataset, split: str, parts: Sequence[Ranks], device: str, made_on: str | None = None
 ) -> list[Record]:
+    """What `conclude` makes of the ranks of a whole split in parts, given in the order of their steps."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     return conclude(run, dataset, split, reading_of(columns, methods(run)), device, made_on)
 
@@ -237,7 +238,7 @@ def join_parts(
     steps = shard_steps(dataset, split, len(ordered))
     tables = [_table(folder, note, steps[i]) for i, note in enumerate(ordered)]
     made_on = " and ".join(sorted({note["device"] for note in ordered}))
-    records = _concluded(run, dataset, split, tables, device, made_on)
+    records = concluded(run, dataset, split, tables, device, made_on)
     for path, note in notes.items():
         path.unlink()
         (folder / note["table"]).unlink()

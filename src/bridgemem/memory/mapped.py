@@ -21,7 +21,7 @@ from bridgemem.errors import RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.segments import Segment, Segments, forget, open_column, open_segments
+from bridgemem.memory.segments import Segment, Segments, forget, open_column, open_segments, read_manifest
 from bridgemem.memory.timeline import Timeline
 from bridgemem.store import read_json
 
@@ -203,10 +203,7 @@ def open_memory(folder: Path | str, resident: int = RESIDENT) -> Dataset:
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory on disk: {MANIFEST} is missing; `bridgemem memory` writes one.")
-    values = read_json(folder / MANIFEST)
-    found = values.get("format") if isinstance(values, dict) else None
-    if found != FORMAT:
-        raise RunError(f"{folder} is a memory of format {found}, and this program reads {FORMAT}; write it again.")
+    values = read_manifest(folder / MANIFEST, FORMAT)
     segments, names = open_segments(folder), read_json(folder / NAMES)
     try:
         entities, relations = names["entities"], names["relations"]

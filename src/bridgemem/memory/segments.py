@@ -247,11 +247,16 @@ def open_segments(folder: Path | str) -> Segments:
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory: {MANIFEST}, which is written last, is missing.")
-    values = read_json(folder / MANIFEST)
+    return _opened(folder, read_manifest(folder / MANIFEST, FORMAT))
+
+
+def read_manifest(path: Path, wanted: int) -> dict[str, Any]:
+    """What the last file of a memory on disk says, refused if it is of another format."""
+    values = read_json(path)
     found = values.get("format") if isinstance(values, dict) else None
-    if found != FORMAT:
-        raise RunError(f"{folder} is a memory of format {found}, and this program reads {FORMAT}; write it again.")
-    return _opened(folder, values)
+    if found != wanted:
+        raise RunError(f"{path.parent} is a memory of format {found}, and this program reads {wanted}; write it again.")
+    return values
 
 
 def _opened(folder: Path, values: Mapping[str, Any]) -> Segments:
