@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bridgemem.steps import DecoupledSteps, Steps
+from bridgemem.steps import WARM, DecoupledSteps, Steps
 
-BATCHES, EPOCHS = 3, 4
+BATCHES, EPOCHS = WARM + 2, 4
 DEVICES = [
     "cpu",
     pytest.param(
@@ -47,14 +47,14 @@ def plain(device: str) -> nn.Linear:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("stays", [True, False])
-def test_steps_are_those_of_a_plain_loop_with_clipping_and_decay(device: str, stays: bool) -> None:
+@pytest.mark.parametrize(("stays", "ready"), [(True, False), (True, True), (False, False)])
+def test_steps_are_those_of_a_plain_loop_with_clipping_and_decay(device: str, stays: bool, ready: bool) -> None:
     net, losses = regression(device)
     steps = Steps(list(net.parameters()), learning_rate=0.1, weight_decay=0.01, clip=0.5)
     with steps.running():
         for _ in range(EPOCHS):
             for number, loss in enumerate(losses):
-                steps.take(number, loss, stays)
+                steps.take(number, loss, stays, ready)
     expected = plain(device)
     torch.testing.assert_close(net.weight, expected.weight, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(net.bias, expected.bias, rtol=1e-5, atol=1e-6)

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 # Adam's own defaults
 _BETAS = (0.9, 0.999)
 _EPSILON = 1e-8
+WARM = 3  # plain steps before the first recording: libraries set themselves up in their first calls
 
 
 class _Recorded(ABC):
     """Takes optimizer steps, one batch at a time.
 
-    A small network costs a GPU less than the host needs to launch it. A batch that comes a second time with all its
-    inputs where they were is therefore recorded as one CUDA graph, and from then on launched as a whole: the same
-    kernels on the same numbers in the same order. Elsewhere every step is taken the ordinary way.
+    A small network costs a GPU less than the host needs to launch it. A batch whose inputs stay in place is therefore
+    recorded as one CUDA graph when it comes a second time, or at once if all its inputs lie ready, and from then on
+    launched as a whole: the same kernels on the same numbers in the same order. Elsewhere every step is taken the
+    ordinary way.
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
@@ -44,11 +46,14 @@ class _Recorded(ABC):
             yield
         here.wait_stream(self.stream)
 
-    def take(self, batch: int, loss: Callable[[], Tensor], stays: bool) -> None:
-        """One step on the batch of that number; it stays if its inputs lie where they lay at its last step."""
+    def take(self, batch: int, loss: Callable[[], Tensor], stays: bool, ready: bool = False) -> None:
+        """One step on the batch of that number; it stays if its inputs will lie where they lie at every step.
+
+        ready: whatever the loss makes at its first use and keeps, it has made.
+        """
         if batch in self.recorded:
             self.recorded[batch].replay()
-        elif self.on_gpu and stays and batch in self.met:
+        elif self.on_gpu and stays and (batch in self.met or (ready and len(self.met) >= WARM)):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 self._take(loss)

@@ -33,7 +33,7 @@ SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU witho
 GAIN = math.sqrt(2)
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 STATES = 32  # evolved states that a backbone keeps at hand
-RECORDED = 1024  # targets whose steps may be recorded for replay: each recording costs memory
+RECORDED = 4096  # targets whose steps may be recorded for replay: each recording costs a megabyte or two
 TWO_PART_NAME = re.compile(r"(.+?)[ _]\(((?:[^()]|\([^()]*\))+)\)")
 
 
@@ -298,16 +298,26 @@ class Trainer:
         self.net.train()
         return float(total) / int(self.graph.bounds[-1] - self.graph.bounds[self.n_train])
 
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Make what multiplies each snapshot, so that a step can be recorded when it is first taken."""
+        self.net.eval()
+        for at in range(len(self.graph)):
+            self.net.evolve([self.graph[at]])
+        self.net.train()
+
     def run(self, title: str, progress: Progress) -> None:
         s, selection = self.settings, self.selection
         steps = Steps(list(self.net.train().parameters()), s.learning_rate, s.weight_decay, s.clip)
         epoch = self.checkpoint.resume(1, steps.optimizer)
         targets = self.n_train - 1
+        if steps.on_gpu:
+            self.prepare()
         with steps.running(), progress.task(f"training {title}", total=s.epochs * targets) as advance:
             advance(epoch * targets)
             while epoch < s.epochs and int(selection.stale) < s.patience:
                 for at in (1 + torch.randperm(targets)).tolist():
-                    steps.take(at, partial(self.loss, at), stays=at < RECORDED)
+                    steps.take(at, partial(self.loss, at), stays=at < RECORDED, ready=True)
                     advance(1)
                 mrr = self.valid_mrr()
                 selection.offer(mrr)
