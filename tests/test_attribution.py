@@ -30,7 +30,7 @@ from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
-from bridgemem.evidence.features import GROUPS, NAMES, group_slices
+from bridgemem.evidence.features import GROUPS, NAMES, group_columns
 from bridgemem.evidence.neighbours import FLOOR, Neighbours
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import LearnedExplanation, ordinal
@@ -133,7 +133,7 @@ def test_groups_that_enter_a_linear_network_have_their_own_terms_as_parts() -> N
         terms = net.scaled(x) * linear.weight[:, : len(NAMES)] / net.scale
         start = (net.relation(torch.tensor(4)) @ linear.weight[0, len(NAMES) :] + linear.bias) / net.scale
     assert found.start == near(float(start))
-    for name, columns in group_slices().items():
+    for name, columns in group_columns().items():
         assert found.groups[name] == near(float(terms[0, columns].sum()))
         average = float(terms[:, columns].sum(1).mean())
         assert found.apart[name] == near(float(terms[0, columns].sum()) - average)
@@ -141,9 +141,9 @@ def test_groups_that_enter_a_linear_network_have_their_own_terms_as_parts() -> N
 
 def test_groups_that_the_network_cannot_tell_apart_have_equal_parts() -> None:
     learned = exact(opinionated(3))
-    net, slices = learned.net, group_slices()
-    one, other = slices["backbone"], slices["company"]
-    assert one.stop - one.start == other.stop - other.start
+    net, columns = learned.net, group_columns()
+    one, other = columns["backbone"], columns["company"]
+    assert len(one) == len(other)
     first = net.body[0]
     assert isinstance(first, nn.Linear)
     x = torch.randn(len(NAMES), dtype=torch.float64)
@@ -256,7 +256,7 @@ def test_features_without_events_are_those_of_a_log_without_them(
     chosen = subsets(listed)[[0, 1, 2, (1 << listed) // 3, (1 << listed) // 2, (1 << listed) - 2, (1 << listed) - 1]]
     made = pair_features(of.residual.reader, query, candidate, x, pair, chosen[:, pair.event.clamp(max=LISTED)])
     assert torch.equal(made[-1], x)
-    changing = [i for name in BETWEEN for i in range(group_slices()[name].start, group_slices()[name].stop)]
+    changing = [i for name in BETWEEN for i in group_columns()[name]]
     others = [i for i in range(len(NAMES)) if i not in changing]
     for present, row in zip(chosen.tolist(), made, strict=True):
         gone = [at for j, at in enumerate(own) if not present[min(j, LISTED)]]
@@ -273,7 +273,7 @@ def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_
     query, candidate = of.query(2, 1, NOW), 4
     own = rows_between(events, 2, candidate, NOW)
     assert 2 <= len(own) <= 5
-    x, learned, slices = features_of(of, query, candidate), of.learned, group_slices()
+    x, learned, columns = features_of(of, query, candidate), of.learned, group_columns()
     assert learned is not None
     worth = {}
     for row in subsets(len(own)).tolist():
@@ -281,7 +281,7 @@ def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_
         less = forecaster(without(events, gone), transitions, replace(SETTINGS, strangers=events.n_entities))
         altered, read = x.clone(), features_of(less, query, candidate)
         for name in BETWEEN:
-            altered[slices[name]] = read[slices[name]]
+            altered[columns[name]] = read[columns[name]]
         groups = group_parts(learned, altered, x[None], int(query.relation)).groups
         worth[frozenset(j for j in range(len(own)) if row[j])] = sum(groups[name] for name in BETWEEN)
     found = explain(of, 2, 1, candidate, NOW, False)

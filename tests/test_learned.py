@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from bridgemem.api import fit_run, train
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.history import History
+from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.config import Settings
-from bridgemem.errors import SettingsError
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.ablation import ablate_learned
 from bridgemem.evaluation.audit import audit
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.filters import Filters
@@ -27,7 +29,7 @@ from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.world import WorldSettings, simulate
-from bridgemem.evidence.features import NAMES, Activity, FeatureReader, group_slices
+from bridgemem.evidence.features import NAMES, Activity, FeatureReader, group_columns
 from bridgemem.evidence.neighbours import FADES, FLOOR, Neighbours
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
@@ -144,7 +146,7 @@ def test_the_network_gives_the_same_where_queries_share_its_first_layer(
 
 
 def test_every_feature_belongs_to_one_group() -> None:
-    covered = [i for part in group_slices().values() for i in range(part.start, part.stop)]
+    covered = [i for part in group_columns().values() for i in part]
     assert covered == list(range(len(NAMES)))
 
 
@@ -262,9 +264,9 @@ def test_a_group_that_is_left_out_moves_nothing() -> None:
     net.eval()
     other = x.clone()
     for group in ("pair", "company"):
-        other[:, group_slices()[group]] += 5
+        other[:, group_columns()[group]] += 5
     assert torch.equal(net(x, relation), net(other, relation))
-    other[:, group_slices()["actor"]] += 5
+    other[:, group_columns()["actor"]] += 5
     assert not torch.equal(net(x, relation), net(other, relation))
 
 
@@ -296,11 +298,31 @@ def test_fitting_is_deterministic_and_never_reads_test(
     assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
 
 
+def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions: Transitions) -> None:
+    mixture = Mixture.fit(data, MixtureSettings(members=("hri", "recurrence-dyadic")))
+    past, queries = History(data.events), Queries.of(data.valid).take(slice(0, 30))
+    scores = score_queries(mixture, queries, past)
+    found = FeatureReader(past, transitions, 5).read(queries, scores)
+    assert scores.members is not None
+    expected = scores.members[:, found.row, found.candidate].T
+    assert torch.equal(found.x[:, len(NAMES) :], expected.float())
+    learned = fit_learned([Slice(data, mixture, transitions)], QUICK, seed=3)["time"].model
+    assert learned.net.members == 2
+    together = learned.corrections(found, queries.relation)
+    torch.testing.assert_close(together, learned.correction(found.x, queries.relation[found.row]), rtol=1e-4, atol=1e-5)
+    again = Learned.restore(QUICK, learned.tensors())
+    assert torch.equal(again.corrections(found, queries.relation), together)
+    # the members belong to the group of the backbone, so that leaving it out leaves them out
+    blind = LearnedNet(2 * data.events.n_relations, QUICK, members=2)
+    blind.standardise(found.x, ("backbone",))
+    assert (blind.inverse[len(NAMES) :] == 0).all()
+
+
 def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_before(
     data: Dataset, transitions: Transitions
 ) -> None:
     source = Slice(data, RecurrenceDyadic.fit(data), transitions)
-    earlier = source.earlier(0.25, seed=1, device="cpu", epochs=1)
+    earlier = source.earlier(0.25, RecurrenceDyadic.fit, seed=1, device="cpu", epochs=1)
     assert earlier.dataset.events.fingerprint == data.train.fingerprint
     assert 0.15 < len(earlier.dataset.valid) / len(data.train) < 0.35
     # counts of before the slice only
@@ -324,7 +346,7 @@ def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epoch
 
     monkeypatch.setattr("bridgemem.learning._choose_epochs", notes)
     fit_learned([source], QUICK)
-    fit_learned([source.earlier(0.25, seed=1, device="cpu", epochs=1), source], QUICK)
+    fit_learned([source.earlier(0.25, RecurrenceDyadic.fit, 1, "cpu", 1), source], QUICK)
     plain, crossed = judged[0], judged[2]
     assert int(plain.min()) > data.valid_start
     assert torch.equal(plain, crossed)
@@ -342,6 +364,31 @@ def test_a_cross_fitted_run_differs_from_a_plain_one(data: Dataset, tmp_path: Pa
     assert crossed is not None
     assert crossed.settings.cross_fit == 0.3
     assert not torch.equal(plain.net.mean, crossed.net.mean)
+
+
+def test_the_backbone_of_before_is_kept_for_the_next_fit(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    own = replace(QUICK, cross_fit=0.3, max_epochs=1)
+    fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, method="learned", learned_settings=own)
+    assert (tmp_path / "backbone-before-0.3" / "config.toml").is_file()
+    trained: list[str] = []
+    monkeypatch.setattr("bridgemem.api.train", lambda name, *rest: trained.append(name))
+    fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, method="learned", learned_settings=own)
+    assert not trained
+
+
+def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    own = replace(QUICK, cross_fit=0.3, max_epochs=1)
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=own)
+    records = evaluate(run, data)
+    assert {record.method for record in records} == {"backbone", "bridgemem", "cross-fitted"}
+    # and what the backbone was set to
+    assert records[0].settings["backbone_settings"] == asdict(RecurrenceDyadic.default)
+    with pytest.raises(RunError, match="cross-fitted"):
+        ablate_learned(run, data)
 
 
 def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(

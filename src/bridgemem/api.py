@@ -7,6 +7,7 @@ import shutil
 import time
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +200,22 @@ def fit_run(
         wanted = learned_settings or LearnedSettings()
         sources = [Slice(dataset, backbone, fitted.train)]
         if wanted.cross_fit:
-            sources.insert(0, sources[0].earlier(wanted.cross_fit, backbone_seed, device, fitted.epochs, progress))
+            home = backbone_folder.parent / f"{backbone_folder.name}-before-{wanted.cross_fit:g}"
+            again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
+            sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs))
         learned = fit_learned(sources, wanted, seed, device, progress)
     run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
     calibrate(run, dataset, device, progress)
     return run, fitted
+
+
+def _trained_again(
+    backbone: Backbone, home: Path, seed: int, device: str, progress: Progress, dataset: Dataset
+) -> Backbone:
+    """A backbone of the same kind and settings, trained on another train split; it is kept for the next fit."""
+    if not home.is_dir() or not _trained_so(home, dataset, backbone.settings):
+        train(backbone.name, dataset, home, backbone.settings, seed, device, progress)
+    return open_backbone(home)
 
 
 def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bridgemem.backbones.history import History
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evidence.features import GROUPS, LAST, NAMES, NEVER_ASKED, NEVER_MET, FeatureReader, group_slices
+from bridgemem.evidence.features import GROUPS, LAST, NEVER_ASKED, NEVER_MET, FeatureReader, group_columns
 from bridgemem.evidence.neighbours import FLOOR, Neighbours
 from bridgemem.learned import Learned, LearnedNet
 from bridgemem.memory.dyads import PairStates
@@ -52,8 +52,8 @@ def shapley(players: int) -> Tensor:
 @torch.no_grad()
 def coalitions(net: LearnedNet, x: Tensor, relation: int) -> Tensor:
     """f with every subset of the groups present: x float64 [m, features] -> float64 [m, 2^groups], as in `subsets`."""
-    group = torch.empty(len(NAMES), dtype=torch.int64)
-    for i, columns in enumerate(group_slices().values()):
+    group = torch.empty(len(net.mean), dtype=torch.int64)
+    for i, columns in enumerate(group_columns(net.members).values()):
         group[columns] = i
     present = subsets(len(GROUPS))[:, group]
     made = []
@@ -136,14 +136,14 @@ def pair_features(
 
     kept bool [s, n], all True in the last -> float64 [s, features]. Only the groups of BETWEEN are read anew.
     """
-    made, slices = x.repeat(len(kept), 1), group_slices()
+    made, columns = x.repeat(len(kept), 1), group_columns()
     asked = Queries(*(column.expand(len(kept)) for column in (query.actor, query.relation, query.step)))
     states = pair.latest(kept, LAST)
     # without any event the pair never met
     pairs = torch.tensor([NEVER_MET + NEVER_ASKED]).repeat(len(kept), 1)
-    made[:, slices["pair"]] = pairs.index_copy_(0, states.row, reader.pair_columns(asked, states)).double()
-    made[:, slices["recurrence"]] = _recurrence(reader, query, candidate, pair, kept).double()
-    made[:, slices["transitions"]] = _transitions(reader, query, pair, kept, x[slices["transitions"]])
+    made[:, columns["pair"]] = pairs.index_copy_(0, states.row, reader.pair_columns(asked, states)).double()
+    made[:, columns["recurrence"]] = _recurrence(reader, query, candidate, pair, kept).double()
+    made[:, columns["transitions"]] = _transitions(reader, query, pair, kept, x[columns["transitions"]])
     made[-1] = x
     return made
 

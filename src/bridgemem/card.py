@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from bridgemem.runs import Run
 
 NAME = "README.md"
-METHOD_WORDS = {"backbone": "backbone alone", "bridgemem": "with the fixed residual", "learned": "with the learned one"}
+METHOD_WORDS = {
+    "backbone": "backbone alone",
+    "bridgemem": "with the fixed residual",
+    "learned": "with the learned one",
+    "cross-fitted": "with the learned one, cross-fitted",
+}
 SPLIT_WORDS = {"test": "Test", "valid": "Validation"}
 
 

@@ -26,7 +26,7 @@ from bridgemem.evidence.features import (
     FeatureReader,
     Features,
     gathered,
-    group_slices,
+    group_columns,
 )
 from bridgemem.evidence.transitions import Transitions
 
@@ -80,11 +80,13 @@ class LearnedNet(nn.Module):
     mean: Tensor
     inverse: Tensor
 
-    def __init__(self, n_directed: int, settings: LearnedSettings) -> None:
+    def __init__(self, n_directed: int, settings: LearnedSettings, members: int = 0) -> None:
+        """members: how many the backbone is made of, if it is a mixture; their log p is read too."""
         super().__init__()
+        read = len(NAMES) + members
         self.relation = nn.Embedding(n_directed, settings.relation_width)
         nn.init.normal_(self.relation.weight, std=0.1)
-        width = len(NAMES) + settings.relation_width
+        width = read + settings.relation_width
         self.body = nn.Sequential(
             nn.Linear(width, settings.hidden),
             nn.GELU(),
@@ -99,17 +101,21 @@ class LearnedNet(nn.Module):
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
         self.log_scale = nn.Parameter(torch.zeros(()))
-        self.register_buffer("mean", torch.zeros(len(NAMES)))
-        self.register_buffer("inverse", torch.ones(len(NAMES)))
+        self.register_buffer("mean", torch.zeros(read))
+        self.register_buffer("inverse", torch.ones(read))
+
+    @property
+    def members(self) -> int:
+        return len(self.mean) - len(NAMES)
 
     def standardise(self, x: Tensor, without: tuple[str, ...] = ()) -> None:
         """Learn mean and deviation of the features from examples; groups that are left out read as their mean."""
         x = x.double()
         self.mean.copy_(x.mean(0))
         self.inverse.copy_(1 / x.std(0).clamp(min=1e-3))
-        slices = group_slices()
+        columns = group_columns(self.members)
         for group in without:
-            self.inverse[slices[group]] = 0.0
+            self.inverse[columns[group]] = 0.0
 
     def scaled(self, x: Tensor, columns: Tensor | slice = slice(None)) -> Tensor:
         """x float [m, features], or some columns of them, less their mean and by their deviation."""
@@ -126,10 +132,12 @@ class LearnedNet(nn.Module):
         """
         first = self.body[0]
         assert isinstance(first, nn.Linear)
-        of_query, of_candidate = (torch.tensor(of, device=relation.device) for of in (OF_QUERY, OF_CANDIDATE))
+        read = len(self.mean)
+        own_columns = (*OF_CANDIDATE, *range(len(NAMES), read))
+        of_query, of_candidate = (torch.tensor(of, device=relation.device) for of in (OF_QUERY, own_columns))
         weight = first.weight.T
         shared = torch.cat([self.scaled(features.of_query, of_query), self.relation(relation)], dim=1)
-        by_query = torch.addmm(first.bias, shared, torch.cat([weight[of_query], weight[len(NAMES) :]]))
+        by_query = torch.addmm(first.bias, shared, torch.cat([weight[of_query], weight[read:]]))
         columns = of_candidate.split([block.table.shape[1] for block in features.blocks])
         blocks = [replace(b, table=self.scaled(b.table, c)) for b, c in zip(features.blocks, columns, strict=True)]
         own, made, size = weight[of_candidate], [], _ROWS.get(relation.device.type, _ROWS["cpu"])
@@ -173,5 +181,5 @@ class Learned:
     def restore(cls, settings: LearnedSettings, tensors: dict[str, Tensor]) -> Self:
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
-            net = LearnedNet(len(tensors["relation.weight"]), settings)
+            net = LearnedNet(len(tensors["relation.weight"]), settings, len(tensors["mean"]) - len(NAMES))
         return cls(settings, with_weights(net, tensors))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import batch_size
 from bridgemem.events.dataset import Dataset
-from bridgemem.evidence.features import FeatureReader, Features
+from bridgemem.evidence.features import NAMES, FeatureReader, Features
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
@@ -102,6 +102,10 @@ class Cases:
         )
 
 
+# a backbone of the same kind and settings, trained on the train split of what it is given
+Trains = Callable[[Dataset], Backbone]
+
+
 @dataclass(frozen=True)
 class Slice:
     """Cases to learn from: the validation split of a data set, with what was fitted on its train split alone."""
@@ -110,13 +114,11 @@ class Slice:
     backbone: Backbone
     transitions: Transitions
 
-    def earlier(self, share: float, seed: int, device: str, epochs: int, progress: Progress = SILENT) -> Slice:
+    def earlier(self, share: float, train: Trains, seed: int, device: str, epochs: int) -> Slice:
         """The last share of train in place of validation: backbone and transitions are fitted anew on the rest."""
-        train, backbone, fitted = self.dataset.train, self.backbone, self.transitions
-        split = Dataset.chronological(self.dataset.name, train, valid=share, test=0.0)
-        again = type(backbone).fit(split, backbone.settings, seed, device, progress)
-        transitions, _ = Transitions.fit(split.train, fitted.settings, seed, device, epochs, progress)
-        return Slice(split, again.to(device), transitions)
+        split = Dataset.chronological(self.dataset.name, self.dataset.train, valid=share, test=0.0)
+        transitions, _ = Transitions.fit(split.train, self.transitions.settings, seed, device, epochs)
+        return Slice(split, train(split).to(device), transitions)
 
 
 def gather(
@@ -247,7 +249,7 @@ class _Training:
         self.masked, self.rest = cases.masked[filter_name], cases.rest[filter_name]
         device = rows.device
         torch.manual_seed(seed)
-        self.net = LearnedNet(n_directed, settings).to(device)
+        self.net = LearnedNet(n_directed, settings, cases.x.shape[1] - len(NAMES)).to(device)
         self.net.standardise(cases.x, settings.without)
         self.scales = torch.tensor(SCALES, device=device)
         self.draw = torch.Generator(device=device).manual_seed(seed)

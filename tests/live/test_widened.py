@@ -11,6 +11,8 @@ import torch
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.history import History
+from bridgemem.backbones.hri import Hri
+from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.errors import BackboneError
 from bridgemem.evaluation.queries import Queries
@@ -86,6 +88,25 @@ def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> 
     assert scores.log_p.isfinite().all()
     assert scores.uncertainty is not None
     assert ((scores.uncertainty >= 0) & (scores.uncertainty <= 1)).all()
+
+
+def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
+    old, events = small_world().dataset.events, grown()
+    mixture = Mixture(
+        MixtureSettings(("hri", "recurrence")), [of.fit(small_world().dataset) for of in (Hri, Recurrence)]
+    )
+    widened = Widened(mixture, old.n_entities, old.n_relations)
+    known, unknown = (3, 1, 40), (old.n_entities, 1, 40)
+    for asked in (queries(known, unknown), queries(unknown)):
+        found = widened.score(asked, History(events))
+        assert found.members is not None
+        assert found.members.shape == (2, len(asked), events.n_entities)
+        assert torch.isfinite(found.members).all()
+        # a new actor is answered by recurrence, which every member repeats
+        assert (found.members[:, -1] == found.log_p[-1].to(found.members.dtype)).all()
+    own = widened.score(queries(known), History(events)).members
+    assert own is not None
+    assert not torch.equal(own[0], own[1])
 
 
 def test_a_vocabulary_of_strangers_only_is_scored_too() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import tomllib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bridgemem.config import as_settings
 from bridgemem.errors import BackboneError, NotFoundError
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def backbone_defaults(name: str, dataset: str) -> Any:
     kind = backbone_class(name)
     overrides = _per_dataset().get(name, {})
     values = {**overrides.get("all", {}), **overrides.get(dataset, {})}
-    return replace(kind.default, **values)
+    if not values:
+        return kind.default
+    return as_settings(type(kind.default), {**asdict(kind.default), **values}, f"settings of {name}")
 
 
 @cache

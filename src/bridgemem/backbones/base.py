@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,10 +20,14 @@ from bridgemem.progress import SILENT, Progress
 
 @dataclass(frozen=True)
 class Scores:
-    """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle."""
+    """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle.
+
+    members float [k, n, E]: the log probabilities of those that a backbone is made of, if it is made of several.
+    """
 
     log_p: Tensor
     uncertainty: Tensor | None = None
+    members: Tensor | None = None
 
 
 class Backbone(ABC):
@@ -37,6 +41,8 @@ class Backbone(ABC):
     default: ClassVar[Any]
     # whether its uncertainty is its own; otherwise it is the mass on met candidates, and entropy is tried beside it
     oracle: ClassVar[bool] = False
+    # how many backbones it is made of, if it is a mixture of several
+    n_members: int = 0
     settings: Any
 
     @classmethod
@@ -104,6 +110,9 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
         raise BackboneError(f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}.")
     if not torch.isfinite(scores.log_p).all():
         raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
+    members = scores.members
+    if members is not None and (tuple(members.shape[1:]) != expected or not torch.isfinite(members).all()):
+        raise BackboneError(f"{name} returned scores of its members that are not finite or of the wrong shape.")
     u = scores.uncertainty
     if u is not None and (u.shape != (len(queries),) or not ((u >= 0) & (u <= 1)).all()):
         raise BackboneError(f"{name} returned an uncertainty outside [0, 1] or of the wrong shape.")
@@ -116,4 +125,4 @@ def score_queries(backbone: Backbone, queries: Queries, past: History) -> Scores
     scores = check_scores(backbone.score(blind, past), blind, past.events.n_entities, backbone.name)
     if scores.uncertainty is not None:
         return scores
-    return Scores(scores.log_p, met_mass(scores.log_p, *past.met(queries.actor, queries.step)))
+    return replace(scores, uncertainty=met_mass(scores.log_p, *past.met(queries.actor, queries.step)))

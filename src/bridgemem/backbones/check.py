@@ -77,13 +77,20 @@ def other_futures(events: EventLog, now: int, rng: np.random.Generator) -> dict[
 
 
 def _rows(scores: Scores, rows: torch.Tensor | slice) -> Scores:
-    return Scores(scores.log_p[rows], None if scores.uncertainty is None else scores.uncertainty[rows])
+    uncertainty, members = scores.uncertainty, scores.members
+    return Scores(
+        scores.log_p[rows],
+        None if uncertainty is None else uncertainty[rows],
+        None if members is None else members[:, rows],
+    )
 
 
 def _same(expected: Scores, found: Scores, tolerance: float, complaint: str) -> None:
     pairs = [(expected.log_p, found.log_p)]
     if expected.uncertainty is not None and found.uncertainty is not None:
         pairs.append((expected.uncertainty, found.uncertainty))
+    if expected.members is not None and found.members is not None:
+        pairs.append((expected.members, found.members))
     gap = max(float((a - b).abs().max()) for a, b in pairs)
     if gap > tolerance:
         raise BackboneError(f"{complaint} (largest difference {gap:.3g}).")

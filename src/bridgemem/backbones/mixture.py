@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -46,6 +47,7 @@ class Mixture(Backbone):
     def __init__(self, settings: MixtureSettings, members: Sequence[Backbone]) -> None:
         self.settings = settings
         self.members = list(members)
+        self.n_members = len(self.members)
 
     @classmethod
     def fit(
@@ -72,12 +74,10 @@ class Mixture(Backbone):
         return cls(settings, members)
 
     def score(self, queries: Queries, past: History) -> Scores:
-        total: Tensor | None = None
-        for member in self.members:
-            log_p = member.score(queries, past).log_p.log_softmax(1)
-            total = log_p if total is None else torch.logaddexp(total, log_p)
-        assert total is not None
-        return Scores(total - math.log(len(self.members)))
+        each = [member.score(queries, past).log_p.log_softmax(1) for member in self.members]
+        finest = reduce(torch.promote_types, (log_p.dtype for log_p in each))
+        own = torch.stack([log_p.to(finest) for log_p in each])
+        return Scores(own.logsumexp(0) - math.log(len(own)), members=own)
 
     def tensors(self) -> dict[str, Tensor]:
         named = zip(self.settings.members, self.members, strict=True)

@@ -134,6 +134,10 @@ def ablate_learned(
     first = run.learned(SELECTION_FILTERS[0])
     if first is None:
         raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
+    if first.settings.cross_fit:
+        raise RunError(
+            f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
+        )
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     dataset = dataset or run.dataset()
     if split == "valid":

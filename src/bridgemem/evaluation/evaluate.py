@@ -20,6 +20,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.fitting import SELECTION_FILTERS, Selection
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run, training_note, write_table
+from bridgemem.store import read_config
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 
@@ -222,6 +223,7 @@ def records_of(
     replayed, columns = reading.replayed, reading.columns
     config, note = run.config, training_note(run.folder / "backbone")
     trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}
+    trained["backbone_settings"] = read_config(run.folder / "backbone").get("settings", {})
     base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
         Record(
@@ -246,8 +248,9 @@ def records_of(
         fit = run.learning(name)
         own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
         own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}
+        method = "cross-fitted" if own.get("cross_fit") else "learned"
         for f in FILTERS:
             column = columns[f"learned_by_{name}"]
-            one = record(run, dataset, split, replayed, column, f, "learned", selection, device, own)
+            one = record(run, dataset, split, replayed, column, f, method, selection, device, own)
             records.append(replace(one, fit_seconds=fit["seconds"], refit_seconds=None))
     return records

@@ -19,11 +19,11 @@ from bridgemem.evaluation.records import Record
 HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
 FILTER_WORDS = {"raw": "raw", "static": "static filter", "time": "time-aware filter"}
 SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
-MAIN_METHODS = ("backbone", "bridgemem", "learned")
+MAIN_METHODS = ("backbone", "bridgemem", "learned", "cross-fitted")
 # the seed of the one backbone that all tables show; other seeds measure its own spread
 BACKBONE_SEED = 42
-# what the short table shows: the paper's backbone after those that nothing is trained for
-SHORT_BACKBONES = ("recurrence", "recurrence-dyadic", "cenet")
+# what the short table shows: those that nothing is trained for, the paper's backbone, and several as one
+SHORT_BACKBONES = ("recurrence", "recurrence-dyadic", "cenet", "mixture")
 # forecasters whose rows in the paper are time-aware figures, for scale
 FOR_SCALE = ("tirgn", "hri")
 
@@ -221,7 +221,7 @@ def main_table(records: list[Record]) -> Table:
 
 
 def short_table(records: list[Record]) -> Table:
-    """MRR alone, of CENET, the training-free rows and what is learned on them: what a reader of the README wants."""
+    """MRR alone, of few backbones and what is learned on them: what a reader of the README wants."""
     both = both_filters(records)
     cells = []
     for label, row in both["static"].items():
@@ -353,7 +353,7 @@ def learned_table(records: list[Record]) -> Table:
     """Wherever a residual was learned: the backbone, the fixed one and the learned one, and the paper for scale."""
     both = both_filters(records)
     found = sorted({**both["static"], **both["time"]}.values(), key=_order)
-    wanted = {(row.dataset, row.split, row.backbone) for row in found if row.method == "learned"}
+    wanted = {(row.dataset, row.split, row.backbone) for row in found if row.method in MAIN_METHODS[2:]}
     shown = [row for row in found if (row.dataset, row.split, row.backbone) in wanted]
     cells = []
     for (dataset, split), group in groupby(shown, key=lambda row: (row.dataset, row.split)):
@@ -394,8 +394,9 @@ def learned_cost_table(records: list[Record]) -> Table:
     """How large the learned residual is, how long it is fitted and how many seconds that takes on each device."""
     groups: dict[str, list[Record]] = {}
     for r in records:
-        if r.method == "learned" and r.filter == r.selection and r.subset is None and r.fit_seconds is not None:
-            groups.setdefault(f"{place(r.dataset, r.split)}, {r.backbone}", []).append(r)
+        if r.method in MAIN_METHODS[2:] and r.filter == r.selection and r.subset is None and r.fit_seconds is not None:
+            crossed = "" if r.method == "learned" else f" {r.method}"
+            groups.setdefault(f"{place(r.dataset, r.split)}, {r.backbone}{crossed}", []).append(r)
     if not groups:
         raise DataError("no record with the seconds of a learned fit was found.")
     cells = []

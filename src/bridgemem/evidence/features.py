@@ -62,13 +62,14 @@ NEVER_MET = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
 NEVER_ASKED = tuple(0.0 for _ in range(2 * len(DECAYS)))
 
 
-def group_slices() -> dict[str, slice]:
-    """Which columns belong to each group."""
-    slices, at = {}, 0
+def group_columns(members: int = 0) -> dict[str, list[int]]:
+    """Which columns belong to each group; those of a mixture's members come last and belong to the backbone."""
+    columns, at = {}, 0
     for group, names in GROUPS.items():
-        slices[group] = slice(at, at + len(names))
+        columns[group] = list(range(at, at + len(names)))
         at += len(names)
-    return slices
+    columns["backbone"] += range(at, at + members)
+    return columns
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class Block:
 class Features:
     """One row per (query, candidate): row, candidate int64 [m] ascending.
 
-    of_query float32 [n, len(OF_QUERY)], blocks: the columns of OF_CANDIDATE in their order; both as read, `x` is all.
+    of_query float32 [n, len(OF_QUERY)], blocks: the columns of OF_CANDIDATE in their order, and then log p of each
+    member where the backbone is a mixture; both as read, `x` is all.
     evidence: the fixed residual's, and at int64 [m']: the row of each of its candidates here.
     """
 
@@ -103,11 +105,13 @@ class Features:
 
     @cached_property
     def x(self) -> Tensor:
-        """All features in the order of NAMES, float32 [m, len(NAMES)]."""
+        """All features in the order of NAMES and the members, float32 [m, len(NAMES) + members]."""
+        read = gathered(self.blocks)
+        of_candidate, members = read.split([len(OF_CANDIDATE), read.shape[1] - len(OF_CANDIDATE)], dim=1)
         made = self.of_query.new_empty((len(self.row), len(NAMES)))
         made[:, OF_QUERY] = self.of_query[self.row]
-        made[:, OF_CANDIDATE] = gathered(self.blocks)
-        return made
+        made[:, OF_CANDIDATE] = of_candidate
+        return torch.cat([made, members], dim=1)
 
     def spread(self, values: Tensor, empty: float = 0.0) -> Tensor:
         """What the evidence says of its candidates, float64 [m', ...], as rows of the features, empty elsewhere."""
@@ -271,7 +275,7 @@ class FeatureReader:
         role = queries.relation[row] * self.entities + candidate
         of_moment = candidate * len(moments.actor) + moments.which[row]
         shared = torch.stack([of_fade.view(-1)[of_moment] for of_fade in company], dim=1).log_()
-        blocks = (
+        blocks: tuple[Block, ...] = (
             Block(log_p.view(-1)[found.keys][:, None], own),
             Block.sparse(self._transitions(evidence), at, size),
             Block(pair, found.state),
@@ -281,6 +285,8 @@ class FeatureReader:
             self.roles.block(self.roles.find(role), row, queries.step, cut),
             Block(shared, own),
         )
+        if scores.members is not None:
+            blocks += (Block(scores.members.flatten(1)[:, found.keys].T.float().contiguous(), own),)
         return Features(row, candidate, self._of_queries(queries, scores, states, moments), blocks, evidence, at)
 
     def _candidates(self, states: PairStates, moments: _Moments, log_p: Tensor, company: Tensor) -> _Candidates:

@@ -162,9 +162,12 @@ function timeRange(at, dates, first, step, span) {
   return [from - 0.03 * (to - from), to + 0.03 * (to - from)];
 }
 
-export const METHOD_WORDS = { backbone: "backbone alone", bridgemem: "with fixed residual", learned: "with learned residual" };
+export const METHOD_WORDS = {
+  backbone: "backbone alone", bridgemem: "with fixed residual", learned: "with learned residual",
+  "cross-fitted": "with learned residual, cross-fitted",
+};
 export const FILTER_WORDS = { raw: "raw", static: "static filter", time: "time-aware filter" };
-const METHOD_COLOURS = { backbone: "base", bridgemem: "second", learned: "accent" };
+const METHOD_COLOURS = { backbone: "base", bridgemem: "second", learned: "accent", "cross-fitted": "accent" };
 
 const SHORT_FILTERS = { raw: "raw", static: "static", time: "time-aware" };
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false };

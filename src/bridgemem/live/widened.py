@@ -75,20 +75,32 @@ class Widened(Backbone):
         if len(rows):
             asked = Queries(queries.actor[rows], plain[rows] + inverse[rows] * self.n_relations, queries.step[rows])
             own = self.backbone.score(asked, self._readable(past))
-        dtype = torch.float32 if own is None else own.log_p.dtype
-        log_p = torch.empty((len(queries), events.n_entities), dtype=dtype, device=queries.actor.device)
-        if own is not None:
-            log_p[rows, : self.n_entities] = own.log_p
-            log_p[rows, self.n_entities :] = own.log_p.min(dim=1, keepdim=True).values
-        rest = queries.take(others)
+        rest, by_recurrence = queries.take(others), None
         if len(others):
-            log_p[others] = self._recurrence(events, past).score(rest, past).log_p.to(dtype)
+            by_recurrence = self._recurrence(events, past).score(rest, past).log_p
+
+        def widen(log_p: Tensor | None) -> Tensor:
+            dtype = torch.float32 if log_p is None else log_p.dtype
+            made = torch.empty((len(queries), events.n_entities), dtype=dtype, device=queries.actor.device)
+            if log_p is not None:
+                made[rows, : self.n_entities] = log_p
+                made[rows, self.n_entities :] = log_p.min(dim=1, keepdim=True).values
+            if by_recurrence is not None:
+                made[others] = by_recurrence.to(dtype)
+            return made
+
+        log_p = widen(None if own is None else own.log_p)
+        members = None
+        if self.backbone.n_members:
+            # those that do not know the actor say what recurrence does, each of them
+            each = [None] * self.backbone.n_members if own is None or own.members is None else own.members
+            members = torch.stack([widen(member) for member in each])
         if own is None or own.uncertainty is None:
-            return Scores(log_p)
+            return Scores(log_p, members=members)
         uncertainty = own.uncertainty.new_empty(len(queries))
         uncertainty[rows] = own.uncertainty
         uncertainty[others] = met_mass(log_p[others], *past.met(rest.actor, rest.step)).to(uncertainty.dtype)
-        return Scores(log_p, uncertainty)
+        return Scores(log_p, uncertainty, members)
 
     @staticmethod
     def _recurrence(events: EventLog, past: History) -> RecurrenceDyadic:

@@ -113,4 +113,4 @@ class KeptScores(Backbone):
 
 
 def _bytes(scores: Scores) -> int:
-    return scores.log_p.nbytes
+    return scores.log_p.nbytes + (0 if scores.members is None else scores.members.nbytes)
