@@ -1,10 +1,11 @@
 """A memory on disk against the same memory in RAM: resident memory and time of forecast, evaluate and serve.
 
-    python -m benchmarks.mapped --events 10000000 --home /scratch --out results/mapped.json
+    python -m benchmarks.mapped --events 10000000 --home /scratch --out results/scale.json
 
 The events are GDELT-like (7,691 actors drawn by Zipf's law with exponent 0.9, 240 relations, 2,975 steps), the backbone
 is recurrence with dyadic recency. Every measurement is a process of its own; its peak of resident memory is what the
 system counted, mapped pages included. "cold" means that the files were first put out of the system's cache.
+`python -m benchmarks.report --fill docs/concepts/memory-on-disk.md` then renews the table of the document.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from typing import Any
 
 import numpy as np
 
-ACTORS, RELATIONS, STEPS, ZIPF = 7_691, 240, 2_975, 0.9
+from benchmarks.scale import ACTORS, RELATIONS, STEPS, ZIPF, keep_sections, read_section
+
 QUESTIONS = 200
 CELLS = 1 << 20  # queries times entities in a batch
 TASKS = ("forecast", "serve", "evaluate")
+Task = tuple[int, Callable[[], Any]]  # how many questions, and what asks them and gives the answers
 
 
 def resident(field: str) -> int:
@@ -54,7 +57,7 @@ _SIZES = (("entity", ACTORS), ("relation", RELATIONS))
 
 
 def prepare(home: Path, events: int) -> dict[str, Any]:
-    """A run on the data set and its memory on disk, kept if they are there; how long the memory took to write."""
+    """A run on the data set and its memory on disk, kept if they are there; how long writing took, if done now."""
     from bridgemem.backbones.recurrence import RecurrenceDyadic
     from bridgemem.config import Settings
     from bridgemem.evaluation.metrics import Metrics
@@ -78,11 +81,13 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
         Run.create(home / "run", dataset, home / "backbone", whole, settings, config)
     dataset = Run(home / "run").dataset()
     held, began = resident("VmRSS"), time.process_time()
-    if not (home / "memory").is_dir():
+    missing = not (home / "memory").is_dir()
+    if missing:
         write_memory(dataset, home / "memory")
+    took = time.process_time() - began if missing else None
     size = sum(file.stat().st_size for file in (home / "memory").iterdir())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"write_cpu_s": time.process_time() - began, "disk": size, "before_writing": held, "peak": peak}
+    return {"write_cpu_s": took, "disk": size, "before_writing": held, "peak": peak}
 
 
 def forget_files(folder: Path) -> None:
@@ -102,13 +107,17 @@ def questions(entities: int) -> list[tuple[int, int]]:
 
 def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
     """One task from opening to end, timed, with a digest of what it answered."""
+    import torch
+
     import bridgemem.live.forecasting  # noqa: F401  (the program itself is no part of what is compared)
 
     start, began = resident("VmRSS"), time.process_time()
-    answers = {"forecast": forecasts, "serve": service, "evaluate": evaluation}[task](home, memory_dir)
+    asked, answers = {"forecast": forecasts, "serve": service, "evaluate": evaluation}[task](home, memory_dir)
     opened = time.process_time()
     made = repr(answers())
     return {
+        "questions": asked,
+        "threads": torch.get_num_threads(),
         "open_cpu_s": opened - began,
         "ask_cpu_s": time.process_time() - opened,
         "start": start,
@@ -117,16 +126,16 @@ def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
     }
 
 
-def forecasts(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+def forecasts(home: Path, memory_dir: Path | None) -> Task:
     """Questions to an opened forecaster, all of whose indices are there."""
     from bridgemem.forecast import Forecaster
 
     forecaster = Forecaster.open(home / "run", memory_dir=memory_dir)
     forecaster.forecast(0, 0)
-    return lambda: [forecaster.forecast(*question) for question in questions(ACTORS)]
+    return QUESTIONS, lambda: [forecaster.forecast(*question) for question in questions(ACTORS)]
 
 
-def service(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+def service(home: Path, memory_dir: Path | None) -> Task:
     """Questions to a live forecaster that has taken in an event."""
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.forecasting import LiveForecaster
@@ -135,10 +144,10 @@ def service(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
     store = EventStore(home / f"events-{os.getpid()}.duckdb")
     live = LiveForecaster(Run(home / "run"), store, memory_dir=memory_dir)
     live.add([("entity 3", "relation 5", "entity 9", str(STEPS))], "bench", "1")
-    return lambda: [live.forecast(*question) for question in questions(ACTORS)]
+    return QUESTIONS, lambda: [live.forecast(*question) for question in questions(ACTORS)]
 
 
-def evaluation(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
+def evaluation(home: Path, memory_dir: Path | None) -> Task:
     """The ranks of the test, with all indices built by a first query, in batches whose own arrays are small.
 
     What a batch holds grows with its queries and not with the memory; by default it is larger than the memory here.
@@ -154,7 +163,7 @@ def evaluation(home: Path, memory_dir: Path | None) -> Callable[[], Any]:
     parts = run.backbone(), History(dataset.events), Filters(dataset.events), run.transitions(), [Choice()]
     queries = Queries.of(dataset.test)
     replay(queries.take(slice(0, 1)), *parts)
-    return lambda: replay(queries, *parts, cells=CELLS).ranks.tobytes()
+    return len(queries), lambda: replay(queries, *parts, cells=CELLS).ranks.tobytes()
 
 
 def child(*arguments: str) -> dict[str, Any]:
@@ -170,7 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="the record to add the figures to")
     parser.add_argument("--task", choices=TASKS, action="append", help="measure these alone")
     parser.add_argument("--only", choices=("prepare", *TASKS), help=argparse.SUPPRESS)
     parser.add_argument("--memory-dir", type=Path, help=argparse.SUPPRESS)
@@ -183,19 +192,49 @@ def main() -> None:
         return
     given.home.mkdir(parents=True, exist_ok=True)
     base = ("--home", str(given.home), "--events", str(given.events))
+    about = {"events": given.events, "machine": f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before"}
     made = child("--only", "prepare", *base)
-    say(f"{given.events:,} events, {made['disk'] / 1e6:,.0f} MB on disk, written in {made['write_cpu_s']:.0f} CPU s")
-    rows: dict[str, Any] = {"events": given.events, "prepared": made}
+    say(f"{given.events:,} events, {made['disk'] / 1e6:,.0f} MB on disk")
+    rows = []
+    if made["write_cpu_s"] is not None:
+        say(f"written in {made['write_cpu_s']:.0f} CPU s")
+        written = {"disk_mb": round(made["disk"] / 1e6), "write_seconds": round(made["write_cpu_s"])}
+        rows.append({"task": "write", **about, **written})
     memory = given.home / "memory"
     for task in given.task or TASKS:
-        rows[task] = {"ram": child("--only", task, *base)}
+        found = {"ram": child("--only", task, *base)}
         for kind in ("disk", "cold"):
             if kind == "cold":
                 forget_files(memory)
-            rows[task][kind] = child("--only", task, *base, "--memory-dir", str(memory))
-        report(task, rows[task])
+            found[kind] = child("--only", task, *base, "--memory-dir", str(memory))
+        report(task, found)
+        rows.append({"task": task, **about, **({"cells": CELLS} if task == "evaluate" else {}), **figures(found)})
     if given.out is not None:
-        given.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        keep(given.out, rows)
+
+
+def figures(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the record keeps of a task measured in RAM, on disk and cold: MB, CPU seconds, and ratios to RAM."""
+    ram = found["ram"]
+    kept: dict[str, Any] = {
+        "questions": ram["questions"],
+        "threads": ram["threads"],
+        "program_mb": round(ram["start"] / 1e6),
+        "same_answers": len({row["answers"] for row in found.values()}) == 1,
+    }
+    for kind, row in found.items():
+        kept[kind] = {"peak_mb": round(row["peak"] / 1e6), "open_seconds": round(row["open_cpu_s"], 1)}
+        if kind == "ram":
+            kept[kind]["question_ms"] = round(1e3 * row["ask_cpu_s"] / row["questions"], 1)
+        else:
+            kept[kind]["times"] = round(row["ask_cpu_s"] / ram["ask_cpu_s"], 2)
+    return kept
+
+
+def keep(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows to the record in place of older ones of the same task."""
+    kept = {row["task"]: row for row in [*read_section(path, "mapped"), *rows]}
+    keep_sections(path, mapped=list(kept.values()))
 
 
 def report(task: str, found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.report`: results/speed.md, written from the records and from nothing else."""
+"""`python -m benchmarks.report`: results/speed.md and marked tables of documents, written from records alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import HEADER, Row, cells, keep_rows, read_rows
+from benchmarks.harness import HEADER, Row, cells, complain, keep_rows, read_rows
+from benchmarks.tables import KIND, tables
+from bridgemem.errors import BridgeMemError
+from bridgemem.evaluation.publish import fill_marked
+from bridgemem.store import read_json
 
 INTRODUCTION = """# Speed
 
@@ -81,14 +85,28 @@ def _section(device: str, rows: list[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description=__doc__)
     parser.add_argument("records", nargs="*", type=Path, help="further records, as another machine wrote them")
-    parser.add_argument("--out", type=Path, default=Path("results"), help="folder of bench.jsonl and speed.md")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), help="folder of bench.jsonl, scale.json and speed.md"
+    )
+    parser.add_argument(
+        "--fill", type=Path, action="append", default=[], help="a document whose marked tables are renewed; repeatable"
+    )
     asked = parser.parse_args(arguments)
     missing = [path for path in asked.records if not path.is_file()]
     if missing:
-        print(f"benchmarks: there is no file {missing[0]}.", file=sys.stderr)
+        complain(f"benchmarks: there is no file {missing[0]}.")
         return 2
     kept = keep_rows(asked.out / "bench.jsonl", [row for path in asked.records for row in read_rows(path)])
     (asked.out / "speed.md").write_text(page(kept, read_points(asked.out / "curve.json")), encoding="utf-8")
+    try:
+        for document in asked.fill:
+            fill_marked(document, tables(read_json(asked.out / "scale.json")), KIND)
+    except BridgeMemError as problem:
+        complain(f"benchmarks: {problem}")
+        return 2
+    except (AttributeError, KeyError, TypeError, ValueError):
+        complain(f"benchmarks: {asked.out / 'scale.json'} is damaged; take it from the repository, or measure again.")
+        return 2
     return 0
 
 

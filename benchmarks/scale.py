@@ -4,6 +4,7 @@
 
 Each size is generated once (GDELT-like: 7,691 actors drawn by Zipf's law with exponent 0.9, 240 relations, 2,975
 steps), then mined in a process of its own, whose peak memory the system reports. Rows are directed: two for each event.
+`python -m benchmarks.report --fill docs/concepts/scale.md` then renews the tables of the document.
 """
 
 from __future__ import annotations
@@ -131,6 +132,21 @@ def exponents(sizes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def read_section(path: Path | None, name: str) -> list[dict[str, Any]]:
+    """The rows of a section of the record, where there are any."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
+    found: list[dict[str, Any]] = record.get(name, [])
+    return found
+
+
+def keep_sections(path: Path, **sections: Any) -> None:
+    """Write sections of the record in place of older ones; the others stay, since several benchmarks share it."""
+    record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(json.dumps(record | sections, indent=1) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     arguments.add_argument("--rows", type=int, action="append", help="directed rows of a size to measure")
@@ -144,16 +160,14 @@ def main() -> None:
     if asked.events:
         print(json.dumps(mine_once(asked.events, asked.mined, asked.memory, asked.threads)))
         return
-    before = json.loads(asked.out.read_text())["sizes"] if asked.out and asked.out.is_file() else []
-    sizes = {(size["rows"], size["memory"]): size for size in before}
+    sizes = {(size["rows"], size["memory"]): size for size in read_section(asked.out, "sizes")}
     for rows in asked.rows or [2_000_000]:
         found = measure(generate(asked.home, rows), asked.home / "mined", asked.memory, asked.threads)
         print(json.dumps(found))
         sizes[found["rows"], found["memory"]] = found
         if asked.out:
             same = [size for size in sizes.values() if size["memory"] == asked.memory]
-            record = {"sizes": [sizes[key] for key in sorted(sizes)], "growth": exponents(same)}
-            asked.out.write_text(json.dumps(record, indent=1) + "\n")
+            keep_sections(asked.out, sizes=[sizes[key] for key in sorted(sizes)], growth=exponents(same))
 
 
 if __name__ == "__main__":

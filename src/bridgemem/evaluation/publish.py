@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +32,8 @@ from bridgemem.store import whole_file
 
 BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
-OPEN = r"^<!-- table: (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
+# who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
+OPEN = r"^<!-- (?P<kind>table|benchmark): (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
 MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
@@ -119,20 +120,27 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
 
 
 def fill(records: list[Record], path: Path) -> int:
-    """Renew every marked block of a document: <!-- table: NAME --> ... <!-- end -->. Returns how many there are.
+    """Renew every block that records fill, <!-- table: NAME --> ... <!-- end -->. Returns how many there are."""
+    return fill_marked(path, tables(records))
 
-    The marks stand at the start of a line; everything outside of them stays as it is, to the byte.
+
+def fill_marked(path: Path, known: Mapping[str, Callable[[], Table]], kind: str = "table") -> int:
+    """Renew every block of a document marked <!-- KIND: NAME --> ... <!-- end -->. Returns how many there are.
+
+    The marks stand at the start of a line; everything outside of them stays as it is, to the byte, and so do the blocks
+    of another kind.
     """
-    known = tables(records)
     try:
         text = path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{path} cannot be read: {problem}.") from None
 
     def renew(match: re.Match[str]) -> str:
+        if match["kind"] != kind:
+            return match[0]
         name = match["name"].strip()
         if name not in known:
-            raise DataError(f"{path} asks for a table {name!r}; known are {', '.join(sorted(known))}.")
+            raise DataError(f"{path} asks for a {kind} {name!r}; known are {', '.join(sorted(known))}.")
         # the document has its own headings
         lines = ["", *_markdown(known[name]).split("\n")[2:], ""]
         return match["open"] + match["eol"].join(lines) + match["end"]
@@ -143,7 +151,7 @@ def fill(records: list[Record], path: Path) -> int:
     if renewed != text:
         with whole_file(path) as aside:
             aside.write_bytes(renewed.encode("utf-8"))
-    return count
+    return sum(match["kind"] == kind for match in MARK.finditer(text))
 
 
 def _markdown(make: Callable[[], Table]) -> str:
