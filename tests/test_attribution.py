@@ -47,15 +47,15 @@ def near(expected: Any) -> Any:
     return pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def opinionated(n_relations: int, settings: LearnedSettings = SETTINGS, seed: int = 0) -> Learned:
+def opinionated(n_relations: int, settings: LearnedSettings = SETTINGS, seed: int = 0, members: int = 0) -> Learned:
     """A network that was not fitted but has strong opinions on every feature, so that all of them show."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        net = LearnedNet(2 * n_relations, settings)
+        net = LearnedNet(2 * n_relations, settings, members)
         for parameter in net.body.parameters():
             nn.init.normal_(parameter, std=0.4)
         net.log_scale.data.fill_(0.3)
-        net.standardise(torch.randn(500, len(NAMES)) * 2 + 1, settings.without)
+        net.standardise(torch.randn(500, len(NAMES) + members) * 2 + 1, settings.without)
     return Learned(settings, net)
 
 
@@ -122,18 +122,19 @@ def test_values_are_the_average_gain_over_all_orders(players: int) -> None:
     assert (shapley(players) @ worth).tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_groups_that_enter_a_linear_network_have_their_own_terms_as_parts() -> None:
-    learned = exact(opinionated(3))
+@pytest.mark.parametrize("members", [0, 2])
+def test_groups_that_enter_a_linear_network_have_their_own_terms_as_parts(members: int) -> None:
+    learned, read = exact(opinionated(3, members=members)), len(NAMES) + members
     net = learned.net
-    linear = nn.Linear(len(NAMES) + SETTINGS.relation_width, 1).double()
+    linear = nn.Linear(read + SETTINGS.relation_width, 1).double()
     net.body = nn.Sequential(linear)
-    x = torch.randn(2, len(NAMES), dtype=torch.float64)
+    x = torch.randn(2, read, dtype=torch.float64)
     found = group_parts(learned, x[0], x, relation=4)
     with torch.no_grad():
-        terms = net.scaled(x) * linear.weight[:, : len(NAMES)] / net.scale
-        start = (net.relation(torch.tensor(4)) @ linear.weight[0, len(NAMES) :] + linear.bias) / net.scale
+        terms = net.scaled(x) * linear.weight[:, :read] / net.scale
+        start = (net.relation(torch.tensor(4)) @ linear.weight[0, read:] + linear.bias) / net.scale
     assert found.start == near(float(start))
-    for name, columns in group_columns().items():
+    for name, columns in group_columns(members).items():
         assert found.groups[name] == near(float(terms[0, columns].sum()))
         average = float(terms[:, columns].sum(1).mean())
         assert found.apart[name] == near(float(terms[0, columns].sum()) - average)

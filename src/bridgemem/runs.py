@@ -182,7 +182,7 @@ class Run:
         )
         try:
             return Learned.restore(settings, own).to(device)
-        except (KeyError, RuntimeError, ValueError) as problem:
+        except (KeyError, RuntimeError, ValueError, TypeError) as problem:
             raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
 
     def learning(self, filter_name: str) -> dict[str, Any]:
