@@ -387,8 +387,12 @@ def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, t
     assert {record.method for record in records} == {"backbone", "bridgemem", "cross-fitted"}
     # and what the backbone was set to
     assert records[0].settings["backbone_settings"] == asdict(RecurrenceDyadic.default)
+    assert all(finding.passed for finding in audit(run, data))
     with pytest.raises(RunError, match="cross-fitted"):
         ablate_learned(run, data)
+    outcome = bridgemem("ablate", run.folder, "--method", "learned")
+    assert outcome.code == 2
+    assert "cross-fitted" in outcome.err
 
 
 def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(

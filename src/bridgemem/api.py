@@ -202,7 +202,7 @@ def fit_run(
         if wanted.cross_fit:
             home = backbone_folder.parent / f"{backbone_folder.name}-before-{wanted.cross_fit:g}"
             again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
-            sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs))
+            sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
         learned = fit_learned(sources, wanted, seed, device, progress)
     run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
     calibrate(run, dataset, device, progress)

@@ -114,10 +114,12 @@ class Slice:
     backbone: Backbone
     transitions: Transitions
 
-    def earlier(self, share: float, train: Trains, seed: int, device: str, epochs: int) -> Slice:
+    def earlier(
+        self, share: float, train: Trains, seed: int, device: str, epochs: int, progress: Progress = SILENT
+    ) -> Slice:
         """The last share of train in place of validation: backbone and transitions are fitted anew on the rest."""
         split = Dataset.chronological(self.dataset.name, self.dataset.train, valid=share, test=0.0)
-        transitions, _ = Transitions.fit(split.train, self.transitions.settings, seed, device, epochs)
+        transitions, _ = Transitions.fit(split.train, self.transitions.settings, seed, device, epochs, progress)
         return Slice(split, train(split).to(device), transitions)
 
 

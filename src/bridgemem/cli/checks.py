@@ -59,6 +59,8 @@ def ablate(
     opened = Run(run)
     split = _split(opened, split)
     learned = method == "learned"
+    if learned:
+        ablation.ablated_settings(opened)
     selected = _selected(opened, split, "learned" if learned else "bridgemem")
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part

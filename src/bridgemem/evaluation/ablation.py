@@ -127,17 +127,23 @@ def learned_changes(settings: LearnedSettings) -> dict[str, LearnedSettings]:
     }
 
 
+def ablated_settings(run: Run) -> LearnedSettings:
+    """The settings of a run's learned residual, or why they cannot be changed one by one."""
+    learned = run.learned(SELECTION_FILTERS[0])
+    if learned is None:
+        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
+    if learned.settings.cross_fit:
+        raise RunError(
+            f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
+        )
+    return learned.settings
+
+
 def ablate_learned(
     run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
 ) -> list[Record]:
     """One record per change of the learned residual and filter, each fitted anew on validation."""
-    first = run.learned(SELECTION_FILTERS[0])
-    if first is None:
-        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
-    if first.settings.cross_fit:
-        raise RunError(
-            f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
-        )
+    as_fitted = ablated_settings(run)
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     dataset = dataset or run.dataset()
     if split == "valid":
@@ -146,7 +152,7 @@ def ablate_learned(
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
     source, known = Slice(dataset, backbone, run.transitions("train", device)), run.transitions("known", device)
     by_strangers: dict[int, dict[str, LearnedSettings]] = {}
-    for label, changed in learned_changes(first.settings).items():
+    for label, changed in learned_changes(as_fitted).items():
         by_strangers.setdefault(changed.strangers, {})[label] = changed
     records = []
     for group in by_strangers.values():

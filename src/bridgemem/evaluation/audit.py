@@ -15,7 +15,7 @@ from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.history import History
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import history, methods, rank_columns, read
+from bridgemem.evaluation.evaluate import column_of, history, methods, rank_columns, read
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
@@ -107,21 +107,20 @@ def _metrics(run: Run, split: str) -> Finding:
     columns, measured = read_table(run.ranks_path(split)), _measured(run, split)
     gaps = []
     for row in measured:
-        base, name = columns[f"backbone_{row['filter']}"], f"{_column(row)}_{row['filter']}"
+        base, name = (
+            columns[f"backbone_{row['filter']}"],
+            f"{column_of(row['method'], row['selection'])}_{row['filter']}",
+        )
         again = Metrics.of(columns[name]).as_dict()
         gaps += [again[m] - row[m] for m in METRICS] + [len(base) - row["queries"]]
         if row["method"] != "backbone":
             for m, gain in paired_gains(base, columns[name], columns["step"]).items():
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
-    rows = sorted((_column(row), row["filter"]) for row in measured)
+    rows = sorted((column_of(row["method"], row["selection"]), row["filter"]) for row in measured)
     wanted = sorted((method, f) for method in methods(run) for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
-
-
-def _column(row: dict[str, Any]) -> str:
-    return "backbone" if row["method"] == "backbone" else f"{row['method']}_by_{row['selection']}"
 
 
 def _ranks(run: Run, dataset: Dataset, split: str, most: int, seed: int) -> Finding:

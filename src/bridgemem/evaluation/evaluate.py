@@ -23,6 +23,7 @@ from bridgemem.runs import Run, training_note, write_table
 from bridgemem.store import read_config
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
+CROSS_FITTED = "cross-fitted"  # the method of a learned residual that was fitted on the end of train too
 
 
 def evaluate(
@@ -88,6 +89,14 @@ def read(
     label = f"reading {split}"
     replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned, cells)
     return Reading(replayed, {name: column for column, name in enumerate(methods(run))})
+
+
+def column_of(method: str, selection: str | None) -> str:
+    """What a recorded method is called among the methods of its run, where a residual goes by its selection too."""
+    if selection is None:
+        return method
+    # how a learned residual was fitted shows in its record; a run has one
+    return f"{'learned' if method == CROSS_FITTED else method}_by_{selection}"
 
 
 def methods(run: Run) -> list[str]:
@@ -248,9 +257,9 @@ def records_of(
         fit = run.learning(name)
         own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
         own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}
-        method = "cross-fitted" if own.get("cross_fit") else "learned"
+        method = CROSS_FITTED if own.get("cross_fit") else "learned"
         for f in FILTERS:
-            column = columns[f"learned_by_{name}"]
+            column = columns[column_of(method, name)]
             one = record(run, dataset, split, replayed, column, f, method, selection, device, own)
             records.append(replace(one, fit_seconds=fit["seconds"], refit_seconds=None))
     return records
