@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bridgemem.steps import WARM, DecoupledSteps, Steps
+from bridgemem.steps import WARM, DecoupledSteps, Steps, quick_products
 
 BATCHES, EPOCHS = WARM + 2, 4
 DEVICES = [
@@ -96,3 +96,11 @@ def test_decoupled_steps_are_those_of_the_library(device: str) -> None:
     assert len(steps.recorded) == (device == "cuda")
     for found, expected in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_quick_products_are_a_gpus_alone_and_end_with_the_training(device: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    with quick_products(torch.device(device)):
+        assert torch.get_float32_matmul_precision() == ("high" if device == "cuda" else before)
+    assert torch.get_float32_matmul_precision() == before

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bridgemem.backbones import checkpoint
 from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.history import History
 from bridgemem.backbones.regcn import (
@@ -26,6 +27,7 @@ from bridgemem.backbones.regcn import (
     Regcn,
     RegcnNet,
     RegcnSettings,
+    Selection,
     Trainer,
     unit,
     words_of,
@@ -310,8 +312,8 @@ def test_a_regular_world_is_learned_and_the_loss_falls(kind, monkeypatch):
     dataset, losses = cyclic_world(), []
 
     class Noting(kind.trainer):
-        def loss(self, at: int) -> Tensor:
-            loss = super().loss(at)
+        def loss(self, targets: range) -> Tensor:
+            loss = super().loss(targets)
             losses.append(float(loss.detach()))
             return loss
 
@@ -325,21 +327,75 @@ def test_a_regular_world_is_learned_and_the_loss_falls(kind, monkeypatch):
     assert float((log_p.argmax(1) == queries.answer).float().mean()) > 0.8, "chance is 0.1"
 
 
-def test_the_first_snapshot_is_no_target_and_every_other_is_one_once_an_epoch(monkeypatch):
-    met: list[int] = []
+@pytest.mark.parametrize("together", [1, 3])
+def test_the_first_snapshot_is_no_target_and_every_other_is_one_once_an_epoch(together, monkeypatch):
+    met: list[range] = []
 
     class Noting(Trainer):
-        def loss(self, at: int) -> Tensor:
-            met.append(at)
-            return super().loss(at)
+        def loss(self, targets: range) -> Tensor:
+            met.append(targets)
+            return super().loss(targets)
 
     monkeypatch.setattr(Regcn, "trainer", Noting)
-    Regcn.fit(tiny_data(), REGCN)
+    Regcn.fit(tiny_data(), replace(REGCN, together=together))
     n = len(set(tiny_data().train.step.tolist()))
-    first, second = met[: n - 1], met[n - 1 :]
-    assert sorted(first) == sorted(second) == list(range(1, n))
-    assert first != sorted(first)
+    first, second = met[: len(met) // 2], met[len(met) // 2 :]
+    for epoch in (first, second):
+        assert sorted(at for targets in epoch for at in targets) == list(range(1, n))
+        # without a whole window in front of it, a target stays by itself
+        assert all(len(t) == 1 if t.start < REGCN.history else len(t) == min(together, n - t.start) for t in epoch)
+    assert first != sorted(first, key=lambda targets: targets.start)
     assert first != second
+
+
+@both
+def test_snapshots_evolve_side_by_side_as_each_does_alone(kind):
+    """In evaluation, where neither dropout nor the statistics of a batch tie them together; so do their gradients."""
+    alone, joint = (seeded_trainer(kind, together) for together in (1, 3))
+    targets = range(5, 8)
+    found = joint.evolved(targets)
+    assert [at for _, at in found] == list(targets)
+    for evolved, at in found:
+        [(expected, _)] = alone.evolved(range(at, at + 1))
+        assert torch.allclose(evolved.entity, expected.entity, atol=1e-5)
+        assert torch.allclose(evolved.relation, expected.relation, atol=1e-5)
+        assert torch.allclose(joint.log_p(evolved, at), alone.log_p(expected, at), atol=1e-5)
+    loss = torch.stack([alone.loss(range(at, at + 1)) for at in targets]).mean()
+    assert torch.allclose(joint.loss(targets), loss, atol=1e-5)
+    for made in (loss, joint.loss(targets)):
+        made.backward()
+    theirs = dict(alone.net.named_parameters())
+    for name, parameter in joint.net.named_parameters():
+        assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-4), name
+    assert joint.valid_mrr() == pytest.approx(alone.valid_mrr(), abs=1e-6)
+
+
+def seeded_trainer(kind: type[Regcn], together: int) -> Trainer:
+    """A trainer in evaluation, before its first step; weights do not depend on how many snapshots it takes."""
+    settings, events = replace(TINY[kind], together=together), tiny_data().known
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        selection = Selection(kind.network(OwnVectors(events.n_entities, D), events.n_relations, settings).eval())
+    return kind.trainer(selection, tiny_data(), Checkpoint(None, {}, selection))
+
+
+def test_the_static_penalty_of_snapshots_side_by_side_is_the_mean_of_theirs():
+    net = network(tiny_data().known, static=True, angle=0.1, dropout=0.0).train()
+    graph = Snapshots(tiny_data().known, "cpu")
+    apart = net.evolve(graph.before(5, 3, 2)).apart(2)
+    expected = torch.stack([net.evolve(graph.before(at, 3)).penalty for at in (5, 6)])
+    assert float(expected.detach().min()) > 0
+    assert torch.allclose(torch.stack([e.penalty for e in apart]), expected.mean().expand(2), rtol=1e-4)
+
+
+@both
+def test_several_snapshots_at_a_step_learn_a_regular_world(kind):
+    settings = replace(TINY[kind], width=16, kernels=8, history=1, dropout=0.1, epochs=40, learning_rate=1e-2)
+    dataset = cyclic_world()
+    backbone = kind.fit(dataset, replace(settings, together=4, patience=40))
+    queries = Queries.of(dataset.test)
+    log_p = backbone.score(queries, History(dataset.events)).log_p
+    assert float((log_p.argmax(1) == queries.answer).float().mean()) > 0.8, "chance is 0.1"
 
 
 def test_validation_is_ranked_raw_over_both_directions(monkeypatch):
@@ -450,8 +506,9 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({name: 0} for name in ("width", "history", "layers", "kernels", "epochs", "patience")),
+        *({name: 0} for name in ("width", "history", "layers", "kernels", "epochs", "patience", "together")),
         {"width": 8193},
+        {"together": 65},
         {"history": 1025},
         {"width": 7, "static": True},
         {"dropout": 1.0},

@@ -125,6 +125,28 @@ def test_messages_of_edges_are_averaged_where_they_come_in():
         assert torch.allclose(mean, message[snapshot.answer == v].mean(0), atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends"])
+def test_snapshots_side_by_side_multiply_as_each_does_alone(name):
+    graph, count = snapshots(), 3
+    joint = graph.together(1, count)
+    h, z = table(count * E), table(count * 2 * R, seed=1)
+    found = getattr(joint, name)(h if name.startswith("pooled") else torch.cat([h, z]))
+    edges, alone = 0, []
+    for k in range(count):
+        part, own = graph[1 + k], slice(edges, edges + len(graph[1 + k]))
+        edges = own.stop
+        assert torch.equal(joint.actor[own], part.actor + k * E)
+        assert torch.equal(joint.relation[own], part.relation + k * 2 * R)
+        assert torch.equal(joint.answer[own], part.answer + k * E)
+        tables = h[k * E : (k + 1) * E], z[k * 2 * R : (k + 1) * 2 * R]
+        alone.append(getattr(part, name)(tables[0] if name.startswith("pooled") else torch.cat(tables)))
+    if name == "ends":  # the edges of all, and then the active entities of all
+        pairs = [a.split([2 * len(graph[1 + k]), len(graph[1 + k].active)]) for k, a in enumerate(alone)]
+        alone = [*(p[0] for p in pairs), *(p[1] for p in pairs)]
+    assert torch.allclose(found, torch.cat(alone), atol=1e-6)
+    assert joint.active.tolist() == [k * E + e for k in range(count) for e in graph[1 + k].active.tolist()]
+
+
 @pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends", "incoming"])
 def test_what_a_snapshot_multiplies_with_is_made_once(name):
     graph = snapshots()

@@ -200,14 +200,15 @@ def test_training_scores_validation_as_scoring_does_afterwards():
     net.eval()
     queries = Queries(target.actor, target.relation, torch.full((len(target),), target.step))
     with torch.no_grad():
-        found = trainer.log_p(trainer.n_train + 1)
+        [(evolved, at)] = trainer.evolved(range(trainer.n_train + 1, trainer.n_train + 2))
+        found = trainer.log_p(evolved, at)
     assert torch.allclose(found, Tirgn(net.settings, net).score(queries, History(dataset.events)).log_p, atol=1e-5)
 
 
 def test_the_gradient_reaches_every_parameter():
     dataset = Dataset("tiny", events(), 11, 14)
     selection = Selection(network().train())
-    TirgnTrainer(selection, dataset, Checkpoint(None, {}, selection)).loss(8).backward()
+    TirgnTrainer(selection, dataset, Checkpoint(None, {}, selection)).loss(range(8, 9)).backward()
     for name, parameter in selection.net.named_parameters():
         assert parameter.grad is not None, name
         # the batch norm behind it takes a convolution's bias out again: its gradient is rounding, or nothing

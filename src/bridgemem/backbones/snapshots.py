@@ -69,8 +69,11 @@ class Snapshot:
     actor, relation, answer int64 [2n], n facts (s, r, o) and then their inverses (o, r + R, s), duplicates kept;
     edges int64 [3, 2n]: the same on the host. An entity has as many edges coming in as going out.
 
-    What multiplies it is made at its first use and kept: entity tables are [E, d], relation tables [2R, d], and
-    `[A; Z]` is the one above the other.
+    Several snapshots can lie side by side as one, for states that do not meet: `count` of them, of which the k-th has
+    its entities from k E and its directed relations from 2 k R on; the step is the first's.
+
+    What multiplies it is made at its first use and kept: entity tables are [E, d], relation tables [2R, d], times the
+    count, and `[A; Z]` is the one above the other.
     """
 
     step: int
@@ -80,9 +83,15 @@ class Snapshot:
     edges: np.ndarray
     n_entities: int
     n_relations: int
+    count: int = 1
 
     def __len__(self) -> int:
         return self.edges.shape[1]
+
+    @property
+    def tables(self) -> tuple[int, int]:
+        """The rows of an entity table and of a relation table."""
+        return self.count * self.n_entities, self.count * 2 * self.n_relations
 
     def _product(self, row: np.ndarray, column: np.ndarray, weight: np.ndarray, shape: tuple[int, int]) -> Product:
         return Product(row, column, weight, shape, self.actor.device)
@@ -101,20 +110,22 @@ class Snapshot:
     @cached_property
     def pooled_ends(self) -> Product:
         """H -> [2R, d]: the mean of the entities at either end of each relation, each once; 0 for an absent one."""
-        return self._pooled(self.edges[0], self.edges[1] % self.n_relations)
+        return self._pooled(self.edges[0], self.edges[1])
 
     @cached_property
     def pooled_subjects(self) -> Product:
         """H -> [2R, d]: the mean of the subjects of each relation and of its inverse, each once; 0 if absent."""
-        facts = len(self) // 2
-        return self._pooled(self.edges[0, :facts], self.edges[1, :facts])
+        facts = self.edges[1] % (2 * self.n_relations) < self.n_relations
+        return self._pooled(self.edges[0, facts], self.edges[1, facts])
 
     def _pooled(self, entity: np.ndarray, relation: np.ndarray) -> Product:
-        relation, entity = np.divmod(np.unique(relation * self.n_entities + entity), self.n_entities)
+        entities, relations = self.tables
+        # a relation and its inverse are one here, whichever of the snapshots they are of
+        relation = relation - np.where(relation % (2 * self.n_relations) < self.n_relations, 0, self.n_relations)
+        relation, entity = np.divmod(np.unique(relation * entities + entity), entities)
         weight = 1 / np.bincount(relation)[relation]
         row = np.concatenate([relation, relation + self.n_relations])
-        shape = (2 * self.n_relations, self.n_entities)
-        return self._product(row, np.tile(entity, 2), np.tile(weight, 2), shape)
+        return self._product(row, np.tile(entity, 2), np.tile(weight, 2), (relations, entities))
 
     @cached_property
     def around(self) -> Product:
@@ -123,19 +134,18 @@ class Snapshot:
         actor, relation, _ = self.edges
         own = np.arange(len(entities))
         row = np.concatenate([2 * place, 2 * place, 2 * own + 1])
-        column = np.concatenate([actor, self.n_entities + relation, entities])
+        column = np.concatenate([actor, self.tables[0] + relation, entities])
         weights = np.concatenate([weight, weight, np.ones(len(own))])
-        return self._product(row, column, weights, (2 * len(entities), self.n_entities + 2 * self.n_relations))
+        return self._product(row, column, weights, (2 * len(entities), sum(self.tables)))
 
     @cached_property
     def ends(self) -> Product:
         """[A; Z] -> [4n + a, d]: A[u] and Z[r] of every edge, one after the other; then A of the active entities."""
         actor, relation, _ = self.edges
-        pairs = np.stack([actor, self.n_entities + relation], axis=1)
+        pairs = np.stack([actor, self.tables[0] + relation], axis=1)
         column = np.concatenate([pairs.ravel(), self._places[0]])
         row = np.arange(len(column))
-        shape = (len(column), self.n_entities + 2 * self.n_relations)
-        return self._product(row, column, np.ones(len(row)), shape)
+        return self._product(row, column, np.ones(len(row)), (len(column), sum(self.tables)))
 
     @cached_property
     def incoming(self) -> Product:
@@ -162,30 +172,37 @@ class Snapshots:
         self.columns[:, ahead] = events.subject, events.relation, events.object
         self.columns[:, behind] = events.object, events.relation.astype(np.int64) + self.n_relations, events.subject
         self._tensors = torch.from_numpy(self.columns).to(device)
-        self._made: dict[int, Snapshot] = {}
+        self._made: dict[tuple[int, int], Snapshot] = {}
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, position: int) -> Snapshot:
-        if position not in self._made:
-            part = slice(int(self.bounds[position]), int(self.bounds[position + 1]))
-            actor, relation, answer = self._tensors[:, part]
-            self._made[position] = Snapshot(
-                int(self.steps[position]),
-                actor,
-                relation,
-                answer,
-                self.columns[:, part],
-                self.n_entities,
-                self.n_relations,
+        return self.together(position, 1)
+
+    def together(self, position: int, count: int) -> Snapshot:
+        """The snapshots from a position on, that many, side by side as one."""
+        if (position, count) not in self._made:
+            bounds = self.bounds[position : position + count + 1]
+            part = slice(int(bounds[0]), int(bounds[-1]))
+            edges, tensors = self.columns[:, part], self._tensors[:, part]
+            if count > 1:
+                widths = np.array([[self.n_entities], [2 * self.n_relations], [self.n_entities]])
+                edges = edges + widths * np.repeat(np.arange(count), np.diff(bounds))
+                tensors = torch.from_numpy(edges).to(tensors.device)
+            step, (actor, relation, answer) = int(self.steps[position]), tensors
+            self._made[position, count] = Snapshot(
+                step, actor, relation, answer, edges, self.n_entities, self.n_relations, count
             )
-        return self._made[position]
+        return self._made[position, count]
 
     def position(self, step: int) -> int:
         """How many snapshots lie strictly before a step: where its own is, if it has one."""
         return int(np.searchsorted(self.steps, step))
 
-    def before(self, position: int, length: int) -> list[Snapshot]:
-        """The last `length` snapshots in front of a position, or as many as there are, the oldest first."""
-        return [self[i] for i in range(max(0, position - length), position)]
+    def before(self, position: int, length: int, count: int = 1) -> list[Snapshot]:
+        """The last `length` snapshots in front of a position, or as many as there are, the oldest first.
+
+        With a count, those of as many positions from there on, side by side; each must have as many in front of it.
+        """
+        return [self.together(i, count) for i in range(max(0, position - length), position)]

@@ -150,13 +150,12 @@ class TirgnTrainer(Trainer):
         self.answers = Indicator(graph, under, answer, graph.n_entities, device)
         self.relations = Indicator(graph, actor * graph.n_entities + answer, relation, 2 * graph.n_relations, device)
 
-    def loss(self, at: int) -> Tensor:
-        evolved = self.net.evolve(self.window(at))
+    def loss_of(self, evolved: Evolved, at: int) -> Tensor:
         return self.net.loss_given(evolved, self.graph[at], self.answers.at(at), self.relations.at(at))
 
-    def log_p(self, at: int) -> Tensor:
+    def log_p(self, evolved: Evolved, at: int) -> Tensor:
         target = self.graph[at]
-        evolved, step = self.net.evolve(self.window(at)), target.actor.new_full((1,), target.step)
+        step = target.actor.new_full((1,), target.step)
         return self.net.log_p_given(evolved, target.actor, target.relation, step, self.answers.at(at))
 
 
