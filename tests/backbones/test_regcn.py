@@ -382,7 +382,8 @@ def seeded_trainer(kind: type[Regcn], together: int) -> Trainer:
 def test_the_static_penalty_of_snapshots_side_by_side_is_the_mean_of_theirs():
     net = network(tiny_data().known, static=True, angle=0.1, dropout=0.0).train()
     graph = Snapshots(tiny_data().known, "cpu")
-    apart = net.evolve(graph.before(5, 3, 2)).apart(2)
+    window, rows = graph.before_each(range(5, 7), 3)
+    apart = net.evolve(window, rows).apart(rows)
     expected = torch.stack([net.evolve(graph.before(at, 3)).penalty for at in (5, 6)])
     assert float(expected.detach().min()) > 0
     assert torch.allclose(torch.stack([e.penalty for e in apart]), expected.mean().expand(2), rtol=1e-4)

@@ -126,25 +126,38 @@ def test_messages_of_edges_are_averaged_where_they_come_in():
 
 
 @pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends"])
-def test_snapshots_side_by_side_multiply_as_each_does_alone(name):
-    graph, count = snapshots(), 3
-    joint = graph.together(1, count)
-    h, z = table(count * E), table(count * 2 * R, seed=1)
-    found = getattr(joint, name)(h if name.startswith("pooled") else torch.cat([h, z]))
-    edges, alone = 0, []
-    for k in range(count):
-        part, own = graph[1 + k], slice(edges, edges + len(graph[1 + k]))
-        edges = own.stop
-        assert torch.equal(joint.actor[own], part.actor + k * E)
-        assert torch.equal(joint.relation[own], part.relation + k * 2 * R)
-        assert torch.equal(joint.answer[own], part.answer + k * E)
-        tables = h[k * E : (k + 1) * E], z[k * 2 * R : (k + 1) * 2 * R]
-        alone.append(getattr(part, name)(tables[0] if name.startswith("pooled") else torch.cat(tables)))
-    if name == "ends":  # the edges of all, and then the active entities of all
-        pairs = [a.split([2 * len(graph[1 + k]), len(graph[1 + k].active)]) for k, a in enumerate(alone)]
-        alone = [*(p[0] for p in pairs), *(p[1] for p in pairs)]
-    assert torch.allclose(found, torch.cat(alone), atol=1e-6)
-    assert joint.active.tolist() == [k * E + e for k in range(count) for e in graph[1 + k].active.tolist()]
+def test_windows_side_by_side_multiply_as_each_does_alone(name):
+    graph, targets, length = snapshots(), range(3, 6), 2
+    windows, rows = graph.before_each(targets, length)
+    assert rows.entity[:E].tolist() == list(range(E))
+    bounds = np.cumsum([E, *rows.sizes])
+    for i, joint in enumerate(windows):
+        states, z = table(len(rows.entity)), table(len(targets) * 2 * R, seed=1)
+        found = getattr(joint, name)(states if name.startswith("pooled") else torch.cat([states, z]))
+        alone, active = [], []
+        for k, (at, h) in enumerate(zip(targets, rows.apart(states), strict=True)):
+            part = graph.before(at, length)[i]
+            tables = h, z[k * 2 * R : (k + 1) * 2 * R]
+            alone.append(getattr(part, name)(tables[0] if name.startswith("pooled") else torch.cat(tables)))
+            if name == "ends":  # the edges of all come first, and then the active entities of all
+                alone[-1], own = alone[-1].split([2 * len(part), len(part.active)])
+                active.append(own)
+            mine = joint.active[(joint.active >= bounds[k]) & (joint.active < bounds[k + 1])]
+            assert rows.entity[mine].tolist() == part.active.tolist()
+        assert torch.allclose(found, torch.cat([*alone, *active]), atol=1e-6)
+    assert graph.before_each(targets, length)[1] is rows
+
+
+def test_rows_stand_for_every_entity_once_in_every_window():
+    graph, targets, length = snapshots(), range(3, 6), 2
+    _, rows = graph.before_each(targets, length)
+    bounds = np.cumsum([E, *rows.sizes])
+    for k, at in enumerate(targets):
+        met = {e for snapshot in graph.before(at, length) for e in snapshot.active.tolist()}
+        assert set(rows.entity[bounds[k] : bounds[k + 1]].tolist()) == met
+        assert len(met) == rows.sizes[k]
+    weight = torch.zeros(E).index_add_(0, rows.entity, rows.weight)
+    assert torch.allclose(weight, torch.ones(E))
 
 
 @pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends", "incoming"])

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,7 +22,7 @@ from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.history import History
-from bridgemem.backbones.snapshots import Snapshot, Snapshots
+from bridgemem.backbones.snapshots import Rows, Snapshot, Snapshots
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
@@ -176,10 +176,10 @@ class Evolved:
     relation: Tensor
     penalty: Tensor | None = None
 
-    def apart(self, count: int) -> list[Evolved]:
-        """What belongs to each of the snapshots that were evolved side by side."""
-        each = zip(self.entity.chunk(count), self.relation.chunk(count), strict=True)
-        return [Evolved(*tables, None if self.penalty is None else self.penalty / count) for tables in each]
+    def apart(self, rows: Rows) -> list[Evolved]:
+        """What belongs to each of the targets whose windows were evolved side by side."""
+        each = zip(rows.apart(self.entity), self.relation.chunk(len(rows.sizes)), strict=True)
+        return [Evolved(entity, relation, self.penalty) for entity, relation in each]
 
 
 class RegcnNet(nn.Module):
@@ -210,11 +210,13 @@ class RegcnNet(nn.Module):
         """The next state from the last h and what the graph says, c, both [E, d]: a gate between them."""
         return torch.lerp(h, c, torch.addmm(self.gate_bias, h, self.gate).sigmoid())
 
-    def evolve(self, window: Sequence[Snapshot]) -> Evolved:
-        """States after a window of snapshots, the oldest first; as many side by side as each of them holds."""
-        count = window[0].count if window else 1
-        begun = h = self.start().repeat(count, 1)
-        own = z = self.relation.repeat(count, 1)
+    def evolve(self, window: Sequence[Snapshot], rows: Rows | None = None) -> Evolved:
+        """States after a window of snapshots, the oldest first; rows: whose states they are, if not all entities'."""
+        begun: Tensor = self.start()
+        own: Tensor = self.relation
+        if rows is not None:
+            begun, own = begun.index_select(0, rows.entity), own.repeat(len(rows.sizes), 1)
+        h, z = begun, own
         passed: list[Tensor] = []
         for snapshot in window:
             x = self.pooled(h, snapshot)
@@ -224,15 +226,16 @@ class RegcnNet(nn.Module):
                 a = layer(a, z, snapshot)
             h = self.move(h, unit(a))
             passed.append(h)
-        penalty = self._penalty(begun, passed) if self.settings.static and self.training else None
+        penalty = self._penalty(begun, passed, rows) if self.settings.static and self.training else None
         return Evolved(unit(h).tanh(), z, penalty)
 
-    def _penalty(self, begun: Tensor, passed: list[Tensor]) -> Tensor:
-        """How far the states are outside of their angles, summed over entities and steps."""
+    def _penalty(self, begun: Tensor, passed: list[Tensor], rows: Rows | None = None) -> Tensor:
+        """How far the states are outside of their angles, summed over entities and steps, the mean of the windows."""
         steps = torch.arange(1, len(passed) + 1, device=begun.device)
         bound = torch.deg2rad(self.settings.angle * steps).cos()
         likeness = (unit(torch.stack(passed)) * begun).sum(2)
-        return self.settings.static_weight * F.relu(bound[:, None] - likeness).sum()
+        outside = F.relu(bound[:, None] - likeness)
+        return self.settings.static_weight * (outside if rows is None else outside * rows.weight).sum()
 
     def loss(self, evolved: Evolved, target: Snapshot) -> Tensor:
         """What training makes small: the cross entropy of the target's answers and of its relations."""
@@ -290,11 +293,17 @@ class Trainer:
         cuts = [*range(first, whole), *range(whole, last, self.settings.together), last]
         return [range(*part) for part in pairwise(cuts)]
 
+    def window(self, targets: range) -> tuple[list[Snapshot], Rows | None]:
+        """What is known before each of some targets, and whose states evolve over it."""
+        if len(targets) == 1:
+            return self.graph.before(targets.start, self.settings.history), None
+        return self.graph.before_each(targets, self.settings.history)
+
     def evolved(self, targets: range) -> list[tuple[Evolved, int]]:
-        """Each target's position, and the states it is forecast from."""
-        count = len(targets)
-        window = self.graph.before(targets.start, self.settings.history, count)
-        return list(zip(self.net.evolve(window).apart(count), targets, strict=True))
+        """The states that each target is forecast from, and its position."""
+        window, rows = self.window(targets)
+        evolved = self.net.evolve(window, rows)
+        return list(zip([evolved] if rows is None else evolved.apart(rows), targets, strict=True))
 
     def loss(self, targets: range) -> Tensor:
         """The mean over the snapshots at some positions, each forecast from those before it."""
@@ -325,10 +334,12 @@ class Trainer:
     @torch.no_grad()
     def prepare(self, targets: list[range]) -> None:
         """Make what multiplies each snapshot, so that a step can be recorded when it is first taken."""
-        windows = (self.graph.before(part.start, self.settings.history, len(part)) for part in targets)
         self.net.eval()
-        for snapshot in dict.fromkeys(chain.from_iterable(windows)):
-            self.net.evolve([snapshot])
+        made: set[Snapshot] = set()
+        for part in targets:
+            window, rows = self.window(part)
+            self.net.evolve([snapshot for snapshot in window if snapshot not in made], rows)
+            made.update(window)
         self.net.train()
 
     def run(self, title: str, progress: Progress) -> None:

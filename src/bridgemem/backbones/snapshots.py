@@ -69,11 +69,11 @@ class Snapshot:
     actor, relation, answer int64 [2n], n facts (s, r, o) and then their inverses (o, r + R, s), duplicates kept;
     edges int64 [3, 2n]: the same on the host. An entity has as many edges coming in as going out.
 
-    Several snapshots can lie side by side as one, for states that do not meet: `count` of them, of which the k-th has
-    its entities from k E and its directed relations from 2 k R on; the step is the first's.
+    Snapshots of several steps can lie side by side as one, for states that do not meet: `count` of them, of which the
+    k-th has entities of its own, see `Rows`, and its directed relations from 2 k R on; the step is the first's.
 
-    What multiplies it is made at its first use and kept: entity tables are [E, d], relation tables [2R, d], times the
-    count, and `[A; Z]` is the one above the other.
+    What multiplies it is made at its first use and kept: entity tables are [E, d], relation tables [2R, d] for each of
+    them, and `[A; Z]` is the one above the other.
     """
 
     step: int
@@ -91,7 +91,7 @@ class Snapshot:
     @property
     def tables(self) -> tuple[int, int]:
         """The rows of an entity table and of a relation table."""
-        return self.count * self.n_entities, self.count * 2 * self.n_relations
+        return self.n_entities, self.count * 2 * self.n_relations
 
     def _product(self, row: np.ndarray, column: np.ndarray, weight: np.ndarray, shape: tuple[int, int]) -> Product:
         return Product(row, column, weight, shape, self.actor.device)
@@ -154,6 +154,26 @@ class Snapshot:
         return self._product(place, np.arange(len(place)), weight, (len(entities), len(place)))
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Whom the rows of a table of states stand for, where the windows of several targets evolve side by side.
+
+    First comes every entity once, as it is where nothing happens to it, which is the same in all windows; then, for one
+    target after the other, the entities that have an edge in its window. entity int64 [E + A]; sizes: how many the
+    targets have, A in all; weight float32 [E + A]: in how many of the windows an entity is in that row, of all windows.
+    """
+
+    entity: Tensor
+    sizes: tuple[int, ...]
+    weight: Tensor
+
+    def apart(self, table: Tensor) -> list[Tensor]:
+        """The states of all entities for each of the targets; table [E + A, d] -> [E, d] each."""
+        sizes = [len(table) - sum(self.sizes), *self.sizes]
+        (idle, *moved), (_, *places) = table.split(sizes), self.entity.split(sizes)
+        return [idle.index_copy(0, at, own) for at, own in zip(places, moved, strict=True)]
+
+
 class Snapshots:
     """The steps of a log at which anything happened, in order; steps without events are no snapshots.
 
@@ -172,37 +192,55 @@ class Snapshots:
         self.columns[:, ahead] = events.subject, events.relation, events.object
         self.columns[:, behind] = events.object, events.relation.astype(np.int64) + self.n_relations, events.subject
         self._tensors = torch.from_numpy(self.columns).to(device)
-        self._made: dict[tuple[int, int], Snapshot] = {}
+        self._made: dict[int, Snapshot] = {}
+        self._joined: dict[tuple[range, int], tuple[list[Snapshot], Rows]] = {}
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, position: int) -> Snapshot:
-        return self.together(position, 1)
-
-    def together(self, position: int, count: int) -> Snapshot:
-        """The snapshots from a position on, that many, side by side as one."""
-        if (position, count) not in self._made:
-            bounds = self.bounds[position : position + count + 1]
-            part = slice(int(bounds[0]), int(bounds[-1]))
-            edges, tensors = self.columns[:, part], self._tensors[:, part]
-            if count > 1:
-                widths = np.array([[self.n_entities], [2 * self.n_relations], [self.n_entities]])
-                edges = edges + widths * np.repeat(np.arange(count), np.diff(bounds))
-                tensors = torch.from_numpy(edges).to(tensors.device)
-            step, (actor, relation, answer) = int(self.steps[position]), tensors
-            self._made[position, count] = Snapshot(
-                step, actor, relation, answer, edges, self.n_entities, self.n_relations, count
-            )
-        return self._made[position, count]
+        if position not in self._made:
+            part = slice(int(self.bounds[position]), int(self.bounds[position + 1]))
+            actor, relation, answer = self._tensors[:, part]
+            step, edges = int(self.steps[position]), self.columns[:, part]
+            self._made[position] = Snapshot(step, actor, relation, answer, edges, self.n_entities, self.n_relations)
+        return self._made[position]
 
     def position(self, step: int) -> int:
         """How many snapshots lie strictly before a step: where its own is, if it has one."""
         return int(np.searchsorted(self.steps, step))
 
-    def before(self, position: int, length: int, count: int = 1) -> list[Snapshot]:
-        """The last `length` snapshots in front of a position, or as many as there are, the oldest first.
+    def before(self, position: int, length: int) -> list[Snapshot]:
+        """The last `length` snapshots in front of a position, or as many as there are, the oldest first."""
+        return [self[i] for i in range(max(0, position - length), position)]
 
-        With a count, those of as many positions from there on, side by side; each must have as many in front of it.
-        """
-        return [self.together(i, count) for i in range(max(0, position - length), position)]
+    def before_each(self, targets: range, length: int) -> tuple[list[Snapshot], Rows]:
+        """The windows in front of several positions, side by side; each has `length` snapshots. They are kept."""
+        if (targets, length) not in self._joined:
+            self._joined[targets, length] = self._join(targets, length)
+        return self._joined[targets, length]
+
+    def _join(self, targets: range, length: int) -> tuple[list[Snapshot], Rows]:
+        device, n, count = self._tensors.device, self.n_entities, len(targets)
+        windows = [self.columns[0, self.bounds[at - length] : self.bounds[at]] for at in targets]
+        own = [np.unique(actors) for actors in windows]
+        row = np.full((count, n), -1)
+        for k, (entities, start) in enumerate(zip(own, np.cumsum([n, *map(len, own)]), strict=False)):
+            row[k, entities] = start + np.arange(len(entities))
+        weight = np.ones(n + sum(map(len, own)), dtype=np.float32) / count
+        weight[:n] *= (row < 0).sum(0)
+        rows = Rows(
+            torch.from_numpy(np.concatenate([np.arange(n), *own])).to(device),
+            tuple(map(len, own)),
+            torch.from_numpy(weight).to(device),
+        )
+        snapshots = []
+        for first in range(targets.start - length, targets.start):
+            bounds = self.bounds[first : first + count + 1]
+            target = np.repeat(np.arange(count), np.diff(bounds))
+            actor, relation, answer = self.columns[:, bounds[0] : bounds[-1]]
+            edges = np.stack([row[target, actor], relation + target * 2 * self.n_relations, row[target, answer]])
+            on_device = torch.from_numpy(edges).to(device)
+            step, shape = int(self.steps[first]), (len(weight), self.n_relations, count)
+            snapshots.append(Snapshot(step, on_device[0], on_device[1], on_device[2], edges, *shape))
+        return snapshots, rows
