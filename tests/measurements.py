@@ -113,6 +113,8 @@ def campaign() -> list[Record]:
             own: dict[str, Any] = {"dataset": dataset, "filter": name, "selection": name, "lock": f"{dataset} {name}"}
             records += [change("reader=count", 0.44, **own), change("history=frozen", 0.3, history="frozen", **own)]
             records += [relearned("plain", 0.46, **own), relearned("no strangers", 0.465, **own)]
+            told = {"backbone_seed": 42, "weight": 0.5, "answers_asked": 0.6}
+            records += [residual(method=f"questions:{reading}", settings=told, **own) for reading in ("pass", "step")]
             records += [
                 relearned(f"without {group}", 0.45 + i / 1e3, **own) for i, group in enumerate(("pair", "actor"))
             ]

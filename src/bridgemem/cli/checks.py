@@ -1,4 +1,4 @@
-"""Commands that question results: ablate, compare, audit."""
+"""Commands that question results: ablate, compare, audit, questions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bridgemem.cli.evaluate import no_test
 from bridgemem.cli.options import DataDir, Device, Json, Quiet
 from bridgemem.cli.output import emit, say, table, warn
-from bridgemem.errors import RunError, SettingsError
+from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
+    from bridgemem.backbones.base import Backbone
+    from bridgemem.events.dataset import Dataset
     from bridgemem.runs import Run
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder that was evaluated.")]
 Split = Annotated[str, typer.Option("--split", help="test or valid.")]
+READING_WORDS = {"pass": "+ the other questions of the pass", "step": "+ all other questions of the step"}
 
 
 def register(app: typer.Typer) -> None:
-    for command in (ablate, compare, audit):
+    for command in (ablate, compare, audit, questions):
         app.command()(command)
 
 
@@ -159,3 +163,73 @@ def audit(
     emit({"run": run, "split": split, "passed": passed, "findings": findings}, as_json, text)
     if not passed:
         raise typer.Exit(1)
+
+
+def questions(
+    data: Annotated[
+        str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.", metavar="DATA")
+    ],
+    backbone: Annotated[
+        str, typer.Option("--backbone", "-b", help="A training-free name, or the folder of a trained backbone.")
+    ] = "recurrence-dyadic",
+    device: Device = "cpu",
+    records: Annotated[
+        Path | None, typer.Option("--records", help="Also add the records of the readings to this file.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What reading the other questions of a step is worth. No forecast: what is asked at t is not known before t."""
+    from bridgemem.api import check_device, load
+    from bridgemem.evaluation.questions import METHOD, measure
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure, interval
+    from bridgemem.fitting import SELECTION_FILTERS
+
+    check_device(device)
+    if records is not None and records.exists():
+        read_records(records)  # a damaged file is better known before the long part
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = load(data, data_dir=data_dir, progress=progress)
+        model, seed = _asked_backbone(backbone, dataset, device)
+        no_test(dataset, "test")
+        found = measure(dataset, model, seed, device, progress)
+    if records is not None:
+        # the backbone's own records come from those who evaluate it, with all that they know of it
+        write_records(records, [r for r in found if r.method.startswith(METHOD)])
+
+    def text() -> None:
+        first, words = found[0], {"backbone": "from the past alone", **READING_WORDS}
+        say(f"{first.dataset}, {first.split}, {first.queries:,} queries, {first.backbone}")
+        say("This is no forecast: what is asked at t is not known before t. It is what reading the questions is worth.")
+        if first.split == "valid":
+            say("The weights were chosen on these same queries.")
+        for f in SELECTION_FILTERS:
+            rows = []
+            for r in (r for r in found if r.filter == f):
+                told = [interval(r.gain["mrr"]), f"{r.settings['weight']:g}"] if r.gain else ["", ""]
+                name = words[r.method.removeprefix(METHOD)]
+                rows.append([name, *(figure(getattr(r, metric)) for metric in HEADINGS), *told])
+            header = ["read", *HEADINGS.values(), "gain in MRR [95 %]", "weight"]
+            table(f"\n{FILTER_WORDS[f].capitalize()}", header, rows)
+
+    emit([asdict(r) for r in found], as_json, text)
+
+
+def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
+    """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
+    from bridgemem.backbones import backbone_class
+    from bridgemem.evaluation.evaluate import TRAINING_FREE
+    from bridgemem.evaluation.report import BACKBONE_SEED
+    from bridgemem.runs import open_backbone, training_note
+
+    folder = Path(name)
+    if name in TRAINING_FREE and not folder.is_dir():
+        return backbone_class(name).fit(dataset.without_test(), device=device), None
+    if not folder.is_dir():
+        known = " or ".join(TRAINING_FREE)
+        raise NotFoundError(f"there is no folder {name!r}; give that of a trained backbone, or {known}.")
+    model = open_backbone(folder)
+    model.check(dataset)
+    return model.to(device), training_note(folder).get("seed", BACKBONE_SEED)

@@ -1,4 +1,4 @@
-"""Analysis: tables of the ablations and of the parts of the queries, from records."""
+"""Analysis: tables of the ablations, of the parts of the queries and of what questions give away, from records."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ ABLATION = "ablation:"
 PART = "ablation:part="
 LEARNED = "ablation:learned="
 WITHOUT = "without "
+QUESTIONS = "questions:"
 # the changes of the learned residual that lead up to the whole, each with what it adds to the one before it
 STEPS = {
     "plain": "learned, plain: the pair, its transitions, the very fact, the candidate",
@@ -206,3 +207,36 @@ def relations_table(records: list[Record], filter_name: str, dataset: str, most:
     what = _name(own[0], backbone=len(runs) > 1)
     title = f"Relations of {what} that gain most and least, {SHORT[filter_name]} filter, at least {least} queries"
     return Table(title, ["relation", "queries", "backbone MRR", "gain [95 %]"], cells)
+
+
+def questions_table(records: list[Record]) -> Table:
+    """What reading the other questions of a step adds to a backbone, by data set and filter."""
+    found: dict[tuple[str, ...], dict[str, Record]] = {}
+    for name in ("time", "static"):
+        for r in (r for r in _own(records, name) if r.method.startswith(QUESTIONS)):
+            found.setdefault((*_place(r), name), {}).setdefault(r.method.removeprefix(QUESTIONS), r)
+    if not found:
+        raise DataError("no reading of the questions was measured; `bridgemem questions DATA --records FILE` does it.")
+    header = ["data set, backbone, filter", "MRR from the past alone"]
+    for words in ("the pass", "the step"):
+        header += [f"+ the other questions of {words}", "gain [95 %]", "weight", "answers that are asked something"]
+    cells = []
+    # the time-aware filter first
+    for where in sorted(found, key=lambda where: (where[:3], where[3] != "time")):
+        read = found[where]
+        first = next(iter(read.values()))
+        line = [f"{_name(first, backbone=True)}, {SHORT[where[3]]}", figure(first.mrr - first.gain["mrr"][0])]
+        cells.append(line + [cell for reading in ("pass", "step") for cell in _reading_cells(read.get(reading))])
+    note = (
+        "No forecasts: what is asked at t is not known before t. A table of ratios was counted on the end of train, as "
+        "many steps as validation has; its weight was chosen on validation under the filter of the row, 0 being one of "
+        "the choices. The gain is over the same backbone, with a paired bootstrap interval clustered by step."
+    )
+    return Table("What the other questions of a step give away", header, cells, note)
+
+
+def _reading_cells(record: Record | None) -> list[str]:
+    if record is None:
+        return [""] * 4
+    s = record.settings
+    return [figure(record.mrr), interval(record.gain["mrr"]), f"{s['weight']:g}", f"{s['answers_asked']:.1%}"]

@@ -9,7 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from bridgemem.errors import DataError
-from bridgemem.evaluation.analysis import ablation_table, groups_table, parts_table, relations_table, steps_table
+from bridgemem.evaluation.analysis import (
+    ablation_table,
+    groups_table,
+    parts_table,
+    questions_table,
+    relations_table,
+    steps_table,
+)
 from bridgemem.evaluation.figures import draw_gains, gains_figure
 from bridgemem.evaluation.mechanism import PARTS
 from bridgemem.evaluation.probabilities import calibration_table, horizon_table, single_step
@@ -50,6 +57,7 @@ def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Calla
         "backbones": partial(backbones_table, records),
         "calibration": partial(calibration_table, records),
         "horizons": partial(horizon_table, every),
+        "questions": partial(questions_table, records),
     }
     for f in ("raw", *SELECTION_FILTERS):
         known[f"filter {f}"] = partial(filter_table, standard(records), f)
