@@ -31,6 +31,7 @@ ROWS: dict[str, tuple[str, Callable[[Bench], Measured]]] = {
     "choosing": ("choosing on validation", scoring.choosing),
     "forecast": ("single forecast", scoring.forecast),
     "cenet": ("CENET epoch", training.cenet_epoch),
+    "regcn": ("RE-GCN, 8 targets at a step", training.regcn_targets),
     "cenet-training": ("CENET training", training.cenet_training),
 }
 # what a host does by itself, and what would take it too long

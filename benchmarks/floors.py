@@ -13,6 +13,7 @@ from torch import Tensor
 
 from benchmarks.machine import Machine
 from bridgemem.backbones.cenet import CenetSettings
+from bridgemem.backbones.regcn import RegcnSettings
 from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.examples import Examples
@@ -98,6 +99,14 @@ def cenet_steps(facts: int, steps: int, entities: int, relations: int, settings:
     contrast = 2 * 3 * d * d + 2 * d * min(settings.batch, facts)
     parameters = 2 * entities * d + 2 * relations * d + 8 * d * d + 3 * d * d
     return Work(BACKWARD * queries * (scored + contrast), steps * ADAM * parameters)
+
+
+def regcn_gradient(queries: int, entities: int, relations: int, settings: RegcnSettings) -> Work:
+    """The gradient of one step: states of all entities evolved once, and every query of its targets decoded once."""
+    d = settings.width
+    evolved = settings.history * 2 * d * d * (entities * (settings.layers + 1) + 2 * relations * 9)
+    decoded = queries * 2 * d * (2 * settings.kernels * (d + 3) + entities + 2 * relations)
+    return Work(BACKWARD * (evolved + decoded))
 
 
 def distinct_share(tokens: Tensor, batch: int, draws: int = 2) -> float:

@@ -1,4 +1,4 @@
-"""Rows of CENET's training: an epoch beside one with dense histories from the host, and the whole of it."""
+"""Rows of training: CENET beside one with dense histories from the host, and RE-GCN's targets side by side."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 
+import torch
+from torch import Tensor
+
 from benchmarks import dense_cenet, floors
 from benchmarks.bench import SEED, Bench
 from benchmarks.harness import Measured, Timing, timed
 from benchmarks.machine import Peak, wait
 from benchmarks.references import Sampled
+from bridgemem.backbones import backbone_defaults
 from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.backbones.checkpoint import Checkpoint, seeded
+from bridgemem.backbones.regcn import OwnVectors, RegcnNet, Selection, Trainer
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import Step
 
 GPU_EPOCHS = 4  # the second is recorded on a GPU, those after it show what an epoch costs
 CHECKED_FACTS, CHECKED_BATCH = 1500, 256  # of the training without dropout that both versions must agree on
 SAME_WEIGHTS = 0.01  # of the way that training moved them
+TOGETHER = 8  # targets of a step of RE-GCN
+SAME_GRADIENT = 1e-3  # of its length
 
 
 class Enough(Exception):  # noqa: N818  (no error: the training was watched for long enough)
@@ -142,6 +150,39 @@ def cenet_training(b: Bench) -> Measured:
     work = floors.cenet_steps(len(b.train), steps, b.known.n_entities, b.known.n_relations, s) * s.epochs
     note = f"{s.epochs} + {s.oracle_epochs} epochs, plain: the first {s.epochs}, {_gigabytes(host)}"
     return Measured(timing, work, reference, peak.added, "", True, note=note)
+
+
+def regcn_targets(b: Bench) -> Measured:
+    """The gradient of RE-GCN's loss over the last targets of train, side by side; plain: one after the other."""
+    wanted = backbone_defaults("regcn", b.dataset.name)
+    settings = replace(wanted, together=TOGETHER, dropout=0.0, static=False)
+    with seeded(SEED, b.device):
+        start = OwnVectors(b.known.n_entities, settings.width)
+        selection = Selection(RegcnNet(start, b.known.n_relations, settings)).to(b.device)
+    trainer = Trainer(selection, b.dataset, Checkpoint(None, {}, selection))
+    targets = range(max(settings.history, trainer.n_train - TOGETHER), trainer.n_train)
+    parameters = list(trainer.net.parameters())
+
+    def gradient(parts: list[range]) -> Tensor:
+        """Of the mean loss, in one vector."""
+        trainer.net.zero_grad(set_to_none=True)
+        for part in parts:
+            (trainer.loss(part) * (len(part) / len(targets))).backward()
+        return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+
+    found, timing = timed(lambda: gradient([targets]), b.device)
+    plain, reference = timed(lambda: gradient([range(at, at + 1) for at in targets]), b.device)
+    gap = float((found - plain).norm() / plain.norm())
+    queries = sum(len(trainer.graph[at]) for at in targets)
+    return Measured(
+        timing,
+        floors.regcn_gradient(queries, b.known.n_entities, b.known.n_relations, settings),
+        Sampled.of(reference.seconds),
+        reference.added,
+        f"gradient within {gap:.1e} of its length",
+        gap <= SAME_GRADIENT,
+        note=f"{len(targets)} snapshots, {queries:,} queries, {settings.history} snapshots before each",
+    )
 
 
 def _gigabytes(host: Peak) -> str:
