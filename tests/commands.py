@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 
 from bridgemem.cli.main import main
+from bridgemem.events.benchmarks import CATALOG, Benchmark
+from bridgemem.events.dataset import Dataset
 
 ACTORS = (
     "Arvan",
@@ -101,6 +103,38 @@ def write_rows(path: Path, rows: list[tuple[str, str, str, str]], separator: str
     lines = [separator.join(row) for row in [("subject", "relation", "object", "time"), *rows]]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def named_own(dataset: Dataset, name: str, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    """A small data set that the catalogue knows as a benchmark of this name."""
+    events, sizes = dataset.events, {split: len(dataset.split(split)) for split in ("train", "valid", "test")}
+    known = Benchmark(
+        name=name,
+        title="a small one",
+        unit=1,
+        clock=events.clock,
+        entities=events.n_entities,
+        relations=events.n_relations,
+        train=sizes["train"],
+        valid=sizes["valid"],
+        test=sizes["test"],
+        fingerprint=events.fingerprint,
+        source="made up",
+    )
+    monkeypatch.setitem(CATALOG, name, known)
+    return replace(dataset, name=name)
+
+
+def compared(run: Path, gain: tuple[float, float, float] | None) -> Path:
+    """The run with this noted as the learned residual's gain over the fixed one; None: as one that did not measure."""
+    path = run / "epochs.json"
+    values = json.loads(path.read_text())
+    for fit in values["learned"].values():
+        held = fit.pop("held_out")
+        if gain is not None:
+            fit["held_out"] = {**held, "gain": gain}
+    path.write_text(json.dumps(values))
+    return run
 
 
 @contextmanager

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import bridgemem
-from bridgemem.api import check_device, reproduce
+from bridgemem.api import check_device, reproduce, train
+from bridgemem.backbones import backbone_defaults, load_backbone
 from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.backbones.hri import Hri
 from bridgemem.config import Settings
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.read import read_events
-from commands import planted_rows, write_rows
+from commands import Walk, named_own, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
 SMALL = Settings(width=8, hidden=8, max_epochs=2)
@@ -55,6 +58,28 @@ def test_the_same_seed_gives_the_same_forecast(own_csv: Path) -> None:
     first, second, other = (bridgemem.fit(data, "recurrence", SMALL, seed=seed) for seed in (1, 1, 2))
     assert first.forecast("Kel", "visit") == second.forecast("Kel", "visit")
     assert first.forecast("Kel", "visit") != other.forecast("Kel", "visit")
+
+
+def test_a_named_backbone_has_the_settings_of_the_data_set(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = replace(bridgemem.load(own_csv), name="wiki")
+    train("hri", own, tmp_path / "own")
+    assert load_backbone(tmp_path / "own").settings == Hri.default, "own data, though it is called like a benchmark"
+    assert bridgemem.fit(own, "hri", SMALL).backbone.settings == Hri.default
+    named, tuned = named_own(own, "wiki", monkeypatch), backbone_defaults("hri", "wiki")
+    assert tuned != Hri.default
+    assert bridgemem.fit(named, "hri", SMALL).backbone.settings == tuned
+    train("hri", named, tmp_path / "named")
+    assert load_backbone(tmp_path / "named").settings == tuned
+
+
+@pytest.mark.parametrize("source", ["world", "icews14", "packed", "data", "log"])
+def test_a_step_for_what_has_its_steps_is_refused(source: str, walk: Walk) -> None:
+    data = bridgemem.load(walk.home / "own.npz")
+    given = {"packed": walk.home / "own.npz", "data": data, "log": data.events}.get(source, source)
+    with pytest.raises(SettingsError, match="has its time steps already"):
+        bridgemem.load(given, step="day")
 
 
 def test_load_takes_paths_logs_columns_and_packed_files(own_csv: Path, tmp_path: Path) -> None:

@@ -18,6 +18,9 @@ from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.report import figure, interval
 from bridgemem.events.benchmarks import CATALOG
 from bridgemem.fitting import digest
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.refresh import refresh
 from bridgemem.runs import Run
 from commands import TINY_READER, Walk, bridgemem, planted_rows, write_rows
 
@@ -193,6 +196,32 @@ def test_the_card_of_a_named_data_set_takes_its_sizes_from_the_catalogue(
     assert ("| test |" in text) == (parts == 3)
     assert ("no test part" in text) == (parts == 2)
     assert "carries its data" not in text
+
+
+def test_the_card_of_a_refreshed_run_says_when_it_was_and_over_what(recurrence_run: Path, tmp_path: Path) -> None:
+    with EventStore(tmp_path / "wire.duckdb") as store:
+        LiveForecaster(Run(recurrence_run), store).add([("Arvan", "visit", "Nova", "2024-02-10")], "wire", "1")
+        run = Run(refresh(Run(recurrence_run), store, tmp_path / "new").run)
+    text, (note,) = (run.folder / "README.md").read_text(encoding="utf-8"), run.refreshes()
+    assert f"{note['when']} over `wire.duckdb`, 1 events added, 0 taken back" in text
+    assert "were chosen on the validation part of the run that was fitted" in text
+    assert "chosen on validation;" not in text
+    assert "no test part: all figures" not in text
+    assert f"| valid | {len(run.dataset().valid)} |" in text
+    # one that an earlier version refreshed does not say when
+    (run.folder / "refresh.json").write_text(json.dumps([{"added": 1, "retracted": 0}]))
+    assert "again: 1 events added, 0 taken back. What" in card(run)
+    assert "refreshed" not in card(Run(recurrence_run))
+
+
+def test_the_card_of_a_refreshed_named_data_set_counts_what_the_run_knows(recurrence_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(recurrence_run, tmp_path / "run")
+    config = (run / "config.toml").read_text().replace('dataset = "own"', 'dataset = "icews14"')
+    (run / "config.toml").write_text(config)
+    (run / "refresh.json").write_text(json.dumps([{"added": 1, "retracted": 0}]))
+    text = card(Run(run))
+    assert f"| train | {len(Run(run).dataset().train)} |" in text
+    assert f"{CATALOG['icews14'].source}, and what was added since" in text
 
 
 @pytest.mark.parametrize("where", ["figure", "time"])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from bridgemem.ask import Question, answer
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.errors import DataError, SettingsError
@@ -137,6 +138,25 @@ def test_horizons_that_are_none_are_refused(within: int) -> None:
     of = Forecaster(events, backbone, random_transitions(events), Choice())
     with pytest.raises((SettingsError, DataError), match=r"from 1|too far ahead"):
         of.forecast(0, 0, within=within)
+
+
+def test_a_horizon_longer_than_the_past_before_it_is_refused(recurrence_run: Path) -> None:
+    forecaster = Forecaster.open(recurrence_run)
+    days = forecaster.events.end
+    assert len(forecaster.forecast("Arvan", "visit", top=3, within=days)) == 3
+    with pytest.raises(DataError, match=f"{days} steps before the one that is asked for, fewer than the {days + 1} of"):
+        forecaster.forecast("Arvan", "visit", within=days + 1)
+    # what is asked for later knows no more
+    later = forecaster.events.clock.label(days + 30)
+    with pytest.raises(DataError, match=f"there are {days} steps"):
+        forecaster.forecast("Arvan", "visit", later, within=days + 1)
+    early = forecaster.events.clock.label(5)
+    with pytest.raises(DataError, match="there are 5 steps"):
+        forecaster.forecast("Arvan", "visit", early, within=6)
+    first = forecaster.events.clock.label(0)
+    assert forecaster.forecast("Arvan", "visit", first, top=3, within=1)
+    with pytest.raises(DataError, match="there are 5 steps"):
+        answer(forecaster, [Question("Arvan", "visit"), Question("Arvan", "visit", early)], within=6)
 
 
 def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence_run: Path, tmp_path: Path) -> None:

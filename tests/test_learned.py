@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -340,9 +341,9 @@ def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epoch
     source = Slice(data, RecurrenceDyadic.fit(data), transitions)
     judged: list[Tensor] = []
 
-    def notes(training: Any, late: Tensor, progress: Any) -> tuple[int, list[float]]:
+    def notes(training: Any, late: Tensor, progress: Any) -> tuple[int, list[float], LearnedNet]:
         judged.append(training.cases.step[late])
-        return 1, [0.0]
+        return 1, [0.0], training.net
 
     monkeypatch.setattr("bridgemem.learning._choose_epochs", notes)
     fit_learned([source], QUICK)
@@ -431,6 +432,15 @@ def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> 
         LearnedSettings(fit_share=1.0)
     with pytest.raises(SettingsError, match="cross_fit"):
         LearnedSettings(cross_fit=1.0)
+    impossible: dict[str, tuple[float, ...]] = {
+        "dropout": (-0.1, 1.0, 2.0, math.nan),
+        "learning_rate": (-1.0, 0.0, math.inf, math.nan),
+        "weight_decay": (-1.0, math.inf, math.nan),
+    }
+    for name, values in impossible.items():
+        for value in values:
+            with pytest.raises(SettingsError, match=f"{name} must be"):
+                LearnedSettings(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="no group of features called 'moon'"):
         LearnedSettings(without=("moon",))
     outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--method", "magic")

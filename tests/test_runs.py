@@ -16,11 +16,11 @@ from bridgemem.backbones import load_backbone
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.evaluation.filters import FILTERS
-from bridgemem.events.benchmarks import unpack
+from bridgemem.events.benchmarks import pack, unpack
 from bridgemem.fitting import digest
 from bridgemem.forecast import Forecaster
 from bridgemem.runs import Run, read_table, write_table
-from commands import ACTORS, RELATIONS, Walk, left_in
+from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, named_own
 
 pytest_plugins = ("small_runs",)
 SMALL = Settings(width=8, hidden=8, max_epochs=2)
@@ -148,6 +148,29 @@ def test_a_run_does_not_need_the_folders_it_was_made_from(own_csv: Path, tmp_pat
     for path in backbone.iterdir():
         path.unlink()
     assert Forecaster.open(tmp_path / "run").forecast("Kel", "visit")
+
+
+def test_own_data_that_is_called_like_a_benchmark_travels_with_the_run(own_csv: Path, tmp_path: Path) -> None:
+    packed, run = tmp_path / "gdelt.npz", tmp_path / "run"
+    assert bridgemem("data", "import", own_csv, "--out", packed).code == 0
+    fitted = bridgemem("fit", "-d", packed, "-b", "recurrence", "-o", run, *TINY_READER)
+    assert fitted.code == 0, fitted.err
+    assert Run(run).dataset().name == "gdelt"
+    packed.unlink()
+    assert bridgemem("forecast", run, "--actor", "Kel", "--relation", "visit").code == 0
+
+
+def test_a_benchmark_does_not_travel_with_the_run_however_it_was_read(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = named_own(load(own_csv), "own", monkeypatch)
+    pack(dataset, tmp_path / "own.npz")
+    monkeypatch.setenv("BRIDGEMEM_DATA", str(tmp_path))
+    for source in ("own", tmp_path / "own.npz"):
+        run = tmp_path / f"run of {type(source).__name__}"
+        assert bridgemem("fit", "-d", source, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
+        assert not (run / "data.npz").exists()
+        assert Run(run).dataset().events.fingerprint == dataset.events.fingerprint
 
 
 def test_the_two_prefixes_are_fitted_apart(walk: Walk) -> None:

@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import backbone_class
+from bridgemem.backbones import backbone_class, backbone_defaults
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.history import History
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, describe_device, evaluate, evaluate_backbone
 from bridgemem.evaluation.records import Record
-from bridgemem.events.benchmarks import CATALOG, load_benchmark, unpack
+from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.read import read_events
@@ -30,10 +30,12 @@ from bridgemem.learned import LearnedSettings
 from bridgemem.learning import Slice, fit_learned
 from bridgemem.progress import SILENT, Progress
 from bridgemem.reliability import calibrate, fit_calibrations
-from bridgemem.runs import Run, RunConfig, open_backbone, training_note
+from bridgemem.runs import Run, RunConfig, check_trained_on, open_backbone, training_note
 from bridgemem.store import write_json
 
 METHODS = ("fixed", "learned")
+# backbones that nothing can train again, as sentences call them
+NOT_TRAINED = {"stored": "stored scores", "widened": "the backbone of a refreshed run"}
 
 
 def load(
@@ -45,7 +47,13 @@ def load(
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
-    """Events, split by time: a benchmark's name, "world", a packed .npz, a CSV/TSV/Parquet file, or a data frame."""
+    """Events, split by time: a benchmark's name, "world", a packed .npz, a CSV/TSV/Parquet file, or a data frame.
+
+    step: the length of a time step, for files and frames alone; all others have their steps already.
+    """
+    if step is not None and _has_steps(source):
+        what = source if isinstance(source, str | Path) else "this data"
+        raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
     if isinstance(source, str) and source == "world":
         return simulate().dataset
     if isinstance(source, str) and source in CATALOG:
@@ -67,6 +75,12 @@ def load(
     return Dataset.chronological(name, reading.events, valid, test)
 
 
+def _has_steps(source: Any) -> bool:
+    if isinstance(source, str | Path):
+        return source in ("world", *CATALOG) or Path(source).suffix == ".npz"
+    return isinstance(source, Dataset | EventLog)
+
+
 def check_device(device: str) -> str:
     """The device, if this machine has it."""
     import torch
@@ -84,6 +98,17 @@ def check_device(device: str) -> str:
     return device
 
 
+def default_settings(name: str, dataset: Dataset) -> Any:
+    """A backbone's settings for a data set; own data that is called like a benchmark has none of its own."""
+    return backbone_defaults(name, benchmark_name(dataset))
+
+
+def training_state(folder: Path | str) -> Path:
+    """Where a training that will be saved in a folder keeps its state."""
+    home = Path(folder).absolute()
+    return home.parent / f".{home.name}.training"
+
+
 def train(
     name: str,
     dataset: Dataset,
@@ -96,9 +121,10 @@ def train(
     """Train a backbone on the train split and save it in a folder.
 
     A long training keeps its state beside that folder until it is saved; started again, it goes on from there.
+    Without settings, it has those of the data set.
     """
-    home = Path(folder).absolute()
-    state = home.parent / f".{home.name}.training"
+    home, state = Path(folder).absolute(), training_state(folder)
+    settings = settings or default_settings(name, dataset)
     began = time.perf_counter()
     backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress, state)
     note = {
@@ -129,7 +155,8 @@ def fit(
 ) -> Forecaster:
     """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation.
 
-    method "learned" forecasts with the learned residual, which is fitted beside the fixed one.
+    method "learned" forecasts with the learned residual, which is fitted beside the fixed one; a warning says where it
+    did no better than that on the later part of validation.
     """
     if method not in METHODS:
         raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
@@ -137,13 +164,21 @@ def fit(
         raise SettingsError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {selection!r}.")
     model = backbone
     if isinstance(model, str):
-        model = backbone_class(model).fit(dataset.without_test(), None, seed, check_device(device), progress)
+        own = default_settings(model, dataset)
+        model = backbone_class(model).fit(dataset.without_test(), own, seed, check_device(device), progress)
     model = model.to(check_device(device))
     fitted = fit_residual(dataset, model, settings, seed, device, progress)
     choice, learned = fitted.selections[selection].choice, None
     if method == "learned":
-        sources = [Slice(dataset, model, fitted.train)]
-        learned = fit_learned(sources, None, seed, device, progress)[selection].model
+        choices = {name: locked.choice for name, locked in fitted.selections.items()}
+        made = fit_learned([Slice(dataset, model, fitted.train)], None, seed, device, progress, choices)[selection]
+        learned, held = made.model, made.held_out
+        if held is not None and held.better == "fixed":
+            warnings.warn(
+                "on the later part of validation the learned residual was not better than the fixed one beyond chance "
+                f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); method='fixed' forecasts with the fixed one.",
+                stacklevel=2,
+            )
     past = History(dataset.known, device=device)
     residual = Residual(past, fitted.train, choice, learned)
     calibration = fit_calibrations(dataset, model, {"": residual}, progress=progress)[""]
@@ -175,9 +210,8 @@ def fit_run(
         raise SettingsError("the learned residual is fitted with rolling history only; leave --history frozen out.")
     if history not in ("rolling", "frozen"):
         raise SettingsError(f"history is rolling or frozen, not {history!r}.")
-    backbone = open_backbone(backbone_folder)
-    backbone.check(dataset)
-    backbone = backbone.to(check_device(device))
+    twice = learned_settings is not None and learned_settings.cross_fit > 0
+    backbone = _checked_backbone(backbone_folder, dataset, twice).to(check_device(device))
     fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
     config = RunConfig(
         dataset=dataset.name,
@@ -203,10 +237,24 @@ def fit_run(
             home = backbone_folder.parent / f"{backbone_folder.name}-before-{wanted.cross_fit:g}"
             again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
             sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
-        learned = fit_learned(sources, wanted, seed, device, progress)
+        choices = {name: locked.choice for name, locked in fitted.selections.items()}
+        learned = fit_learned(sources, wanted, seed, device, progress, choices)
     run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
     calibrate(run, dataset, device, progress)
     return run, fitted
+
+
+def _checked_backbone(folder: Path, dataset: Dataset, twice: bool) -> Backbone:
+    """A saved backbone, refused where it was made for other data, or is to be trained twice and cannot be."""
+    backbone = open_backbone(folder)
+    backbone.check(dataset)
+    check_trained_on(folder, dataset)
+    if twice and backbone.name in NOT_TRAINED:
+        raise SettingsError(
+            f"cross_fit trains the backbone again, on earlier events, and {NOT_TRAINED[backbone.name]} cannot be "
+            "trained; leave cross_fit out."
+        )
+    return backbone
 
 
 def _trained_again(
@@ -237,6 +285,11 @@ class Reproduction:
     records: list[Record]
 
 
+def reproduced_backbone(runs: Path, dataset: Dataset, backbone: str, seed: int) -> Path:
+    """The folder in which `reproduce` keeps the backbone of its runs."""
+    return runs / f"{dataset.name}-{backbone}-b{seed}"
+
+
 def reproduce(
     dataset: Dataset,
     runs: Path,
@@ -253,14 +306,14 @@ def reproduce(
     learned_settings: LearnedSettings | None = None,
 ) -> Reproduction:
     """Train the backbone (or take the one trained before), then for each seed fit, select on validation, test once."""
-    kind = backbone_class(backbone)
+    backbone_settings = backbone_settings or default_settings(backbone, dataset)
     if not seeds:
         raise DataError("name at least one seed.")
     split = "valid" if dataset.test_start is None else "test"
-    home = runs / f"{dataset.name}-{backbone}-b{backbone_seed}"
+    home = reproduced_backbone(runs, dataset, backbone, backbone_seed)
     if retrain or not (home / "config.toml").is_file():
         train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
-    elif not _trained_so(home, dataset, backbone_settings or kind.default):
+    elif not _trained_so(home, dataset, backbone_settings):
         raise SettingsError(f"{home} was trained on other data or with other settings; say --retrain to replace it.")
     made, records = [], []
     suffix = "" if history == "rolling" else f"-{history}"

@@ -13,7 +13,7 @@ from bridgemem.errors import RunError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, Table, figure, interval
+from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.benchmarks import CATALOG, unpack
 from bridgemem.fitting import SELECTION_FILTERS, Selection
 from bridgemem.store import read_json, whole_file
@@ -45,9 +45,10 @@ class Data:
 
     @classmethod
     def of(cls, run: Run) -> Data:
-        """From the catalogue for a named data set, else from the data that the run carries."""
+        """From the data that the run carries, else from the catalogue of the named data sets."""
         config = run.config
-        if config.dataset in CATALOG:
+        carried, named = (run.folder / "data.npz").is_file(), config.dataset in CATALOG
+        if named and not carried:
             known = CATALOG[config.dataset]
             sizes = {"train": known.train, "valid": known.valid} | ({"test": known.test} if known.test else {})
             return cls(known.entities, known.relations, sizes, known.clock, known.source, "other")
@@ -55,6 +56,8 @@ class Data:
         names = ("train", "valid") if dataset.test_start is None else ("train", "valid", "test")
         sizes = {name: len(dataset.split(name)) for name in names}
         own = "the simulated world of this program" if config.dataset == "world" else "events of the run's own maker"
+        if named and run.refreshes():
+            own = f"{CATALOG[config.dataset].source}, and what was added since"
         licence = "apache-2.0" if config.dataset == "world" else "other"
         events = dataset.events
         return cls(events.n_entities, events.n_relations, sizes, events.clock, own, licence)
@@ -158,7 +161,7 @@ def _results(dataset: str, records: list[Record]) -> list[dict[str, Any]]:
             "metrics": [
                 {
                     "type": metric,
-                    "name": f"{HEADINGS[metric]}, {FILTER_WORDS[r.filter]}, {METHOD_WORDS[r.method]}",
+                    "name": f"{HEADINGS[metric]}, {FILTER_WORDS[r.filter]}, {_method(r)}",
                     "value": round(getattr(r, metric), 6),
                 }
                 for f in FILTERS
@@ -179,6 +182,10 @@ def _shown(records: list[Record], split: str, filter_name: str) -> list[Record]:
     wanted = (None, "time" if filter_name == "raw" else filter_name)
     found = [r for r in records if (r.split, r.filter) == (split, filter_name) and r.selection in wanted]
     return [r for method in METHOD_WORDS for r in found if r.method == method]
+
+
+def _method(record: Record) -> str:
+    return METHOD_WORDS[record.method] + fitted_here(record.method, record.split)
 
 
 def _opening(run: Run) -> str:
@@ -206,9 +213,7 @@ def _data(run: Run, data: Data) -> str:
                 f"`{plain(config.fingerprint)}`. Source: {data.source}. {carried}".rstrip(),
                 "The split is by time, and a fact belongs to one part alone:",
                 _table(["part", "events", "starts at"], rows),
-                _trained_on(config.backbone)
-                + " Lambda, gate and tau were chosen on validation; what forecasts are made with was then fitted on "
-                "train and validation. Test is opened only after the choice was locked.",
+                f"{_trained_on(config.backbone)} {_chosen_on(run)}",
                 f"History is {config.history}: "
                 + (
                     "a forecast for t may use every fact before t."
@@ -224,6 +229,27 @@ def _trained_on(backbone: str) -> str:
     if backbone == "stored":
         return "The scores come from a model outside of this program; that it read no later fact is its maker's word."
     return "The backbone was trained on train; at most its number of epochs was chosen on validation."
+
+
+def _chosen_on(run: Run) -> str:
+    notes = run.refreshes()
+    if not notes:
+        return (
+            "Lambda, gate and tau were chosen on validation; what forecasts are made with was then fitted on train and "
+            "validation. Test is opened only after the choice was locked."
+        )
+    return (
+        "Lambda, gate and tau were chosen on the validation part of the run that was fitted. The run was refreshed "
+        f"since, which chose nothing again: {'; '.join(map(_refresh, notes))}. What forecasts are made with was fitted "
+        "on all of these events; `valid` is now everything since train, and no test part is left."
+    )
+
+
+def _refresh(note: dict[str, Any]) -> str:
+    """When a run was refreshed and over what, as far as it is noted."""
+    when, store = (plain(str(note[name])) if note.get(name) else "" for name in ("when", "store"))
+    counted = f"{int(note.get('added', 0)):,} events added, {int(note.get('retracted', 0)):,} taken back"
+    return f"{when}{f' over `{store}`' if store else ''}, {counted}".lstrip(", ")
 
 
 def _selection(run: Run, selections: dict[str, Selection]) -> str:
@@ -243,9 +269,33 @@ def _selection(run: Run, selections: dict[str, Selection]) -> str:
         "Of all choices that lower none of the four metrics on validation, the one with the best MRR. The record is "
         "locked by a digest before test is read.\n\n" + _table(header, rows)
     )
-    if any(run.learned(name) is not None for name in SELECTION_FILTERS):
+    learned = [name for name in SELECTION_FILTERS if run.learned(name) is not None]
+    if learned:
         text += "\n\nBeside this fixed residual the run has a learned one, fitted on validation once for each filter."
-    return text
+    return "\n\n".join([text, *_compared(run, learned)])
+
+
+def _compared(run: Run, learned: list[str]) -> list[str]:
+    """How the two residuals did on the later part of validation, where that was measured, and which one is used."""
+    found = {name: held for name in learned if (held := run.held_out(name)) is not None}
+    if not found:
+        return []
+    rows = [
+        [
+            FILTER_WORDS[name],
+            f"{held.queries:,}",
+            *map(figure, (held.backbone, held.bridgemem, held.learned)),
+            interval(list(held.gain)),
+            held.better,
+        ]
+        for name, held in found.items()
+    ]
+    header = ["filter", "queries", "backbone", "fixed", "learned", "learned over fixed", "forecasts use"]
+    about = (
+        "MRR on the later part of validation, with the learned residual as fitted on the part before. Forecasts use "
+        "the learned one where it is better beyond chance, unless told otherwise:"
+    )
+    return [about, _table(header, rows)]
 
 
 def _figures(records: list[Record]) -> str:
@@ -264,7 +314,7 @@ def _figures(records: list[Record]) -> str:
                 continue
             rows = [
                 [
-                    METHOD_WORDS[r.method],
+                    _method(r),
                     *(figure(getattr(r, metric)) for metric in METRICS),
                     interval(r.gain["mrr"]) if "mrr" in r.gain else "",
                 ]
@@ -289,7 +339,12 @@ def _limits(run: Run, data: Data, records: list[Record], selections: dict[str, S
     ]
     if data.licence == "other":
         points.append("The program is Apache-2.0; what may be done with this run follows from the terms of its data.")
-    if config.test_start < 0:
+    if run.refreshes():
+        points.append(
+            "All figures are on what came since train, and some of that the choice, the probabilities and a learned "
+            "residual were made on."
+        )
+    elif config.test_start < 0:
         points.append("The data has no test part: all figures are on validation, where the choice was made.")
     elif not any(r.split == "test" for r in records):
         points.append("The test part was not read yet.")

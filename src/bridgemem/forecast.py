@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +16,7 @@ from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.grown import history_of
 from bridgemem.backbones.history import History
 from bridgemem.calibration import Calibration, read_calibration
-from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, corrections
 from bridgemem.events.log import EventLog
@@ -22,7 +24,7 @@ from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.features import FeatureReader, Features
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import Explanation, take_apart, take_apart_learned
-from bridgemem.horizon import Activity, at_least_once, check_within
+from bridgemem.horizon import Activity, at_least_once, check_past, check_within
 from bridgemem.learned import Learned
 
 
@@ -110,8 +112,8 @@ class Forecaster:
     ) -> Forecaster:
         """The forecaster of a run folder, with the choice made under a filter.
 
-        method "fixed" or "learned"; None is the learned residual where the run has one. memory_dir: a memory on disk
-        from which the run's past is read.
+        method "fixed" or "learned"; None is the learned residual where the run has one that did better on the later
+        part of validation. memory_dir: a memory on disk from which the run's past is read.
         """
         from bridgemem.runs import Run
 
@@ -125,6 +127,8 @@ class Forecaster:
                 f"{folder} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed does "
                 "without."
             )
+        if method is None and learned is not None and run.preferred(selection) == "fixed":
+            learned = None
         name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
         calibration = read_calibration(run.folder, name, locked.lock())
         events = run.dataset(data_dir, memory_dir).events
@@ -179,9 +183,12 @@ class Forecaster:
         """The likeliest answers of each query, best first; all of them are scored at once."""
         if top < 1:
             raise DataError(f"top must be at least 1, not {top}.")
-        if within is not None and int(queries.step.max()) + check_within(within) - 1 > LAST_STEP:
-            raise DataError(f"within {within:,} steps lies too far ahead; ask for fewer.")
-        scores = score_queries(self.backbone, queries, self.past)
+        if within is not None:
+            if int(queries.step.max()) + check_within(within) - 1 > LAST_STEP:
+                raise DataError(f"within {within:,} steps lies too far ahead; ask for fewer.")
+            check_past(within, min(int(queries.step.min()), self.events.end))
+        with self._by_name(queries):
+            scores = score_queries(self.backbone, queries, self.past)
         base, residual = scores.log_p.double(), self.residual.of(queries, scores)
         score = base + residual
         best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
@@ -197,6 +204,31 @@ class Forecaster:
             [Candidate(names[c], *values) for c, *values in zip(chosen, *own, strict=True)]
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
+
+    @contextmanager
+    def _by_name(self, queries: Queries) -> Iterator[None]:
+        """A backbone of stored scores that lacks those of a question says so in ids; here it is told by name."""
+        try:
+            yield
+        except NotFoundError:
+            lacking = queries.take(slice(self._first_unscored(queries), None))
+            relations, entities = self.events.relations.names, self.events.entities.names
+            actor, relation = entities[int(lacking.actor[0])], relations[int(lacking.relation[0]) % len(relations)]
+            inverse, time = int(lacking.relation[0]) >= len(relations), self.events.clock.label(int(lacking.step[0]))
+            asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
+            raise NotFoundError(
+                f"the backbone of this run has no scores for {asked} at {time}; stored scores answer the times that "
+                "they were written for, usually those of validation and test: name one of these, or write more scores."
+            ) from None
+
+    def _first_unscored(self, queries: Queries) -> int:
+        """Which of some queries, not all of which have scores, is the first without."""
+        for row in range(len(queries) - 1):
+            try:
+                score_queries(self.backbone, queries.take(slice(row, row + 1)), self.past)
+            except NotFoundError:
+                return row
+        return len(queries) - 1
 
     def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, within: int | None) -> list[Tensor]:
         """One column [n, top] of probabilities, or no column where the run was never calibrated."""
@@ -218,9 +250,11 @@ class Forecaster:
         """Why a candidate has its score: parts that add up, and the events behind them."""
         query = self.query(actor, relation, at, inverse)
         chosen = self.events.entities.id(candidate)
-        if self.learned is None:
-            return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)
-        scores, reader = score_queries(self.backbone, query, self.past), self.residual.reader
+        with self._by_name(query):
+            if self.learned is None:
+                return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)
+            scores = score_queries(self.backbone, query, self.past)
+        reader = self.residual.reader
         found = reader.read(query, scores)
         residual = self.residual.spread(query, found)[0]
         return take_apart_learned(query, chosen, self.events, self.learned, reader, scores, found, residual)

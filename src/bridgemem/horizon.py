@@ -30,6 +30,15 @@ def check_within(within: int) -> int:
     return within
 
 
+def check_past(within: int, steps: int) -> None:
+    """Refuse several steps at once where fewer came before: no window of that length was ever seen."""
+    if within > max(steps, 1):
+        raise DataError(
+            f"there are {steps} steps before the one that is asked for, fewer than the {within:,} of one window; ask "
+            "for a shorter horizon."
+        )
+
+
 def in_windows(events: EventLog, start: int, within: int) -> EventLog:
     """The events from a step on, each filed under the first step of its window of h steps, and once in each.
 

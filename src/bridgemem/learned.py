@@ -7,6 +7,7 @@ this is the backbone's own log score plus f / w where there is anything to read,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -64,6 +65,13 @@ class LearnedSettings:
             raise SettingsError("hidden, relation_width, batch, max_epochs, patience and max_pairs must be at least 1.")
         if max(self.hidden, self.relation_width) > MOST_UNITS:
             raise SettingsError(f"hidden and relation_width must be at most {MOST_UNITS}.")
+        # written so that NaN, which no comparison holds for, is refused too
+        if not 0 <= self.dropout < 1:
+            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}.")
+        if not 0 < self.learning_rate < math.inf:
+            raise SettingsError(f"learning_rate must be a finite number above 0, not {self.learning_rate}.")
+        if not 0 <= self.weight_decay < math.inf:
+            raise SettingsError(f"weight_decay must be a finite number that is not negative, not {self.weight_decay}.")
         if not 0 < self.fit_share < 1:
             raise SettingsError(f"fit_share must be between 0 and 1, not {self.fit_share}.")
         if not 0 <= self.cross_fit < 1:

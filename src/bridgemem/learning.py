@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from torch import Tensor, nn
 from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.checkpoint import seeded
 from bridgemem.backbones.history import History
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.filters import Filters
+from bridgemem.evaluation.intervals import paired_gains
+from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import batch_size
+from bridgemem.evaluation.replay import Choice, batch_size, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.features import NAMES, FeatureReader, Features
 from bridgemem.evidence.transitions import Transitions
@@ -137,12 +140,7 @@ def gather(
     dataset = source.dataset.without_test()
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
     reader = FeatureReader(past, source.transitions, settings.strangers)
-    queries = Queries.of(dataset.valid)
-    low, high = past.dyads.partner_range(queries.actor.to(past.device))
-    pairs = int((high - low).sum()) + settings.strangers * len(queries)
-    if pairs > settings.max_pairs:
-        keep = np.random.default_rng(seed).random(len(queries)) < settings.max_pairs / pairs
-        queries = queries.take(torch.from_numpy(np.flatnonzero(keep)))
+    queries = _asked(dataset, past, settings, seed)
     parts: list[Cases] = []
     with progress.task("reading features", total=len(queries)) as advance:
         for part in queries.batches(batch_size(dataset.events.n_entities, past.device)):
@@ -155,17 +153,59 @@ def gather(
     return Cases.joined(parts)
 
 
+def _asked(dataset: Dataset, past: History, settings: LearnedSettings, seed: int) -> Queries:
+    """The validation queries that are read: all of them, or the sample that memory is meant to hold."""
+    queries = Queries.of(dataset.valid)
+    low, high = past.dyads.partner_range(queries.actor.to(past.device))
+    pairs = int((high - low).sum()) + settings.strangers * len(queries)
+    if pairs <= settings.max_pairs:
+        return queries
+    keep = np.random.default_rng(seed).random(len(queries)) < settings.max_pairs / pairs
+    return queries.take(torch.from_numpy(np.flatnonzero(keep)))
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """MRR on the later part of validation under one filter, before the learned residual was fitted on it too.
+
+    learned: as fitted on what came before that part, which chose its epochs. bridgemem: the fixed one as selected.
+    gain: of the learned over the fixed one, and both ends of its 95 % interval.
+    """
+
+    queries: int
+    backbone: float
+    bridgemem: float
+    learned: float
+    gain: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        figures = (self.backbone, self.bridgemem, self.learned, *self.gain)
+        if len(self.gain) != 3 or not all(map(math.isfinite, figures)):
+            raise SettingsError("what is noted of the later part of validation is no MRR and gain; fit the run again.")
+
+    @property
+    def better(self) -> str:
+        """The residual that forecasts use unless told otherwise: the learned one where it is better beyond chance."""
+        return "learned" if self.gain[1] > 0 else "fixed"
+
+
 @dataclass(frozen=True)
 class Fit:
-    """A learned residual, the likelihood curve that chose its epochs, and what it cost."""
+    """A learned residual, the likelihood curve that chose its epochs, and what it cost.
+
+    early: as it was when its epochs were chosen. held_out: how that one did, where it was measured.
+    """
 
     model: Learned
     epochs: int
     curve: tuple[float, ...]
     seconds: float
+    early: Learned
+    held_out: HeldOut | None = None
 
     def as_dict(self) -> dict[str, Any]:
         net = self.model.net
+        known = {} if self.held_out is None else {"held_out": asdict(self.held_out)}
         return {
             "epochs": self.epochs,
             "nll": self.curve,
@@ -173,6 +213,7 @@ class Fit:
             "parameters": sum(p.numel() for p in net.parameters()),
             "scale": float(net.scale.detach()),
             "settings": asdict(self.model.settings),
+            **known,
         }
 
 
@@ -182,17 +223,68 @@ def fit_learned(
     seed: int = 42,
     device: str = "cpu",
     progress: Progress = SILENT,
+    choices: Mapping[str, Choice] | None = None,
 ) -> dict[str, Fit]:
-    """A learned residual for each filter; the seconds of each hold its share of the reading they have in common."""
+    """A learned residual for each filter; the seconds of each hold its share of the reading they have in common.
+
+    choices: of the fixed residual under each filter, to be measured beside the learned one on what that did not see.
+    """
     settings = settings or LearnedSettings()
     began = time.perf_counter()
     cases = Cases.joined([gather(source, settings, seed, device, progress) for source in sources])
     shared = (time.perf_counter() - began) / len(SELECTION_FILTERS)
     n_directed = 2 * sources[0].dataset.events.n_relations
     start = sources[-1].dataset.valid_start
-    return {
+    fits = {
         name: fit_cases(cases, name, n_directed, settings, seed, progress, shared, start) for name in SELECTION_FILTERS
     }
+    if choices is None:
+        return fits
+    measured = hold_out(sources[-1], fits, choices, _cut(cases, settings, start), seed, device, progress)
+    return {name: replace(fit, held_out=measured[name]) for name, fit in fits.items()}
+
+
+def hold_out(
+    source: Slice,
+    fits: Mapping[str, Fit],
+    choices: Mapping[str, Choice],
+    cut: int,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> dict[str, HeldOut]:
+    """How backbone, fixed and early learned residual rank the validation queries from step `cut` on, by filter."""
+    dataset = source.dataset.without_test()
+    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    early = [fit.early for fit in fits.values()]
+    queries = _asked(dataset, past, early[0].settings, seed)
+    late = queries.take((queries.step >= cut).nonzero().squeeze(1))
+    chosen = [choices[name] for name in fits]
+    label = "comparing the residuals"
+    read = replay(late, source.backbone, past, filters, source.transitions, chosen, progress, label, early)
+    found = {}
+    for place, name in enumerate(fits, start=1):
+        ranks = [read.of(name, column) for column in (0, place, len(fits) + place)]
+        gain = _gain(ranks[1], ranks[2], late.step.numpy())
+        backbone, fixed, learned = (Metrics.of(r).mrr for r in ranks)
+        found[name] = HeldOut(len(late), backbone, fixed, learned, gain)
+    return found
+
+
+def _gain(before: np.ndarray, after: np.ndarray, step: np.ndarray) -> tuple[float, float, float]:
+    """The gain in MRR with its 95 % interval, by whole steps or by single queries, whichever is wider.
+
+    The later part may be a single step, of which there is nothing to resample. Ranks float64 [n], step int [n].
+    """
+    by_step, difference = paired_gains(before, after, step)["mrr"], 1 / after - 1 / before
+    apart = 1.96 * float(difference.std()) / math.sqrt(len(difference))
+    return by_step.value, min(by_step.low, by_step.value - apart), max(by_step.high, by_step.value + apart)
+
+
+def _cut(cases: Cases, settings: LearnedSettings, valid_start: int) -> int:
+    """The first step of the later part of validation, which chooses the epochs."""
+    of_validation = cases.step[cases.step >= valid_start].double()
+    return math.ceil(float(torch.quantile(of_validation, settings.fit_share)))
 
 
 def fit_cases(
@@ -210,35 +302,36 @@ def fit_cases(
     valid_start: where validation starts. Its later part chooses, whatever earlier slices are learned from besides.
     """
     began, device = time.perf_counter(), cases.own.device
-    of_validation = cases.step[cases.step >= valid_start].double()
-    cut = torch.quantile(of_validation, settings.fit_share)
+    cut = _cut(cases, settings, valid_start)
     early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
     if not len(early):
         raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")
     with seeded(seed, device):
-        epochs, curve = _choose_epochs(_Training(cases, early, filter_name, n_directed, settings, seed), late, progress)
+        first = _Training(cases, early, filter_name, n_directed, settings, seed)
+        epochs, curve, best = _choose_epochs(first, late, progress)
         training = _Training(cases, torch.arange(len(cases), device=device), filter_name, n_directed, settings, seed)
         with progress.task("fitting the learned residual", total=epochs) as advance:
             for _ in range(epochs):
                 training.epoch()
                 advance(1)
-    return Fit(Learned(settings, training.net), epochs, tuple(curve), spent + time.perf_counter() - began)
+    seconds = spent + time.perf_counter() - began
+    return Fit(Learned(settings, training.net), epochs, tuple(curve), seconds, Learned(settings, best))
 
 
-def _choose_epochs(training: _Training, late: Tensor, progress: Progress) -> tuple[int, list[float]]:
-    """The number of epochs after which the later queries were told best, and the curve that says so."""
+def _choose_epochs(training: _Training, late: Tensor, progress: Progress) -> tuple[int, list[float], LearnedNet]:
+    """The number of epochs after which the later queries were told best, the curve, and the network as it was then."""
     settings = training.settings
-    best, best_epoch, curve = math.inf, 1, []
+    best, best_epoch, curve, kept = math.inf, 1, [], training.net
     with progress.task("choosing the learned residual's epochs", total=settings.max_epochs) as advance:
         for epoch in range(1, settings.max_epochs + 1):
             training.epoch()
             curve.append(training.loss_on(late))
             advance(1, note=f"nll {curve[-1]:.4f}")
             if curve[-1] < best - 1e-5:
-                best, best_epoch = curve[-1], epoch
+                best, best_epoch, kept = curve[-1], epoch, copy.deepcopy(training.net)
             elif epoch - best_epoch >= settings.patience:
                 break
-    return best_epoch, curve
+    return best_epoch, curve, kept
 
 
 class _Training:

@@ -16,15 +16,15 @@ from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
-from bridgemem.errors import RunError, SelectionError, SettingsError
+from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
-from bridgemem.events.benchmarks import CATALOG, load_benchmark, pack, unpack
+from bridgemem.events.benchmarks import benchmark_name, load_benchmark, pack, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Vocabulary
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.learned import Learned, LearnedSettings
-from bridgemem.learning import Fit
+from bridgemem.learning import Fit, HeldOut
 from bridgemem.memory.mapped import open_memory
 from bridgemem.store import (
     FORMAT,
@@ -37,6 +37,8 @@ from bridgemem.store import (
     write_json,
     write_tensors,
 )
+
+REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Run:
             if learned:
                 tables["learned"] = asdict(next(iter(learned.values())).model.settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
-            if dataset.name not in CATALOG:
+            if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
             for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
                 (aside / f"{kind}.txt").write_text(_lines(vocabulary), encoding="utf-8")
@@ -193,6 +195,33 @@ class Run:
             raise RunError(f"{self.folder}/epochs.json does not say how the learned residual was fitted; fit it again.")
         return found
 
+    def held_out(self, filter_name: str) -> HeldOut | None:
+        """How the residuals did on the later part of validation under a filter; None where that was not measured."""
+        path = self.folder / "epochs.json"
+        values = read_json(path) if path.is_file() else None
+        for name in ("learned", filter_name, "held_out"):
+            values = values.get(name) if isinstance(values, dict) else None
+        if not isinstance(values, dict):
+            return None
+        try:
+            return as_settings(HeldOut, values, str(path))
+        except TypeError:
+            raise RunError(f"{path} does not say how the residuals did on validation; fit the run again.") from None
+
+    def preferred(self, filter_name: str) -> str:
+        """Of a run with both residuals the one that forecasts use unless told otherwise: fixed or learned.
+
+        The learned one where it was better beyond chance on the later part of validation, or that was not measured.
+        """
+        held = self.held_out(filter_name)
+        return "learned" if held is None else held.better
+
+    def refreshes(self) -> list[dict[str, Any]]:
+        """What `refresh` did to the run since it was fitted, oldest first."""
+        path = self.folder / REFRESHES
+        found = read_json(path) if path.is_file() else []
+        return [note for note in found if isinstance(note, dict)] if isinstance(found, list) else []
+
     def _tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """The tensors of the model whose names begin so, without the beginning, all finite."""
         tensors = read_tensors(self.folder / "model.safetensors")
@@ -254,6 +283,16 @@ def training_note(folder: Path) -> dict[str, Any]:
     """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
     note = read_json(folder / "trained.json") if (folder / "trained.json").is_file() else {}
     return note if isinstance(note, dict) else {}
+
+
+def check_trained_on(folder: Path, dataset: Dataset) -> None:
+    """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
+    fingerprint = dataset.train.fingerprint
+    if training_note(folder).get("fingerprint", fingerprint) != fingerprint:
+        raise BackboneError(
+            f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
+            "would be asked about; train it on this data."
+        )
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from bridgemem.backbones import load_backbone
+from bridgemem.backbones import load_backbone, mixture
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.history import History
@@ -17,6 +18,7 @@ from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.live.widened import Widened
 from builders import dataset_of, random_log
 
 CHEAP = MixtureSettings(members=("hri", "popularity"))
@@ -58,6 +60,77 @@ def test_a_member_trained_before_a_kill_is_not_trained_again(
     monkeypatch.setattr(Hri, "fit", never)
     resumed = Mixture.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
     assert torch.equal(scores(resumed, dataset), scores(whole, dataset))
+
+
+@pytest.mark.parametrize("other", ["seed", "data", "split", "settings"])
+def test_a_finished_member_of_another_training_is_trained_again(other: str, dataset: Dataset, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    Mixture.fit(dataset, CHEAP, seed=1, checkpoint=state)
+    now, settings = dataset, CHEAP
+    if other == "data":
+        now = dataset_of(random_log(4, n=200))
+    elif other == "split":
+        now = Dataset(dataset.name, dataset.known, dataset.valid_start - 2)
+    elif other == "settings":
+        settings = replace(CHEAP, tuned_for="wiki")
+    seed = 2 if other == "seed" else 1
+    kept = (state / "hri" / "trained.json").read_bytes()
+    resumed = Mixture.fit(now, settings, seed=seed, checkpoint=state)
+    assert torch.equal(scores(resumed, now), scores(Mixture.fit(now, settings, seed=seed), now))
+    assert resumed.settings == settings
+    assert ((state / "hri" / "trained.json").read_bytes() == kept) == (other == "settings")
+
+
+def test_a_member_without_a_note_of_its_training_is_trained_again(dataset: Dataset, tmp_path: Path) -> None:
+    Hri.fit(dataset, replace(Hri.default, alpha=0.5)).save(tmp_path / "state" / "hri")
+    resumed = Mixture.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
+    assert torch.equal(scores(resumed, dataset), scores(Mixture.fit(dataset, CHEAP), dataset))
+
+
+TUNED = MixtureSettings(members=("hri", "popularity"), tuned_for="wiki")
+
+
+def other_settings(name: str, _: str) -> object:
+    """What a later version of the package might say."""
+    return replace(Hri.default, lam=0.3, alpha=0.5) if name == "hri" else Popularity.default
+
+
+def test_a_saved_mixture_keeps_the_settings_its_members_were_trained_with(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = Mixture.fit(dataset, TUNED)
+    trained.save(tmp_path / "b")
+    Widened(trained, dataset.events.n_entities, dataset.events.n_relations).save(tmp_path / "wide")
+    before = scores(trained, dataset)
+    monkeypatch.setattr(mixture, "backbone_defaults", other_settings)
+    again = load_backbone(tmp_path / "b")
+    assert torch.equal(scores(again, dataset), before)
+    assert torch.equal(scores(load_backbone(tmp_path / "wide"), dataset), before)
+    assert torch.equal(scores(Mixture.restore(asdict(again.settings), again.tensors()), dataset), before)
+    # trained anew from its own settings it is the same; the package would make another one of it
+    assert torch.equal(scores(Mixture.fit(dataset, again.settings), dataset), before)
+    assert again.settings == trained.settings
+    assert again.settings != TUNED
+
+
+@pytest.mark.parametrize("tuned_for", ["wiki", "icews41"])
+def test_a_mixture_saved_without_its_members_settings_still_opens(
+    tuned_for: str, dataset: Dataset, tmp_path: Path
+) -> None:
+    settings = replace(TUNED, tuned_for="wiki" if tuned_for == "wiki" else "")
+    trained = Mixture.fit(dataset, settings)
+    trained.save(tmp_path / "b")
+    (tmp_path / "b" / "config.toml").write_text(
+        f'[backbone]\nname = "mixture"\n[settings]\nmembers = ["hri", "popularity"]\ntuned_for = "{tuned_for}"\n'
+    )
+    again = load_backbone(tmp_path / "b")
+    assert again.settings == settings
+    assert torch.equal(scores(again, dataset), scores(trained, dataset))
+
+
+def test_settings_of_a_data_set_that_there_are_none_for_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"'icews41'.*icews14, icews18"):
+        MixtureSettings(tuned_for="icews41")
 
 
 @pytest.mark.parametrize("members", [(), ("hri",), ("hri", "hri"), ("hri", "mixture"), ("hri", "stored"), ("hri", "x")])

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bridgemem.api import fit_run
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Scores, score_queries
 from bridgemem.backbones.check import check_backbone
@@ -26,8 +27,9 @@ from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import replay
 from bridgemem.events.dataset import Dataset
+from bridgemem.learned import LearnedSettings
 from bridgemem.store import write_tensors
-from builders import dataset_of, random_log, small_world
+from builders import SMALL_READER, dataset_of, random_log, small_world
 
 FORMS = ("safetensors", "npy")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "own-model.md"
@@ -72,6 +74,13 @@ def test_scores_come_back_bit_for_bit_in_any_order(form: str, dtype: torch.dtype
         scores = score_queries(backbone, queries, History(dataset.events))
         assert scores.log_p.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert torch.equal(scores.log_p, hashed(queries).to(dtype).to(scores.log_p.dtype))
+
+
+def test_they_are_not_cross_fitted(folder: Path, tmp_path: Path) -> None:
+    own = LearnedSettings(cross_fit=0.25)
+    with pytest.raises(SettingsError, match="stored scores cannot be trained; leave cross_fit out"):
+        fit_run(small(), folder, tmp_path / "run", SMALL_READER, method="learned", learned_settings=own)
+    assert not (tmp_path / "run").exists()
 
 
 def test_each_query_is_asked_once_and_in_order_of_time() -> None:

@@ -253,7 +253,7 @@ def test_the_slider_goes_back_to_what_was_known_then(
 def test_hostile_names_are_only_text(opened: Callable[..., Page], run: Path, tmp_path: Path) -> None:
     with served(run, tmp_path / "hostile.duckdb", "fixed") as (address, live):
         rows = [(HOSTILE, "visit", "Arvan", "2024-02-10"), ("Arvan", IMAGE, HOSTILE, "2024-02-10")]
-        live.add([*rows, (IMAGE, "visit", HOSTILE, "2024-02-11")], source="test", key="hostile")
+        live.add([*rows, (HOSTILE, "visit", IMAGE, "2024-02-11")], source="test", key="hostile")
         page = opened(address, actor=HOSTILE, relation="visit", candidate=IMAGE)
         assert page.input_value("#actor") == HOSTILE
         listed = page.locator("#list .name").all_text_contents()

@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
-from commands import Walk, bridgemem, left_in
+from commands import TINY_READER, Walk, bridgemem, left_in
 
 pytest_plugins = ("small_runs",)
 ASKED = ("--actor", "Arvan", "--relation", "visit")
@@ -142,3 +143,28 @@ def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path)
     asked = (*ASKED, "--candidate", "Kel", "--card", tmp_path / "card.pdf")
     assert ".md or .html" in bridgemem("explain", recurrence_run, *asked).refused()
     assert left_in(tmp_path) == []
+
+
+def test_stored_scores_that_lack_a_question_name_it_as_it_was_asked(own_csv: Path, tmp_path: Path) -> None:
+    from bridgemem.api import load
+    from bridgemem.backbones.base import Scores
+    from bridgemem.backbones.stored import write_scores
+
+    dataset, run = load(own_csv), tmp_path / "run"
+    write_scores(tmp_path / "scores", dataset, lambda q: Scores(torch.zeros(len(q), dataset.events.n_entities)))
+    fitted = bridgemem("fit", "-d", own_csv, "-b", tmp_path / "scores", "-o", run, *TINY_READER)
+    assert fitted.code == 0, fitted.err
+    asked = ("forecast", run, *ASKED)
+    assert "has no scores for (Arvan, visit, ?) at 2024-02-10; " in bridgemem(*asked).refused()
+    assert (
+        "has no scores for (?, visit, Arvan) at 2024-01-02; "
+        in bridgemem("explain", run, *ASKED, "--candidate", "Kel", "--inverse", "--at", "2024-01-02").refused()
+    )
+    last = dataset.test.rows(len(dataset.test) - 1, len(dataset.test))
+    actor, relation = last.entities.names[last.subject[0]], last.relations.names[last.relation[0]]
+    known = f"{actor},{relation},2024-02-09"
+    assert bridgemem("forecast", run, "--actor", actor, "--relation", relation, "--at", "2024-02-09").code == 0
+    questions = tmp_path / "q.csv"
+    questions.write_text(f"actor,relation,at\n{known}\nKel,consult,2024-02-11\n")
+    said = bridgemem("forecast", run, "--questions", questions, "--out", tmp_path / "a.csv").refused()
+    assert "has no scores for (Kel, consult, ?) at 2024-02-11; " in said

@@ -188,7 +188,7 @@ class SeesNow(Recurrence):
 def test_a_run_on_a_backbone_that_reads_the_labels_fails_its_audit(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(BACKBONES, "sees-now", Entry(__name__, "SeesNow", "a cheat"))
+    monkeypatch.setitem(BACKBONES, "sees-now", Entry(__name__, "SeesNow", "a cheat", trained=False))
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "sees-now", "-o", run, *TINY_READER).code == 0
     assert bridgemem("evaluate", run).code == 0

@@ -103,6 +103,31 @@ def test_import_takes_other_headings_and_a_longer_step(tmp_path: Path) -> None:
     assert len(np.unique(unpack(tmp_path / "w.npz").events.step)) == 6
 
 
+def test_check_reads_a_file_as_import_does(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "e.csv", "who,did,whom,when\n" + "A,r,B,2024-01-01\nB,r,A,2024-01-09\nA,r,B,2024-01-19\n" * 9
+    )
+    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when", "--step", "7d")
+    packed = tmp_path / "e.npz"
+    assert "no column for" in bridgemem("data", "check", path).refused()
+    assert bridgemem("data", "import", path, "-o", packed, *headings).code == 0
+    checked = bridgemem("data", "check", path, *headings, "--json").json
+    assert checked["fingerprint"] == bridgemem("data", "check", packed, "--json").json["fingerprint"]
+    assert "polecat" in bridgemem("data", "check", path, "--format", "polecat").refused()
+    assert "are for files" in bridgemem("data", "check", packed, "--subject", "who").refused()
+
+
+def test_import_replaces_nothing_unless_told_to(own_csv: Path, tmp_path: Path) -> None:
+    out = tmp_path / "own.npz"
+    command = ("data", "import", own_csv, "-o", out)
+    assert bridgemem(*command).code == 0
+    before = out.read_bytes()
+    assert "--force" in bridgemem(*command, "--test", "0.3").refused()
+    assert out.read_bytes() == before
+    assert bridgemem(*command, "--test", "0.3", "--force").code == 0
+    assert out.read_bytes() != before
+
+
 def test_import_reports_rejected_rows_and_strict_refuses_them(tmp_path: Path) -> None:
     rows = planted_rows()
     rows[3] = (*rows[3][:3], "yesterday")

@@ -140,3 +140,32 @@ def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp
 
 def test_a_memory_is_not_written_over_anything(walk, memory):
     assert "exists already" in bridgemem("memory", walk.run, "--out", memory).refused()
+
+
+def test_force_replaces_a_memory_and_nothing_else(walk, memory, tmp_path):
+    old = Path(shutil.copytree(memory, tmp_path / "memory"))
+    (old / "names.json").unlink()
+    (old / "left over").touch()
+    command = ("memory", walk.run, "--force", "--out")
+    assert bridgemem(*command, old).code == 0
+    assert {f.name: f.read_bytes() for f in old.iterdir()} == {f.name: f.read_bytes() for f in memory.iterdir()}
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "thesis.txt").touch()
+    for other in (kept, walk.run):
+        before = sorted(path.name for path in other.iterdir())
+        assert "is no memory on disk" in bridgemem(*command, other).refused()
+        assert sorted(path.name for path in other.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "memory"]
+
+
+def test_the_index_is_taken_from_a_mined_folder(walk, memory, own_csv, tmp_path):
+    mined = tmp_path / "mined"
+    done = bridgemem("mine", own_csv, "--out", mined, "--threads", "1", "-q")
+    assert done.code == 0, done.err
+    for number, segments in enumerate((mined, mined / "index")):
+        made = bridgemem("memory", walk.run, "--out", tmp_path / str(number), "--segments", segments)
+        assert made.code == 0, made.err
+        for file in memory.iterdir():
+            assert (tmp_path / str(number) / file.name).read_bytes() == file.read_bytes(), file.name
+    assert "segments.json" in bridgemem("memory", walk.run, "-o", tmp_path / "x", "--segments", tmp_path).refused()

@@ -201,6 +201,11 @@ def test_the_demo_prints_one_table_with_the_ceiling_and_one_reason(
         (("train", "cenet", "-d", "DATA", "-o", "DATA/b"), "cannot be written"),
         (("fit", "-d", "DATA", "-b", "nope", "-o", "OUT"), "no folder and no backbone called 'nope'"),
         (("fit", "-d", "DATA", "-b", "HOME", "-o", "OUT"), "holds no saved model"),
+        (("fit", "-d", "DATA", "-b", "cenet", "-o", "OUT"), "`bridgemem train cenet --data DATA --out FOLDER`"),
+        (("fit", "-d", "DATA", "-b", "mixture", "-o", "OUT"), "`bridgemem train mixture --data"),
+        (("fit", "-d", "HOME/own.npz", "-b", "recurrence", "-o", "OUT", "--step", "day"), "time steps already"),
+        (("train", "cenet", "-d", "world", "-o", "OUT", "--step", "2"), "time steps already"),
+        (("train", "mixture", "-d", "DATA", "-o", "OUT", "--set", "tuned_for=icews41"), "no settings for 'icews41'"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "RUN"), "--force"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "HOME", "--force"), "not written by this program"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "OUT", "--set", "lambdas=a"), "lambdas must be a number"),
@@ -231,9 +236,26 @@ def test_bad_input_is_refused_in_one_sentence(
     places = {"DATA": own_csv, "OUT": tmp_path / "out", "RUN": walk.run, "HOME": walk.home}
     named = [re.sub("|".join(places), lambda m: str(places[m[0]]), part) for part in command]
     before = left_in(walk.run)
-    assert phrase in bridgemem(*named).refused()
+    assert phrase.replace("DATA", str(own_csv)) in bridgemem(*named).refused()
     assert left_in(tmp_path) == []
     assert left_in(walk.run) == before
+
+
+@pytest.mark.parametrize("backbone", ["popularity", "cenet"])
+def test_a_backbone_trained_on_what_is_asked_about_is_refused(
+    backbone: str, own_csv: Path, walk: Walk, tmp_path: Path
+) -> None:
+    late, tiny = tmp_path / "late.npz", TINY_CENET if backbone == "cenet" else ()
+    assert bridgemem("data", "import", own_csv, "--out", late, "--valid", "0.05", "--test", "0.05").code == 0
+    assert bridgemem("train", backbone, "-d", late, "-o", tmp_path / "b", *tiny).code == 0
+    fit = ("-b", tmp_path / "b", *TINY_READER)
+    sentence = bridgemem("fit", "-d", walk.home / "own.npz", "-o", tmp_path / "leak", *fit).refused()
+    assert "trained on other events than the train split of own" in sentence
+    assert not (tmp_path / "leak").exists()
+    assert bridgemem("fit", "-d", late, "-o", tmp_path / "run", *fit).code == 0
+    # one that came from elsewhere has no note, and nothing to compare
+    (tmp_path / "b" / "trained.json").unlink()
+    assert bridgemem("fit", "-d", walk.home / "own.npz", "-o", tmp_path / "elsewhere", *fit).code == 0
 
 
 @pytest.mark.parametrize("seed", ["-1", "4294967296", "many"])

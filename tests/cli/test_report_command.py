@@ -137,7 +137,32 @@ def test_documents_show_all_records_when_a_run_is_taken_apart(walk: Walk, tmp_pa
     assert "own share" in text
 
 
+def test_the_parts_of_a_run_are_written_as_one_page(walk: Walk, tmp_path: Path) -> None:
+    page = tmp_path / "support.md"
+    bridgemem("report", walk.run, "--by", "support", "--records", tmp_path / "none.jsonl", "--out", page)
+    assert page.read_text().startswith("### Gain in MRR by support")
+    assert left_in(tmp_path) == ["support.md"]
+
+
 # --- refused ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["r.txt", "r.html", "r.md.bak"])
+def test_a_page_that_is_neither_markdown_nor_a_folder_is_refused_before_anything_is_done(
+    name: str, walk: Walk, tmp_path: Path
+) -> None:
+    records = tmp_path / "records.jsonl"
+    records.write_bytes(walk.records.read_bytes())
+    asked = ("report", walk.run, "--by", "support", "--records", records, "--out", tmp_path / name)
+    assert f"{name} is neither" in bridgemem(*asked).refused()
+    assert left_in(tmp_path) == ["records.jsonl"]
+    assert records.read_bytes() == walk.records.read_bytes()
+
+
+def test_a_folder_with_a_dot_in_its_name_is_one(records: Path, tmp_path: Path) -> None:
+    (tmp_path / "results.v2").mkdir()
+    assert bridgemem("report", "--records", records, "--out", tmp_path / "results.v2").code == 0
+    assert "main.md" in left_in(tmp_path / "results.v2")
 
 
 @pytest.mark.parametrize(

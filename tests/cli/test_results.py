@@ -5,14 +5,22 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bridgemem.card import card
 from bridgemem.cli import output
-from commands import ACTORS, TINY_READER, Walk, bridgemem, left_in, planted_rows, write_rows
+from bridgemem.evaluation.report import figure
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.runs import Run
+from commands import ACTORS, TINY_READER, Outcome, Walk, bridgemem, compared, left_in, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
 ASKED = ("--actor", "Arvan", "--relation", "visit")
@@ -125,27 +133,110 @@ def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned_fit(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
+    """A run with a learned residual that did no better on 24 queries, and what fitting it printed."""
     run = tmp_path_factory.mktemp("learned") / "run"
     fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--method", "learned", *TINY_READER)
     assert fitted.code == 0, fitted.err
-    return run
+    return run, fitted
 
 
-def test_a_run_with_a_learned_residual_forecasts_with_it_unless_told_otherwise(
-    learned_run: Path, recurrence_run: Path
+@pytest.fixture(scope="module")
+def learned_run(learned_fit: tuple[Path, Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a learned residual that did better than the fixed one."""
+    run = Path(shutil.copytree(learned_fit[0], tmp_path_factory.mktemp("better") / "run"))
+    return compared(run, (0.1, 0.05, 0.15))
+
+
+def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(learned_fit: tuple[Path, Outcome]) -> None:
+    folder, fitted = learned_fit
+    for name, words in (("static", "static filter"), ("time", "time-aware filter")):
+        held = Run(folder).held_out(name)
+        assert held is not None
+        title = f"The later part of validation, {words}, {held.queries} queries\n"
+        shown = fitted.out.partition(title)[2].partition("asks for the other")[0]
+        for mrr in (held.backbone, held.bridgemem, held.learned):
+            assert figure(mrr) in shown
+        assert held.better == "fixed"
+        assert f"use the fixed residual: the learned one's gain over the fixed one, {held.gain[0]:+.4f} [" in shown
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    held = Run(folder).held_out("time")
+    assert held is not None
+    cells = " | ".join(map(figure, (held.backbone, held.bridgemem, held.learned)))
+    assert f"| time-aware filter | {held.queries} | {cells} | {held.gain[0]:+.4f} [" in card
+    assert card.count("| fixed |\n") == 2
+
+
+def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv: Path, tmp_path: Path) -> None:
+    few = (*TINY_READER, "--learned-set", "max_epochs=1", "--method", "learned", "--json", "-q")
+    made = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).json
+    held = Run(tmp_path / "run").held_out("time")
+    assert held is not None
+    assert made["held_out"]["time"] == {**asdict(held), "gain": list(held.gain), "forecasts": held.better}
+    plain = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "two", *TINY_READER, "--json", "-q")
+    assert "held_out" not in plain.json
+
+
+@pytest.mark.parametrize(
+    ("gain", "used"),
+    [((0.1, 0.05, 0.15), "learned"), (None, "learned"), ((0.1, -0.05, 0.25), "fixed"), ((-0.2, -0.3, -0.1), "fixed")],
+)
+def test_forecasts_use_the_learned_residual_where_it_did_better_unless_told_otherwise(
+    gain: tuple[float, float, float] | None, used: str, learned_fit: tuple[Path, Outcome], tmp_path: Path
 ) -> None:
-    plain = bridgemem("forecast", learned_run, *ASKED, "--json").json
-    assert bridgemem("forecast", learned_run, *ASKED, "--method", "learned", "--json").json == plain
-    fixed = bridgemem("forecast", learned_run, *ASKED, "--method", "fixed", "--json").json
-    assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json != plain
-    assert {c["name"]: c["backbone_rank"] for c in plain}.items() >= {
-        (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in plain}
+    run = compared(Path(shutil.copytree(learned_fit[0], tmp_path / "run")), gain)
+    by = {
+        method: bridgemem("forecast", run, *ASKED, "--method", method, "--json").json for method in ("fixed", "learned")
+    }
+    assert by["fixed"] != by["learned"]
+    assert bridgemem("forecast", run, *ASKED, "--json").json == by[used]
+    shown = bridgemem("forecast", run, *ASKED).out
+    assert ("by the learned residual" in shown) == (used == "learned")
+    assert ("| learned |\n" in card(Run(run))) == (gain is not None and used == "learned")
+    # and so does all that asks through a live forecaster
+    with EventStore(tmp_path / "events.duckdb") as store:
+        assert (LiveForecaster(Run(run), store).view.fitted.learned is not None) == (used == "learned")
+
+
+@pytest.mark.parametrize("noted", [{"queries": 3}, {"gain": [1]}, {"gain": "high"}, {"learned": None}, {"odd": 1}])
+def test_a_damaged_comparison_is_refused_in_a_sentence(
+    noted: dict[str, Any], learned_fit: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(learned_fit[0], tmp_path / "run"))
+    values = json.loads((run / "epochs.json").read_text())
+    own = values["learned"]["time"]
+    own["held_out"] = noted if "queries" in noted else {**own["held_out"], **noted}
+    (run / "epochs.json").write_text(json.dumps(values))
+    bridgemem("forecast", run, *ASKED).refused()
+
+
+def test_both_residuals_of_a_run_can_be_asked_for(learned_run: Path, recurrence_run: Path) -> None:
+    learned, fixed = (
+        bridgemem("forecast", learned_run, *ASKED, "--method", method, "--json").json for method in ("learned", "fixed")
+    )
+    assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json != learned
+    assert {c["name"]: c["backbone_rank"] for c in learned}.items() >= {
+        (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in learned}
     }
     static = bridgemem("forecast", learned_run, *ASKED, "--selection", "static", "--json").json
-    assert [c["residual"] for c in static] != [c["residual"] for c in plain]
-    assert "by the learned residual" in bridgemem("forecast", learned_run, *ASKED).out
+    assert [c["residual"] for c in static] != [c["residual"] for c in learned]
     assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--method", "fixed").out
+
+
+def test_figures_on_the_queries_that_a_residual_was_fitted_on_say_so(
+    learned_fit: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    run, records = Path(shutil.copytree(learned_fit[0], tmp_path / "run")), tmp_path / "records.jsonl"
+    mark = ", fitted on these queries"
+    shown = bridgemem("evaluate", run, "--split", "valid", "--records", records).out
+    assert shown.count(f"own (valid), recurrence + learned{mark}") == shown.count(mark) == 3
+    page = (run / "README.md").read_text(encoding="utf-8")
+    assert page.count(f"| with the learned one{mark} |") == 3
+    assert f"MRR, time-aware filter, with the learned one{mark}" in page
+    assert bridgemem("report", "--records", records).out.count(mark) == 3
+    on_test = bridgemem("evaluate", run, "--records", records).out
+    assert "recurrence + learned" in on_test
+    assert mark not in on_test
 
 
 def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> None:

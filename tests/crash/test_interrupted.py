@@ -13,6 +13,8 @@ import pytest
 
 from bridgemem import runs
 from bridgemem.backbones import cenet
+from bridgemem.backbones.hri import Hri
+from bridgemem.backbones.recurrence import Popularity
 from bridgemem.runs import Run
 from commands import TINY_CENET, TINY_READER, Walk, bridgemem, left_in, small_files_only
 
@@ -85,6 +87,33 @@ def test_ctrl_c_during_training_leaves_no_backbone(
     outcome = bridgemem("train", "cenet", "-d", own_csv, "-o", tmp_path / "b", *TINY_CENET)
     assert outcome.code == 1
     assert left_in(tmp_path) == []
+
+
+def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = ("members=hri,popularity",)
+    commands: dict[str, tuple[str | Path, ...]] = {
+        "b": ("train", "mixture", "-d", own_csv, "-o", tmp_path / "b", "--set", *two),
+        "own-mixture-b42": (
+            *("reproduce", own_csv, "--backbone", "mixture", "--runs", tmp_path, *TINY_READER),
+            *("--records", tmp_path / "records.jsonl", "--backbone-set", *two),
+        ),
+    }
+    for name, command in commands.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(Popularity, "fit", stop)
+            outcome = bridgemem(*command)
+        state = tmp_path / f".{name}.training"
+        assert (outcome.code, outcome.out) == (1, "")
+        assert outcome.err == (
+            f"bridgemem: interrupted; what was trained so far is kept, and the same command goes on from {state}.\n"
+        )
+        assert left_in(state) == ["hri"]
+        with monkeypatch.context() as patched:
+            patched.setattr(Hri, "fit", stop)
+            assert bridgemem(*command).code == 0, "the finished member is not trained again"
+        assert not state.exists()
 
 
 @pytest.mark.parametrize("part", ["pack", "link_or_copy", "write_tensors", "write_json"])

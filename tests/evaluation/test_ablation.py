@@ -209,6 +209,12 @@ def test_every_step_reads_more_than_the_one_before() -> None:
     assert [settings.strangers > 0 for settings in ladder] == [False, False, False, True]
 
 
+def test_no_change_reads_a_group_that_the_run_left_out() -> None:
+    changes = learned_changes(LearnedSettings(without=("pair",)))
+    assert all("pair" in changed.without for changed in changes.values())
+    assert set(changes["plain"].without) == {"pair", "company", "actor"}
+
+
 def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filter(
     learned_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

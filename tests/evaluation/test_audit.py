@@ -23,6 +23,9 @@ from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.fitting import Selection
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.refresh import refresh
 from bridgemem.runs import Run, read_table, write_table
 from bridgemem.store import read_tensors, write_tensors
 from builders import dataset_of, random_log, random_transitions, small_world
@@ -31,6 +34,7 @@ from commands import TINY_READER, bridgemem
 pytest_plugins = ("small_runs",)
 CHECKS = [
     "data",
+    "training",
     "selection (static)",
     "selection (time)",
     "metrics from ranks",
@@ -86,6 +90,30 @@ def test_an_edited_figure_is_found(run: Run, value: Any) -> None:
     edit(run.folder / "metrics.json", lambda m: {**m, "test": [{**m["test"][0], "mrr": value}, *m["test"][1:]]})
     assert failed(run) == ["metrics from ranks"]
     assert failed(run, "valid") == []
+
+
+def test_a_backbone_trained_on_other_events_is_found(run: Run) -> None:
+    note = run.folder / "backbone" / "trained.json"
+    edit(note, lambda noted: {**noted, "fingerprint": "0" * 16})
+    assert failed(run) == failed(run, "valid") == ["training"]
+    note.unlink()
+    assert "training" not in [f.check for f in audit(run, steps=2)], "nothing is said of what was not noted"
+
+
+def test_after_a_refresh_the_backbone_is_held_against_what_was_train_before(clean: Path, tmp_path: Path) -> None:
+    with EventStore(tmp_path / "events.duckdb") as store:
+        store.follow(Run(clean).dataset().events)
+        late, new = ("Castel", "visit", "Dunhal", "2024-01-05"), ("Arvan", "sing to", "Nova", "2024-02-12")
+        store.append([late, new], source="wire", key="1")
+        refresh(Run(clean), store, tmp_path / "fresh")
+    fresh = Run(tmp_path / "fresh")
+    assert fresh.dataset().train.fingerprint != Run(clean).dataset().train.fingerprint
+    evaluate(fresh, split="valid")
+    assert "training" not in failed(fresh, "valid")
+    note = fresh.folder / "backbone" / "trained.json"
+    note.unlink()  # a link to that of the run before
+    note.write_text(json.dumps({"fingerprint": "0" * 16}))
+    assert "training" in failed(fresh, "valid")
 
 
 def test_an_edited_interval_is_found(run: Run) -> None:
@@ -256,3 +284,41 @@ def test_no_more_steps_are_drawn_than_there_are() -> None:
     found = future_blind(Recurrence.fit(dataset), random_transitions(dataset.known), dataset, "test", steps=999)
     many = len(np.unique(dataset.test.step))
     assert [(f.passed, f.seen.split(" scored")[0]) for f in found] == [(True, f"{many} steps")] * 2
+
+
+@pytest.fixture(scope="module")
+def refreshed(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run refreshed twice, with a late event and new names, and evaluated."""
+    home = tmp_path_factory.mktemp("refreshed")
+    with EventStore(home / "events.duckdb") as store:
+        live = LiveForecaster(Run(recurrence_run), store)
+        live.add([("Arvan", "visit", "Belmor", "2024-01-05"), ("Nova", "sing to", "Kel", "2024-02-12")], "wire", "1")
+        refresh(Run(recurrence_run), store, home / "second")
+        store.append([("Kel", "visit", "Nova", "2024-02-14")], source="wire", key="2")
+        refresh(Run(home / "second"), store, home / "third")
+    evaluate(Run(home / "third"), split="valid")
+    return home / "third"
+
+
+def test_a_refreshed_run_passes_as_refresh_left_it(refreshed: Path) -> None:
+    found = audit(Run(refreshed), split="valid", steps=2)
+    assert [f for f in found if not f.passed] == []
+    said = [f.seen for f in found if f.check.startswith("selection")]
+    assert all(seen.startswith("made on train and validation of the run before it was refreshed") for seen in said)
+
+
+def test_a_selection_that_was_not_made_on_what_was_refreshed_is_found(refreshed: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(refreshed, tmp_path / "run"))
+    chosen = run.selection("time")
+    other = replace(chosen, fingerprint=run.dataset().known.fingerprint)
+    edit(run.folder / "selection.json", lambda s: {**s, "time": {**other.as_dict(), "lock": other.lock()}})
+    assert "selection (time)" in failed(run, "valid")
+    assert "selection (static)" not in failed(run, "valid")
+
+
+def test_a_note_that_does_not_say_what_was_chosen_on_fails_with_the_remedy(refreshed: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(refreshed, tmp_path / "run"))
+    edit(run.folder / "refresh.json", lambda notes: [{**notes[0], "chosen_until": None}, *notes[1:]])
+    found = [f for f in audit(run, split="valid", steps=1) if f.check.startswith("selection")]
+    assert [f.passed for f in found] == [False, False]
+    assert all("refresh the run that was fitted" in f.seen for f in found)

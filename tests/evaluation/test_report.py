@@ -340,7 +340,7 @@ def test_the_paper_is_for_scale_once_a_data_set_and_only_on_its_test() -> None:
         "icews14, tirgn in the paper",
         "icews14, hri in the paper",
         "own, cenet + learned",
-        "wiki (valid), cenet + learned",
+        "wiki (valid), cenet + learned, fitted on these queries",
     ]
 
 

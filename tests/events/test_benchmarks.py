@@ -16,6 +16,7 @@ from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.benchmarks import (
     CATALOG,
     Benchmark,
+    benchmark_name,
     benchmark_status,
     download,
     load_benchmark,
@@ -83,6 +84,24 @@ def write_texts(folder: Path, files: dict[str, str], packed: bool = False) -> Pa
 def no_data_of_the_user(monkeypatch, tmp_path):
     monkeypatch.setenv("BRIDGEMEM_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("BRIDGEMEM_DATA", raising=False)
+
+
+# ---- which one it is -------------------------------------------------------------------------------------------------
+
+
+def test_a_data_set_is_a_named_one_by_its_content_and_split_and_not_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setitem(CATALOG, "tiny", TINY)
+    dataset = load_benchmark("tiny", write_texts(tmp_path / "data" / "tiny", FILES))
+    pack(dataset, tmp_path / "copy.npz")
+    assert benchmark_name(dataset) == benchmark_name(unpack(tmp_path / "copy.npz")) == "tiny"
+    others = (
+        replace(dataset, events=tiny_log((2, 1, 0, 3, 4, 4)).append(tiny_log().between(4, 5))),
+        replace(dataset, name="mine"),
+        replace(dataset, valid_start=1),
+        replace(dataset, test_start=None),
+        dataset.without_test(),
+    )
+    assert [benchmark_name(other) for other in others] == [""] * len(others)
 
 
 # ---- loading -------------------------------------------------------------------------------------------------------

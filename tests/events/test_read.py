@@ -1,6 +1,8 @@
 """Reading events: what is accepted, what is rejected and why, and that nothing else ever happens."""
 
+import csv
 import gzip
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events import gather
 from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.events.quotes import UNCLOSED, OpenQuotes
 from bridgemem.events.read import ColumnNames, Reading, read_events, read_vocabulary
 
 ENTITIES = Vocabulary("entity", ("Ann", "Bob", "Cid"))
@@ -278,6 +281,81 @@ def test_quotes_that_do_not_close_are_rejected_on_their_own_line(write, bad):
     reading = read_events(write(f"s,r,o,t\nAnn,pays,Bob,1\n{bad}\nAnn,pays,Bob,2\n", "e.csv"))
     assert len(reading.events) == 2
     assert lines_and_reasons(reading) == [(3, "the line has a quote that is not closed or stands inside a field")]
+
+
+def test_a_quoted_field_over_several_lines_is_one_rejected_row(write, monkeypatch):
+    content = 's,r,o,t\n"Acme\nInc",visits,B,2024-01-01\nA,visits,B,2024-01-02\n'
+    content += '"a\n\nb","c\n""d""\ne",B,1\nA,r,B,2024-01-03\n'
+    for block in (gather.BLOCK, 7):  # a field may also run from one block into the next
+        monkeypatch.setattr(gather, "BLOCK", block)
+        reading = read_events(write(content, "e.csv"))
+        assert names(reading) == [("A", "visits", "B", "2024-01-02"), ("A", "r", "B", "2024-01-03")]
+        assert lines_and_reasons(reading) == [
+            (2, "a quoted field runs over lines 2 to 3, and a row is one line"),
+            (5, "a quoted field runs over lines 5 to 9, and a row is one line"),
+        ]
+        assert reading.rejects.total == 4
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(*[st.text(alphabet='ab\n",', min_size=1, max_size=5)] * 3), min_size=1, max_size=8))
+def test_of_any_well_written_csv_the_rows_of_one_line_are_read_and_no_others(tmp_path, rows):
+    whole = [row for row in rows if not any("\n" in field for field in row)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("s", "r", "o", "t"), *((*row, 7) for row in [*rows, "xyz"])])
+    path = tmp_path / "any.csv"
+    path.write_text(text.getvalue())
+    reading = read_events(path)
+    assert [row[:3] for row in names(reading)] == [*whole, tuple("xyz")]
+    assert (reading.rejects.count, reading.rejects.total) == (len(rows) - len(whole), len(rows) + 1)
+
+
+def test_a_quote_that_closes_nowhere_near_costs_its_own_line_alone(write, monkeypatch):
+    monkeypatch.setattr(gather, "LONGEST_LINE", 200)
+    judged: list[int] = []
+    split = OpenQuotes.take
+
+    def watched(quotes: OpenQuotes, number: int, line: str):
+        judged.append(sum(len(text) + 1 for _, text in quotes.held))
+        return split(quotes, number, line)
+
+    monkeypatch.setattr(OpenQuotes, "take", watched)
+    slip, good = '"Ann,pays,Bob,1\n', "Ann,pays,Bob,2\n"
+    for content in (slip + good * 500, good + slip + good * 3 + '"Bob, Jr.",pays,Ann,3\n' + good, good * 500 + slip):
+        reading = read_events(write("s,r,o,t\n" + content, "e.csv"))
+        assert [reason for _, reason in lines_and_reasons(reading)] == [UNCLOSED]
+        assert len(reading.events) == content.count("\n") - 1
+    assert 100 < max(judged) <= 201
+
+
+@pytest.mark.parametrize("end", ['Inc",visits,B,3', '",visits,B,3', 'Inc",visits,"B",3'])
+def test_the_end_of_a_field_that_is_too_long_is_no_event(write, monkeypatch, end):
+    monkeypatch.setattr(gather, "LONGEST_LINE", 200)
+    content = 's,r,o,t\n"Acme\n' + "more of the note\n" * 50 + f"{end}\nAnn,pays,Bob,4\n"
+    assert names(read_events(write(content, "e.csv"))) == [("Ann", "pays", "Bob", "4")]
+
+
+def test_a_heading_that_is_not_known_is_no_event(write):
+    path = write("sender,receiver,verb,day\nA,B,r,1\nB,A,r,2\n", "e.csv")
+    with pytest.raises(
+        DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with --subject"
+    ) as error:
+        read_events(path)
+    assert "\n" not in str(error.value)
+    named = ColumnNames(subject="sender", relation="verb", object="receiver")
+    assert names(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
+    with pytest.raises(DataError, match="has no column for subject, relation, object"):
+        read_events(write("day,sender,verb,receiver\n2024-01-01,A,r,B\n", "e.csv"))
+    with pytest.raises(DataError, match="mend the first line"):
+        read_events(write("A,r,B,yesterday\nA,r,B,2024-01-01\n", "e.csv"))
+
+
+@pytest.mark.parametrize("first", ["A,r,B,3", "A,r,B,2024-01-01", '"A","r","B","3"', "1,2,3,soon", "some notes"])
+def test_a_file_without_a_heading_is_read_by_position(write, first):
+    time = "2024-01-02" if "2024" in first else "4"
+    reading = read_events(write(f"{first}\nB,r,A,{time}\n", "e.csv"))
+    assert len(reading.events) + reading.rejects.count == 2
+    assert reading.rejects.count == (first in ("1,2,3,soon", "some notes"))
 
 
 @pytest.mark.parametrize(

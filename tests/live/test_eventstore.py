@@ -312,7 +312,7 @@ def test_a_second_process_is_told_who_holds_the_store(store: EventStore) -> None
 def test_a_lock_held_elsewhere_is_one_clear_sentence(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     import duckdb
 
-    def held(*_: object) -> None:
+    def held(*_: object, **__: object) -> None:
         raise duckdb.IOException("IO Error: Could not set lock on file: Conflicting lock is held in PID 7.")
 
     monkeypatch.setattr(duckdb, "connect", held)

@@ -16,7 +16,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
 from bridgemem.runs import Run
-from commands import TINY_READER, Walk, bridgemem
+from commands import TINY_READER, Walk, bridgemem, compared
 
 pytest_plugins = ("small_runs",)
 
@@ -46,7 +46,7 @@ def learned_run(own_csv: Path, walk: Walk, tmp_path_factory: pytest.TempPathFact
         "max_epochs=2",
     )
     assert fitted.code == 0, fitted.err
-    return run
+    return compared(run, (0.1, 0.05, 0.15))
 
 
 @pytest.fixture(params=["recurrence", "cenet", "learned"])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.runs import Run
 from commands import bridgemem, left_in, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -66,8 +71,179 @@ def test_what_cannot_be_done_is_one_sentence_and_leaves_no_file(
         assert not len(store.events())
 
 
-def test_rejected_rows_are_told_beside_the_receipt(recurrence_run: Path, tmp_path: Path) -> None:
+def test_a_file_with_a_row_that_cannot_be_read_is_refused_as_a_whole(recurrence_run: Path, tmp_path: Path) -> None:
     rows = [("Arvan", "visit", "Nova", "2024-02-10"), ("Arvan", "", "Nova", "2024-02-10")]
-    outcome = bridgemem("ingest", tmp_path / "s", write_rows(tmp_path / "f.csv", rows), "--run", recurrence_run)
-    assert outcome.code == 0
-    assert "1 of 2 rows was rejected" in outcome.err
+    file = write_rows(tmp_path / "f.csv", rows)
+    command = ("ingest", tmp_path / "s", file, "--run", recurrence_run)
+    said = bridgemem(*command).refused()
+    assert f"1 of 2 rows was rejected, the first at {file}:3: the relation is empty" in said
+    assert "--skip-rejected" in said
+    assert left_in(tmp_path) == ["f.csv"]
+    taken = bridgemem(*command, "--skip-rejected")
+    assert taken.code == 0
+    assert "1 of 2 rows was rejected" in taken.err
+    assert "1 row was left out" in taken.out
+    again = bridgemem(*command, "--skip-rejected", "--json").json
+    assert (again["replayed"], again["left_out"], again["ids"]) == (True, 1, ["e1"])
+
+
+def test_the_headings_of_a_file_can_be_named(recurrence_run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "f.csv"
+    file.write_text("who,did,whom,when\nArvan,visit,Nova,2024-02-10\n")
+    command = ("ingest", tmp_path / "s", file, "--run", recurrence_run, "--json")
+    assert "--subject" in bridgemem(*command).refused()
+    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when")
+    assert bridgemem(*command, *headings).json["accepted"] == 1
+
+
+def test_the_last_offset_of_a_source_is_told_after_each_batch(news: Path, recurrence_run: Path, tmp_path: Path) -> None:
+    other = write_rows(tmp_path / "more.csv", [("Arvan", "visit", "Kel", "2024-02-12")])
+    command = ("ingest", tmp_path / "s", "--run", recurrence_run, "--source", "wire")
+    assert "was read up to" not in bridgemem(*command, other).out
+    assert "wire was read up to line 3." in bridgemem(*command, news, "--offset", "line 3").out
+    for repeated in ((), ("--key", "another")):  # taken in before, or new but without an offset
+        assert "wire was read up to line 3." in bridgemem(*command, other, *repeated).out
+    assert bridgemem(*command, other, "--json").json["last_offset"] == "line 3"
+    assert bridgemem("ingest", tmp_path / "s", news, "--run", recurrence_run, "--json").json["last_offset"] is None
+
+
+def test_a_stored_day_is_shown_as_a_day(recurrence_run: Path, tmp_path: Path) -> None:
+    rows = [("Arvan", "visit", "Kel", "2024-02-12"), ("Arvan", "visit", "Kel", "2024-02-12T06:00")]
+    file = write_rows(tmp_path / "f.csv", rows)
+    assert bridgemem("ingest", tmp_path / "s", file, "--run", recurrence_run).code == 0
+    assert bridgemem("retract", tmp_path / "s", "e1").out == "e1 is retracted: Arvan, visit, Kel, 2024-02-12.\n"
+    assert bridgemem("retract", tmp_path / "s", "e2", "--json").json["time"] == "2024-02-12 06:00:00"
+
+
+def test_another_file_in_the_place_of_the_store_is_called_what_it_is(
+    news: Path, recurrence_run: Path, own_csv: Path
+) -> None:
+    before = own_csv.read_bytes()
+    said = bridgemem("ingest", own_csv, news, "--run", recurrence_run).refused()
+    assert "is no event store, but a file of another kind" in said
+    assert own_csv.read_bytes() == before
+
+
+# ---- asking over a store -------------------------------------------------------------------------------------------
+
+ASKED: tuple[dict[str, Any], ...] = (
+    {"actor": "Arvan", "relation": "visit"},
+    {"actor": "Nova", "relation": "visit", "inverse": True},
+    {"actor": "Nova", "relation": "sing to"},
+    {"actor": "Kel", "relation": "consult", "at": "2024-02-12"},
+    {"actor": "Arvan", "relation": "visit", "at": "2024-01-20"},
+)
+
+
+def options_of(question: dict[str, Any]) -> list[str]:
+    named = [part for name in ("actor", "relation", "at") if name in question for part in (f"--{name}", question[name])]
+    return [*named, *(["--inverse"] if question.get("inverse") else [])]
+
+
+@pytest.fixture(params=["recurrence", "cenet"])
+def stored(request: pytest.FixtureRequest, news: Path, tmp_path: Path) -> Path:
+    """A run with a store beside it, as `serve` keeps it."""
+    found = (
+        request.getfixturevalue("walk").run if request.param == "cenet" else request.getfixturevalue("recurrence_run")
+    )
+    run = Path(shutil.copytree(found, tmp_path / "run"))
+    assert bridgemem("ingest", tmp_path / "run.events.duckdb", news, "--run", run).code == 0
+    return run
+
+
+def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra 'serve'")
+    from bridgemem.service.asking import Service
+    from bridgemem.service.models import ExplainQuestion, ForecastQuestion
+
+    file = stored.with_name("run.events.duckdb")
+    with EventStore(file) as store:
+        service = Service(LiveForecaster(Run(stored), store))
+        served = [service.forecast(ForecastQuestion(**question, top=99)) for question in ASKED]
+        why = [service.explain(ExplainQuestion(**question, candidate="Kel")) for question in ASKED]
+    for question, expected, reason in zip(ASKED, served, why, strict=True):
+        asked = options_of(question)
+        found = bridgemem("forecast", stored, *asked, "--top", "99", "--json").json
+        assert found == [candidate.model_dump() for candidate in expected.candidates]
+        assert bridgemem("forecast", stored, *asked, "--top", "99", "--store", file, "--json").json == found
+        one = bridgemem("explain", stored, *asked, "--candidate", "Kel", "--json").json
+        assert {name: one[name] for name in ("sentence", "score", "time")} == {
+            name: getattr(reason, name) for name in ("sentence", "score", "time")
+        }
+    together = tmp_path / "q.csv"
+    lines = [
+        f"{q['actor']},{q['relation']},{q.get('at', '')},{'inverse' if q.get('inverse') else 'forward'}" for q in ASKED
+    ]
+    together.write_text("\n".join(["actor,relation,at,direction", *lines]))
+    made = bridgemem("forecast", stored, "--questions", together, "--out", tmp_path / "a.csv", "--top", "99")
+    assert "3 stored events are read" in made.out
+    with (tmp_path / "a.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [(row["candidate"], row["time"]) for row in rows] == [(c.name, e.time) for e in served for c in e.candidates]
+    scores = [c.score for e in served for c in e.candidates]
+    assert [float(row["score"]) for row in rows] == pytest.approx(scores, abs=1e-5)
+
+
+def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(stored: Path) -> None:
+    asked, file = options_of(ASKED[0]), stored.with_name("run.events.duckdb")
+    over = bridgemem("forecast", stored, *asked)
+    assert over.out.endswith("3 stored events are read behind the run's own, from run.events.duckdb.\n")
+    assert "at 2024-02-12" in over.out
+    assert "3 stored events" in bridgemem("explain", stored, *asked, "--candidate", "Kel").out
+    without = bridgemem("forecast", stored, *asked, "--store", "none")
+    assert "at 2024-02-10" in without.out
+    assert "stored" not in without.out
+    before = file.read_bytes()
+    bridgemem("retract", file, "e2")
+    assert "2 stored events are read" in bridgemem("forecast", stored, *asked).out
+    file.unlink()
+    assert bridgemem("forecast", stored, *asked) == without
+    assert left_in(stored.parent) == ["news.csv", "run"]
+    file.write_bytes(before[:2000])
+    assert "--store none" in bridgemem("forecast", stored, *asked).refused()
+    assert "no event store" in bridgemem("forecast", stored, *asked, "--store", stored / "absent").refused()
+
+
+def test_stored_events_are_read_behind_a_memory_on_disk_as_well(stored: Path, tmp_path: Path) -> None:
+    assert bridgemem("memory", stored, "--out", tmp_path / "memory").code == 0
+    for question in ASKED:
+        plain = bridgemem("forecast", stored, *options_of(question), "--json")
+        assert (
+            bridgemem("forecast", stored, *options_of(question), "--json", "--memory-dir", tmp_path / "memory") == plain
+        )
+        assert plain.code == 0
+
+
+def test_a_relation_that_the_run_was_not_fitted_on_has_no_probabilities(stored: Path) -> None:
+    text = bridgemem("forecast", stored, *options_of(ASKED[2])).out
+    assert "No probabilities: the run was fitted without this relation" in text
+
+
+def test_asking_leaves_the_store_to_others_and_says_when_it_is_taken(stored: Path) -> None:
+    asked, file = options_of(ASKED[0]), stored.with_name("run.events.duckdb")
+    before = file.read_bytes()
+    with EventStore(file, read_only=True):
+        assert bridgemem("forecast", stored, *asked).code == 0
+    assert file.read_bytes() == before
+    with EventStore(file):
+        said = bridgemem("forecast", stored, *asked).refused()
+    assert "open in another process" in said
+    assert "--store none" in said
+
+
+def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_refresh(
+    recurrence_run: Path, tmp_path: Path
+) -> None:
+    store, new = tmp_path / "s", tmp_path / "new"
+    file = write_rows(tmp_path / "f.csv", [("Arvan", "visit", "Newtown", "2024-02-10")])
+    assert bridgemem("ingest", store, file, "--run", recurrence_run).code == 0
+    # the backbone's own ranks: the residual has learned that a visit is not repeated the day after
+    asked = ("--actor", "Arvan", "--relation", "visit", "--top", "99", "--json")
+    live = bridgemem("forecast", recurrence_run, *asked, "--store", store).json
+    assert [c["name"] for c in live if c["backbone_rank"] == 1] == ["Newtown"]
+    assert bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q").code == 0
+    refreshed = bridgemem("forecast", new, *asked).json
+    assert [c["name"] for c in refreshed if c["backbone_rank"] == 1] == ["Newtown"]
+    # the events of the store are the refreshed run's own now
+    over = bridgemem("forecast", new, *asked[:-1], "--store", store)
+    assert "0 stored events are read" in over.out

@@ -116,7 +116,7 @@ def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp
     assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *method).code == 0
     with EventStore(tmp_path / "store.duckdb") as store:
         with pytest.raises(SettingsError, match="--method fixed"):
-            LiveForecaster(Run(learned), store, memory_dir=memory)
+            LiveForecaster(Run(learned), store, method="learned", memory_dir=memory)
         LiveForecaster(Run(learned), store, method="fixed", memory_dir=memory)
         (learned / MERGED).write_bytes(b"")
         with pytest.raises(RunError, match="refreshed"):

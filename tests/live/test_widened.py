@@ -11,11 +11,12 @@ import torch
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.history import History
-from bridgemem.backbones.hri import Hri
+from bridgemem.backbones.hri import LAST_ALPHA, LAST_LAMBDA, Hri, HriSettings
 from bridgemem.backbones.mixture import Mixture, MixtureSettings
-from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import BackboneError
 from bridgemem.evaluation.queries import Queries
+from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.live.widened import Widened
 from builders import small_world, tiny_cenet
@@ -59,9 +60,40 @@ def test_without_growth_nothing_is_changed(name: str) -> None:
     assert own.log_p.equal(wide.log_p)
 
 
-@pytest.mark.parametrize("name", ["cenet", "recurrence"])
-def test_known_queries_keep_the_backbones_scores_and_new_candidates_come_last(name: str) -> None:
-    old, backbone = small_world().dataset.events, inner_backbones()[name]
+@pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic, Hri])
+def test_a_training_free_backbone_scores_new_names_as_a_fresh_fit_does(kind: type[Backbone]) -> None:
+    world = small_world().dataset
+    # after the train split, so that a fit on everything has seen the same of it
+    late = grown().between(world.valid_start, world.events.end)
+    names = late.entities, late.relations
+    early = world.train
+    s, r, o, t = (
+        np.concatenate([getattr(early, c), getattr(late, c)]) for c in ("subject", "relation", "object", "step")
+    )
+    events = EventLog(s, r, o, t, *names, late.clock)
+    widened = Widened(kind.fit(world), world.events.n_entities, world.events.n_relations)
+    fresh = kind.fit(Dataset("fresh", events, world.valid_start))
+    asked = Queries.of(events.between(world.valid_start + 1, events.end))
+    assert int(asked.actor.max()) >= world.events.n_entities
+    assert int((asked.relation % events.n_relations).max()) >= world.events.n_relations
+    own, wide = (score_queries(b, asked, History(events)) for b in (fresh, widened))
+    assert own.log_p.equal(wide.log_p)
+    assert own.uncertainty is not None
+    assert wide.uncertainty is not None
+    assert own.uncertainty.equal(wide.uncertainty)
+
+
+def test_what_was_chosen_for_each_relation_stays_with_it_when_others_come() -> None:
+    hri = Hri(HriSettings(per_relation=True), *(torch.arange(6, dtype=torch.float64) / n for n in (1, 10)))
+    wide = hri.grown(9, 4)
+    assert isinstance(wide, Hri)
+    assert wide.lam.tolist() == [0, 1, 2, LAST_LAMBDA, 3, 4, 5, LAST_LAMBDA]
+    assert wide.alpha.tolist() == pytest.approx([0, 0.1, 0.2, LAST_ALPHA, 0.3, 0.4, 0.5, LAST_ALPHA])
+    assert tiny_cenet().grown(9, 4) is None
+
+
+def test_known_queries_keep_the_scores_of_a_trained_backbone_and_new_candidates_come_last() -> None:
+    old, backbone = small_world().dataset.events, tiny_cenet()
     # new names alone: no event with them, so that the readable past is the old one
     entities = Vocabulary("entity", (*old.entities.names, "x"))
     relations = Vocabulary("relation", (*old.relations.names, "p"))

@@ -19,8 +19,11 @@ pytest.importorskip("httpx2", reason="needs httpx2, of the extra 'dev'")
 
 from starlette.testclient import TestClient
 
+from bridgemem.api import fit_run
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
+from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.forecast import Forecaster
@@ -30,6 +33,7 @@ from bridgemem.live.widened import Widened
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
+from builders import SMALL_READER, dataset_of, random_log
 from commands import ACTORS, TINY_READER, bridgemem
 
 pytest_plugins = ("small_runs",)
@@ -71,8 +75,11 @@ def refused(answer: Any, status: int) -> dict[str, Any]:
 
 def ready(client: Any) -> None:
     """Wait until the service has made itself ready."""
-    while client.get("/readyz").status_code == 503:
+    for _ in range(6000):
+        if client.get("/readyz").status_code != 503:
+            return
         time.sleep(0.01)
+    pytest.fail("the service was never ready")
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------
@@ -101,7 +108,7 @@ def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path,
     few = (*TINY_READER, "--method", "learned", "--learned-set", "max_epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).code == 0
     with EventStore(tmp_path / "events.duckdb") as store:
-        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store)))
+        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store, method="learned")))
         assert client.get("/v1/model").json()["method"] == "learned"
         best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
         why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
@@ -133,6 +140,24 @@ def test_names_are_found_by_a_few_letters_the_most_active_first(client: Any) -> 
     assert [n["events"] for n in every] == sorted((n["events"] for n in every), reverse=True)
     assert [n["name"] for n in client.get("/v1/relations?q=vissit").json()["names"]] == ["visit"]
     assert len(client.get("/v1/entities?limit=3").json()["names"]) == 3
+
+
+def test_a_run_of_stored_scores_gets_ready_and_answers_for_the_steps_it_has(tmp_path: Path) -> None:
+    dataset = dataset_of(random_log(4, n=300))
+    recurrence, past = Recurrence.fit(dataset), History(dataset.events)
+    write_scores(tmp_path / "scores", dataset, lambda queries: recurrence.score(queries, past))
+    run, _ = fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
+    names, last = dataset.events, len(dataset.events) - 1
+    asked = {
+        "actor": names.entities.names[names.subject[last]],
+        "relation": names.relations.names[names.relation[last]],
+    }
+    with EventStore(tmp_path / "events.duckdb") as store, TestClient(create_app(LiveForecaster(run, store))) as client:
+        ready(client)
+        found = client.post("/v1/forecast", json={**asked, "at": names.clock.label(int(names.step[last]))})
+        assert found.status_code == 200, found.text
+        assert "no scores for" in refused(client.post("/v1/forecast", json=asked), 404)["error"]
+        assert client.get("/readyz").status_code == 200
 
 
 def test_health_readiness_and_metrics(client: Any) -> None:

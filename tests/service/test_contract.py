@@ -29,7 +29,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
-from commands import ACTORS, RELATIONS
+from commands import ACTORS, DAYS, RELATIONS
 
 pytest_plugins = ("small_runs",)
 
@@ -106,7 +106,9 @@ def test_questions_about_known_names_break_nothing_either(
     document: Any, question: dict[str, Any], candidate: str
 ) -> None:
     answer = document["/v1/forecast"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
-    assert question["at"] is not None or answer.status_code == 200
+    # a horizon longer than the past before it is refused, and nothing is explained about several steps
+    long = answer.status_code == 422 and (question["within"] or 1) > 1
+    assert question["at"] is not None or answer.status_code == 200 or (long and question["within"] > DAYS)
     question = {**{name: value for name, value in question.items() if name in QUESTION}, "candidate": candidate}
     again = document["/v1/explain"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
-    assert again.status_code == answer.status_code
+    assert again.status_code == answer.status_code or long

@@ -303,6 +303,17 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
         assert sum(p.queries * p.gain[0] for p in own) / found.queries == pytest.approx(whole.gain["mrr"][0])
 
 
+def test_a_residual_that_was_fitted_on_the_queries_shown_is_remarked_on(evaluated: Run) -> None:
+    rows = evaluated.metrics()["test"]
+    learned = [{**r, "method": "learned"} for r in rows if r["method"] == "bridgemem"]
+    for split, marked in (("test", set[str]()), ("valid", {"learned"})):
+        shown = {split: [{**r, "split": split} for r in (*rows, *learned)]}
+        (evaluated.folder / "metrics.json").write_text(json.dumps(shown))
+        shutil.copyfile(evaluated.ranks_path("test"), evaluated.folder / "ranks.valid.parquet")
+        assert {m.method for m in quality(evaluated).measured if m.remark == ", fitted on these queries"} == marked
+        assert {m.method for m in quality(evaluated).measured if m.remark} == marked
+
+
 def test_quality_of_a_run_that_was_never_evaluated_says_what_to_do(recurrence_run: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(recurrence_run, tmp_path / "run"))
     (folder / "metrics.json").unlink(missing_ok=True)

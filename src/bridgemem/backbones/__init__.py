@@ -132,11 +132,15 @@ def _load(name: str, points: list[metadata.EntryPoint]) -> type[Backbone]:
     return kind
 
 
+def is_trained(name: str) -> bool:
+    """Whether a named backbone learns anything, and so is trained once and kept, or is made in a moment."""
+    return BACKBONES[name].trained if name in BACKBONES else getattr(backbone_class(name), "trained", True)
+
+
 def backbone_defaults(name: str, dataset: str) -> Any:
-    """A backbone's settings for a data set: its own defaults, changed where the package says so for that data set."""
+    """A backbone's settings for a named data set: its own defaults, changed where the package says so for that one."""
     kind = backbone_class(name)
-    overrides = _per_dataset().get(name, {})
-    values = {**overrides.get("all", {}), **overrides.get(dataset, {})}
+    values = _per_dataset().get(name, {}).get(dataset, {})
     if not values:
         return kind.default
     return as_settings(type(kind.default), {**asdict(kind.default), **values}, f"settings of {name}")

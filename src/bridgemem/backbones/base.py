@@ -85,6 +85,10 @@ class Backbone(ABC):
                 f"this {self.name} was trained on other data than {dataset.name}; train it on this data."
             ) from None
 
+    def grown(self, n_entities: int, n_relations: int) -> Self | None:
+        """What `fit` would make of the same train split in a vocabulary with more names; None where it must train."""
+        return None
+
     def to(self, device: str) -> Self:
         """Move to a device; a backbone without tensors of its own stays as it is."""
         return self

@@ -199,6 +199,17 @@ class Hri(Backbone):
         recall = self._facts[past].recall(queries, past)
         return Scores(log_base(recall.scores(self.lam[queries.relation], self.alpha[queries.relation])))
 
+    def grown(self, n_entities: int, n_relations: int) -> Self:
+        s, old = self.settings, len(self.lam) // 2
+        # a relation that validation never asked about has the last of the choices
+        unknown = (LAST_LAMBDA, LAST_ALPHA) if s.per_relation else (s.lam, s.alpha)
+        wide = []
+        for own, other in zip((self.lam, self.alpha), unknown, strict=True):
+            sides = own.new_full((2, n_relations), other)
+            sides[:, :old] = own.view(2, old)
+            wide.append(sides.flatten())
+        return type(self)(s, *wide)
+
     def tensors(self) -> dict[str, Tensor]:
         return {"lam": self.lam, "alpha": self.alpha}
 

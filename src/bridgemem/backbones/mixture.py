@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -16,15 +16,20 @@ from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, lo
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.history import History
 from bridgemem.config import as_settings
-from bridgemem.errors import SettingsError
+from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
+from bridgemem.events.benchmarks import CATALOG
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
+from bridgemem.store import load_tensors, read_json, save_tensors, write_json
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MixtureSettings:
-    """members: the built-in backbones that are mixed; tuned_for: the data set whose settings they have."""
+    """members: the built-in backbones that are mixed; tuned_for: the named data set whose settings they have, if any.
+
+    They are equal to others that name the same members, each with the same settings.
+    """
 
     members: tuple[str, ...] = ("regcn", "tirgn")
     tuned_for: str = ""
@@ -36,6 +41,31 @@ class MixtureSettings:
             if name not in BACKBONES or name in ("mixture", "stored"):
                 known = ", ".join(b for b in BACKBONES if b not in ("mixture", "stored"))
                 raise SettingsError(f"members cannot hold {name!r}; choose from {known}.")
+        if self.tuned_for and self.tuned_for not in CATALOG:
+            known = ", ".join(CATALOG)
+            raise SettingsError(
+                f"there are no settings for {self.tuned_for!r} to be tuned_for; choose from {known}, or leave it empty."
+            )
+
+    def each(self) -> dict[str, Any]:
+        """The settings of every member, by name."""
+        return {name: backbone_defaults(name, self.tuned_for) for name in self.members}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MixtureSettings) and list(self.each().items()) == list(other.each().items())
+
+    def __hash__(self) -> int:
+        return hash(self.members)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedSettings(MixtureSettings):
+    """Those of a trained mixture. own: what each member was trained with, whatever the package would say today."""
+
+    own: dict[str, Any] = field(default_factory=dict)
+
+    def each(self) -> dict[str, Any]:
+        return self.own
 
 
 class Mixture(Backbone):
@@ -45,8 +75,9 @@ class Mixture(Backbone):
     default: ClassVar[MixtureSettings] = MixtureSettings()
 
     def __init__(self, settings: MixtureSettings, members: Sequence[Backbone]) -> None:
-        self.settings = settings
         self.members = list(members)
+        own = {name: member.settings for name, member in zip(settings.members, self.members, strict=True)}
+        self.settings = TrainedSettings(settings.members, settings.tuned_for, own)
         self.n_members = len(self.members)
 
     @classmethod
@@ -61,16 +92,11 @@ class Mixture(Backbone):
     ) -> Self:
         settings = settings or cls.default
         members = []
-        for name in settings.members:
-            trained = None if checkpoint is None else checkpoint / name
-            if trained is not None and (trained / "config.toml").is_file():
-                members.append(load_backbone(trained).to(device))
-                continue
-            state = None if checkpoint is None else checkpoint / f"{name}.training"
-            tuned = backbone_defaults(name, settings.tuned_for)
-            members.append(backbone_class(name).fit(dataset, tuned, seed, device, progress, state))
-            if trained is not None:
-                members[-1].save(trained)
+        for name, own in settings.each().items():
+            if checkpoint is None:
+                members.append(backbone_class(name).fit(dataset, own, seed, device, progress))
+            else:
+                members.append(_kept_member(name, own, dataset, seed, device, progress, checkpoint))
         return cls(settings, members)
 
     def score(self, queries: Queries, past: History) -> Scores:
@@ -85,13 +111,55 @@ class Mixture(Backbone):
 
     @classmethod
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(MixtureSettings, settings, "mixture")
+        own = settings.get("own", {})
+        values = {key: value for key, value in settings.items() if key != "own"}
+        if values.get("tuned_for") not in CATALOG:
+            values["tuned_for"] = ""  # a name without settings was once taken, and gave the defaults
+        plain = as_settings(MixtureSettings, values, "mixture")
         members = []
-        for name in own.members:
+        for name, installed in plain.each().items():
             part = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-            members.append(backbone_class(name).restore(asdict(backbone_defaults(name, own.tuned_for)), part))
-        return cls(own, members)
+            # mixtures were once saved without their members' settings
+            members.append(backbone_class(name).restore(own.get(name, asdict(installed)), part))
+        return cls(plain, members)
+
+    def save(self, folder: Path) -> None:
+        """As any backbone, with a table of settings for each member."""
+        own = self.settings
+        tables = {"backbone": {"name": self.name}, "settings": {"members": own.members, "tuned_for": own.tuned_for}}
+        members = {_table(name): asdict(settings) for name, settings in own.each().items()}
+        save_tensors(folder, {**tables, **members}, self.tensors())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        config, tensors = load_tensors(folder)
+        own = {name: config[_table(name)] for name in BACKBONES if _table(name) in config}
+        return cls.restore({**config["settings"], "own": own}, tensors)
 
     def to(self, device: str) -> Self:
         self.members = [member.to(device) for member in self.members]
         return self
+
+
+def _table(member: str) -> str:
+    """The table of config.toml that holds a member's settings; flat, as all tables of saved models are."""
+    return f"settings-{member}"
+
+
+def _kept_member(
+    name: str, settings: Any, dataset: Dataset, seed: int, device: str, progress: Progress, state: Path
+) -> Backbone:
+    """A member that an earlier start of this very training has finished, or a new one, which is kept for a later."""
+    home = state / name
+    # validation too, since some members choose their epochs on it
+    training = {"seed": seed, "fingerprint": dataset.known.fingerprint, "valid_start": dataset.valid_start}
+    try:
+        kept = load_backbone(home) if read_json(home / "trained.json") == training else None
+    except RunError:
+        kept = None
+    if kept is not None and kept.settings == settings:
+        return kept.to(device)
+    member = backbone_class(name).fit(dataset, settings, seed, device, progress, state / f"{name}.training")
+    member.save(home)
+    write_json(home / "trained.json", training)
+    return member

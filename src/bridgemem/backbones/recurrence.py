@@ -76,6 +76,11 @@ class Popularity(Backbone):
         dense[row, candidate] = lag.to(like.dtype)
         return dense
 
+    def grown(self, n_entities: int, n_relations: int) -> Self:
+        share = self.share.new_zeros(n_entities)
+        share[: len(self.share)] = self.share
+        return type(self)(self.settings, share)
+
     def tensors(self) -> dict[str, Tensor]:
         return {"share": self.share}
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
+from bridgemem.cli.options import DataDir, Device, Duplicates, Json, MemoryDir, Quiet
 from bridgemem.cli.output import emit, say, table
 from bridgemem.progress import terminal_progress
 
@@ -29,7 +31,13 @@ Inverse = Annotated[
 Choice = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
 Method = Annotated[
     str | None,
-    typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+    typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store", help="The events stored since; RUN.events.duckdb where it is there, and none leaves them out."
+    ),
 ]
 
 
@@ -58,26 +66,28 @@ def forecast(
     ] = None,
     selection: Choice = "time",
     method: Method = None,
+    store: Store = None,
+    duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,
 ) -> None:
     """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
     from bridgemem.errors import SettingsError
-    from bridgemem.forecast import Forecaster
 
+    opened = partial(_opened, run, store, duplicates, selection, method, data_dir, memory_dir)
     if questions is not None:
         if actor is not None or relation is not None or at is not None or inverse:
             raise SettingsError("--questions holds actor, relation, at and direction; leave these options out.")
         if out is None:
             raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
-        _forecast_all(run, questions, out, top, within, selection, method, data_dir, memory_dir, as_json)
+        _forecast_all(run, opened, questions, out, top, within, as_json)
         return
     if out is not None:
         raise SettingsError("--out is for the answers to --questions; a single forecast is printed.")
     if actor is None or relation is None:
         raise SettingsError("ask with --actor and --relation, or with --questions and a CSV file of them.")
-    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
+    forecaster, remark = opened()
     found = forecaster.forecast(actor, relation, at, top, inverse, within)
 
     def text() -> None:
@@ -86,11 +96,53 @@ def forecast(
         when = f"at {forecaster.events.clock.label(step)}"
         if within is not None and within > 1:
             when = f"from {forecaster.events.clock.label(step)} to {forecaster.events.clock.label(step + within - 1)}"
-        by = "" if forecaster.learned is None else ", by the learned residual"
+        known = _knows(forecaster, relation)
+        by = ", by the learned residual" if known and forecaster.learned is not None else ""
         _show_candidates(f"{asked} {when}{by}", found)
-        say(_meaning(forecaster, run, within))
+        say(_meaning(forecaster, run, within, known))
+        if remark:
+            say(remark)
 
     emit([asdict(c) for c in found], as_json, text)
+
+
+def _opened(
+    run: Path,
+    store: str | None,
+    duplicates: str,
+    selection: str,
+    method: str | None,
+    data_dir: Path | None,
+    memory_dir: Path | None,
+) -> tuple[Forecaster, str]:
+    """The forecaster of a run over its own events and the stored ones, and a sentence about these where there are any.
+
+    The stored events are read once, as the service reads them, and the file is let go.
+    """
+    from bridgemem.cli.serve import default_store
+    from bridgemem.forecast import Forecaster
+
+    place = default_store(run) if store is None else Path(store)
+    if store == "none" or (store is None and not place.is_file()):
+        return Forecaster.open(run, selection, data_dir, method, memory_dir), ""
+    from bridgemem.live.eventstore import EventStore, StoreError
+    from bridgemem.live.forecasting import LiveForecaster
+    from bridgemem.runs import Run
+
+    try:
+        with EventStore(place, duplicates=duplicates, read_only=True) as events:
+            live = LiveForecaster(Run(run), events, selection, method, data_dir, memory_dir)
+    except StoreError as problem:
+        raise StoreError(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
+    count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
+    return live.view.forecaster, f"{count} read behind the run's own, from {place.name}."
+
+
+def _knows(forecaster: Forecaster, relation: str) -> bool:
+    """Whether the run was fitted on a relation that it is asked about."""
+    from bridgemem.live.forecasting import AnyRelation
+
+    return not isinstance(forecaster, AnyRelation) or forecaster.knows(relation)
 
 
 def _show_candidates(title: str, found: list[Candidate]) -> None:
@@ -110,8 +162,12 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
     table(title, header, rows)
 
 
-def _meaning(forecaster: Forecaster, run: Path, within: int | None) -> str:
+def _meaning(forecaster: Forecaster, run: Path, within: int | None, known: bool = True) -> str:
     """What the probabilities are probabilities of, or why there are none."""
+    if not known:
+        return (
+            "No probabilities: the run was fitted without this relation; `bridgemem refresh` makes one that knows it."
+        )
     if forecaster.calibration is None:
         return f"No probabilities: the run was never calibrated; `bridgemem calibrate {run}` does it."
     if within is None:
@@ -124,23 +180,19 @@ def _meaning(forecaster: Forecaster, run: Path, within: int | None) -> str:
 
 def _forecast_all(
     run: Path,
+    opened: Callable[[], tuple[Forecaster, str]],
     questions: Path,
     out: Path,
     top: int,
     within: int | None,
-    selection: str,
-    method: str | None,
-    data_dir: Path | None,
-    memory_dir: Path | None,
     as_json: bool,
 ) -> None:
     """Answer a file of questions and write the answers to another, or neither."""
     from bridgemem.ask import answer, check_format, read_questions
-    from bridgemem.forecast import Forecaster
 
     check_format(out)
     asked = read_questions(questions)
-    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
+    forecaster, remark = opened()
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, within, str(questions), progress)
     made.write(out)
@@ -149,6 +201,8 @@ def _forecast_all(
     def text() -> None:
         say(f"Answered {len(asked):,} question{'' if len(asked) == 1 else 's'} in {rows:,} rows; they are in {out}.")
         say(_meaning(forecaster, run, within))
+        if remark:
+            say(remark)
 
     emit({"questions": len(asked), "rows": rows, "out": out}, as_json, text)
 
@@ -167,6 +221,8 @@ def explain(
     ] = None,
     selection: Choice = "time",
     method: Method = None,
+    store: Store = None,
+    duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,
@@ -174,11 +230,10 @@ def explain(
     """Why a candidate has its score: parts that add up, and the events behind them."""
     from bridgemem.explain import FixedExplanation, LearnedExplanation
     from bridgemem.explanation_card import check_format
-    from bridgemem.forecast import Forecaster
 
     if card is not None:
         check_format(card)
-    forecaster = Forecaster.open(run, selection, data_dir, method, memory_dir)
+    forecaster, remark = _opened(run, store, duplicates, selection, method, data_dir, memory_dir)
     found = [forecaster.explain(actor, relation, name, at, inverse) for name in candidate]
     written = []
     if card is not None:
@@ -195,6 +250,8 @@ def explain(
                 _show_learned(one)
         for path in written:
             say(f"Wrote {path}.")
+        if remark:
+            say(remark)
 
     values = [{**asdict(one), "sentence": one.sentence()} for one in found]
     emit(values[0] if len(values) == 1 else values, as_json, text)

@@ -222,7 +222,7 @@ def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone,
     from bridgemem.backbones import backbone_class
     from bridgemem.evaluation.evaluate import TRAINING_FREE
     from bridgemem.evaluation.report import BACKBONE_SEED
-    from bridgemem.runs import open_backbone, training_note
+    from bridgemem.runs import check_trained_on, open_backbone, training_note
 
     folder = Path(name)
     if name in TRAINING_FREE and not folder.is_dir():
@@ -232,4 +232,5 @@ def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone,
         raise NotFoundError(f"there is no folder {name!r}; give that of a trained backbone, or {known}.")
     model = open_backbone(folder)
     model.check(dataset)
+    check_trained_on(folder, dataset)
     return model.to(device), training_note(folder).get("seed", BACKBONE_SEED)

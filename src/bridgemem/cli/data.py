@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, Json, Quiet, Step, whole_or_text
+from bridgemem.cli.options import (
+    DataDir,
+    Format,
+    Json,
+    ObjectColumn,
+    Quiet,
+    RelationColumn,
+    Step,
+    SubjectColumn,
+    TimeColumn,
+    whole_or_text,
+)
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
@@ -38,23 +49,33 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
 @app.command()
 def check(
     source: Source,
+    format_: Format = "auto",
     step: Step = None,
+    subject: SubjectColumn = "",
+    relation: RelationColumn = "",
+    object_: ObjectColumn = "",
+    time: TimeColumn = "",
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
     from bridgemem.api import load
+    from bridgemem.errors import SettingsError
     from bridgemem.events.benchmarks import CATALOG
-    from bridgemem.events.read import read_events
+    from bridgemem.events.read import ColumnNames, read_events
 
+    columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
         named = source in CATALOG or source == "world" or source.endswith(".npz")
+        if named and (format_ != "auto" or columns != ColumnNames()):
+            raise SettingsError(f"--format and the headings are for files of events; {source} has its columns already.")
         if named or not Path(source).exists():
-            events = load(source, data_dir=data_dir, progress=progress).events
+            events = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress).events
             count, sentence, rejects = 0, f"All {len(events):,} events are as they should be.", []
         else:
-            reading = read_events(source, step=whole_or_text(step), progress=progress)
+            length = whole_or_text(step)
+            reading = read_events(source, columns=columns, format=format_, step=length, progress=progress)
             events, count, sentence = reading.events, reading.rejects.count, reading.sentence()
             rejects = list(reading.rejects.rows)
     result = {"events": len(events), "rejected": count, "fingerprint": events.fingerprint, "rejects": rejects}
@@ -109,17 +130,16 @@ def import_(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
-    format_: Annotated[
-        str, typer.Option("--format", help="auto, gdelt, icews, polecat, acled, or plain for any other table.")
-    ] = "auto",
+    format_: Format = "auto",
     step: Step = None,
-    subject: Annotated[str, typer.Option(help="Heading of the subject column.")] = "",
-    relation: Annotated[str, typer.Option(help="Heading of the relation column.")] = "",
-    object_: Annotated[str, typer.Option("--object", help="Heading of the object column.")] = "",
-    time: Annotated[str, typer.Option(help="Heading of the time column.")] = "",
+    subject: SubjectColumn = "",
+    relation: RelationColumn = "",
+    object_: ObjectColumn = "",
+    time: TimeColumn = "",
     valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -131,8 +151,9 @@ def import_(
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
-    names = {"subject": subject, "relation": relation, "object": object_, "time": time}
-    columns = ColumnNames(**names)
+    if out.exists() and not force:
+        raise SettingsError(f"{out} exists already; choose another name, or say --force to replace it.")
+    columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
         paths = [str(path) for path in sources]
         reading = read_events(

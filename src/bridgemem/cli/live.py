@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.options import (
+    DataDir,
+    Device,
+    Duplicates,
+    Format,
+    Json,
+    ObjectColumn,
+    Quiet,
+    RelationColumn,
+    SubjectColumn,
+    TimeColumn,
+)
 from bridgemem.cli.output import emit, say, warn
 from bridgemem.progress import terminal_progress
 
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
-Duplicates = Annotated[str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,36 +40,56 @@ def ingest(
     key: Annotated[
         str | None, typer.Option("--key", help="What names this batch; the same key again changes nothing.")
     ] = None,
-    offset: Annotated[str | None, typer.Option("--offset", help="How far the source was read.")] = None,
+    offset: Annotated[
+        str | None, typer.Option("--offset", help="How far the source was read; the last one is told after each batch.")
+    ] = None,
+    skip_rejected: Annotated[
+        bool, typer.Option("--skip-rejected", help="Take the other rows where some cannot be read.")
+    ] = False,
+    format_: Format = "auto",
+    subject: SubjectColumn = "",
+    relation: RelationColumn = "",
+    object_: ObjectColumn = "",
+    time: TimeColumn = "",
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all."""
-    from bridgemem.events.read import read_events
+    from bridgemem.errors import DataError
+    from bridgemem.events.read import ColumnNames, read_events
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.naming import named_events
     from bridgemem.runs import Run
 
     base = Run(run).dataset(data_dir).events
-    reading = read_events(file)
+    reading = read_events(file, columns=ColumnNames(subject, relation, object_, time), format=format_)
+    left_out, told = reading.rejects.count, reading.sentence()
+    if left_out and not skip_rejected:
+        raise DataError(f"{told} Nothing was taken in; mend the file, or say --skip-rejected to take the other rows.")
     # a file's own content names its batch, so that the same file twice is one batch
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    whose = source or file.name
     with EventStore(store, duplicates=duplicates) as opened:
         opened.follow(base)
-        receipt = opened.append(named_events(reading.events), source=source or file.name, key=named, offset=offset)
-    if reading.rejects.count:
-        warn(f"bridgemem: {reading.rejects.sentence()}")
+        receipt = opened.append(named_events(reading.events), source=whose, key=named, offset=offset)
+        reached = opened.last_offset(whose)
+    if left_out or reading.dropped:
+        warn(f"bridgemem: {told}")
 
     def text() -> None:
         if receipt.replayed:
             say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
-            return
-        ids = f", {receipt.ids[0]} to {receipt.ids[-1]}" if receipt.ids else ""
-        say(f"Batch {receipt.batch}: {len(receipt.ids):,} events{ids}; {receipt.accepted:,} of them count.")
-        say(f"{receipt.duplicates:,} were known already, {receipt.late:,} came late.")
+        else:
+            ids = f", {receipt.ids[0]} to {receipt.ids[-1]}" if receipt.ids else ""
+            say(f"Batch {receipt.batch}: {len(receipt.ids):,} events{ids}; {receipt.accepted:,} of them count.")
+            say(f"{receipt.duplicates:,} were known already, {receipt.late:,} came late.")
+        if left_out:
+            say(f"{left_out:,} row{' was' if left_out == 1 else 's were'} left out.")
+        if reached is not None:
+            say(f"{whose} was read up to {reached}.")
 
-    emit(receipt, as_json, text)
+    emit({**asdict(receipt), "left_out": left_out, "last_offset": reached}, as_json, text)
 
 
 def retract(
@@ -69,10 +100,12 @@ def retract(
 ) -> None:
     """Take a stored event back: forecasts are then as if it had never come."""
     from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.naming import shown_time
 
     with EventStore(store, create=False) as opened:
         opened.retract(event, reason)
-        subject, relation, object_, time = opened.event(event)
+        subject, relation, object_, came = opened.event(event)
+    time = shown_time(str(came))
     values = {"retracted": event, "subject": subject, "relation": relation, "object": object_, "time": time}
     emit(values, as_json, lambda: say(f"{event} is retracted: {subject}, {relation}, {object_}, {time}."))
 

@@ -23,6 +23,7 @@ def memory(
         Path | None,
         typer.Option("--segments", help="Take the index of pairs from this folder, as `bridgemem mine` wrote it."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the memory that is there.")] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -30,15 +31,14 @@ def memory(
     """Write a run's events and their indices to disk, for forecast, evaluate and serve with --memory-dir."""
     from bridgemem.memory.mapped import memory_of
     from bridgemem.memory.segments import open_segments
-    from bridgemem.memory.writing import write_memory
+    from bridgemem.memory.writing import check_place, write_memory
     from bridgemem.runs import Run
-    from bridgemem.store import check_free
 
-    check_free(out)
+    check_place(out, force)
     opened = Run(run)
     mined = None if segments is None else open_segments(segments)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = write_memory(opened.dataset(data_dir), out, mined, progress=progress)
+        dataset = write_memory(opened.dataset(data_dir), out, mined, progress=progress, replace=force)
     made = memory_of(dataset.events)
     size = 0 if made is None else made.size
     result = {"out": out, "events": len(dataset.events), "bytes": size}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,11 +25,13 @@ from bridgemem.cli.options import (
     seeds_of,
     whole_or_text,
 )
-from bridgemem.cli.output import emit, say, table
+from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
+    from bridgemem.events.dataset import Dataset
     from bridgemem.learned import LearnedSettings
+    from bridgemem.learning import HeldOut
 
 Method = Annotated[
     str,
@@ -95,12 +99,27 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
     emit(result, as_json, text)
 
 
-def _backbone_settings(name: str, dataset: str, assignments: list[str] | None) -> Any:
+def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None) -> Any:
     """Settings of a backbone for a data set, changed by --set."""
-    from bridgemem.backbones import backbone_defaults
+    from bridgemem.api import default_settings
     from bridgemem.config import override
 
-    return override(backbone_defaults(name, dataset), assignments or [])
+    return override(default_settings(name, dataset), assignments or [])
+
+
+@contextmanager
+def _going_on(backbone: Path) -> Iterator[None]:
+    """At Ctrl-C, say what is kept of the training of a backbone and goes on when it is started again."""
+    from bridgemem.api import training_state
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        state = training_state(backbone)
+        if not state.is_dir():
+            raise
+        warn(f"bridgemem: interrupted; what was trained so far is kept, and the same command goes on from {state}.")
+        raise typer.Exit(1) from None
 
 
 def train(
@@ -123,8 +142,9 @@ def train(
     check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
-        settings = _backbone_settings(name, dataset.name, set_)
-        trained = api.train(name, dataset, out, settings, seed, device, progress)
+        settings = _backbone_settings(name, dataset, set_)
+        with _going_on(out):
+            trained = api.train(name, dataset, out, settings, seed, device, progress)
     size = sum(tensor.numel() for tensor in trained.tensors().values())
     result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
     emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
@@ -152,9 +172,9 @@ def fit(
     import tempfile
 
     from bridgemem import api
-    from bridgemem.backbones import backbone_names
+    from bridgemem.backbones import backbone_names, is_trained
     from bridgemem.config import Settings, override
-    from bridgemem.errors import NotFoundError
+    from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.report import FILTER_WORDS, figure
     from bridgemem.store import check_free
 
@@ -164,18 +184,26 @@ def fit(
     if backbone not in names and not Path(backbone).is_dir():
         known = ", ".join(names)
         raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
+    if not Path(backbone).is_dir() and is_trained(backbone):
+        raise SettingsError(
+            f"{backbone} has to be trained first: `bridgemem train {backbone} --data {data} --out FOLDER`; then name "
+            "that folder as the backbone."
+        )
     with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         folder = Path(backbone)
         if backbone in names and not folder.is_dir():
             folder = Path(aside) / backbone
-            own = _backbone_settings(backbone, dataset.name, None)
+            own = _backbone_settings(backbone, dataset, None)
             api.train(backbone, dataset, folder, own, seed, device, progress)
         run, fitted = api.fit_run(
             dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
         )
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
+    held_out = {name: held for name in fitted.selections if (held := run.held_out(name)) is not None}
+    if held_out:
+        result["held_out"] = {name: {**asdict(held), "forecasts": held.better} for name, held in held_out.items()}
 
     def text() -> None:
         say(
@@ -188,9 +216,25 @@ def fit(
                 f"Validation, {FILTER_WORDS[name]}: MRR {figure(s.backbone.mrr)} -> {figure(s.chosen.mrr)} with lambda "
                 f"{c.lam:g}, gate {c.gate}, tau {c.tau:g}{'' if s.feasible else ' (no choice kept every metric up)'}."
             )
+        for name, held in held_out.items():
+            _show_held_out(name, held)
         say(f"The run is in {run.folder}; its selection is locked. Next: bridgemem evaluate {run.folder}")
 
     emit(result, as_json, text)
+
+
+def _show_held_out(filter_name: str, held: HeldOut) -> None:
+    """What each residual made of the later part of validation, and which of them forecasts are made with."""
+    from bridgemem.evaluation.report import FILTER_WORDS, figure, interval
+
+    found = {"backbone": held.backbone, "fixed": held.bridgemem, "learned, before it was fitted here": held.learned}
+    title = f"\nThe later part of validation, {FILTER_WORDS[filter_name]}, {held.queries:,} queries"
+    table(title, ["residual", "MRR"], [[name, figure(mrr)] for name, mrr in found.items()])
+    other, beyond = ("fixed", "is") if held.better == "learned" else ("learned", "is not")
+    say(
+        f"Forecasts under this filter use the {held.better} residual: the learned one's gain over the fixed one, "
+        f"{interval(list(held.gain))}, {beyond} beyond chance. --method {other} asks for the other.\n"
+    )
 
 
 def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSettings | None:
@@ -236,22 +280,23 @@ def reproduce(
     with terminal_progress(quiet=quiet) as progress:
         dataset = api.load(name, data_dir=data_dir, progress=progress)
         no_test(dataset, "test")
-        own = _backbone_settings(backbone, dataset.name, backbone_set)
-        made = api.reproduce(
-            dataset,
-            runs,
-            backbone,
-            own,
-            settings,
-            wanted,
-            backbone_seed,
-            device,
-            history,
-            retrain,
-            progress,
-            method,
-            learned,
-        )
+        own = _backbone_settings(backbone, dataset, backbone_set)
+        with _going_on(api.reproduced_backbone(runs, dataset, backbone, backbone_seed)):
+            made = api.reproduce(
+                dataset,
+                runs,
+                backbone,
+                own,
+                settings,
+                wanted,
+                backbone_seed,
+                device,
+                history,
+                retrain,
+                progress,
+                method,
+                learned,
+            )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"
     emit([asdict(r) for r in made.records], as_json, lambda: show(made.records, title))

@@ -29,6 +29,14 @@ Step = Annotated[
 Data = Annotated[
     str, typer.Option("--data", "-d", help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")
 ]
+Format = Annotated[
+    str, typer.Option("--format", help="auto, gdelt, icews, polecat, acled, or plain for any other table.")
+]
+SubjectColumn = Annotated[str, typer.Option("--subject", help="Heading of the subject column.")]
+RelationColumn = Annotated[str, typer.Option("--relation", help="Heading of the relation column.")]
+ObjectColumn = Annotated[str, typer.Option("--object", help="Heading of the object column.")]
+TimeColumn = Annotated[str, typer.Option("--time", help="Heading of the time column.")]
+Duplicates = Annotated[str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
 

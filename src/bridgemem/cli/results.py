@@ -43,6 +43,8 @@ def report(
     from bridgemem.evaluation.probabilities import draw_curves, single_step
     from bridgemem.evaluation.records import read_records
 
+    if out is not None and out.suffix not in ("", ".md") and not out.is_dir():
+        raise SettingsError(f"--out is a .md file or a folder, and {out.name} is neither; name it *.md.")
     if filters != "all" and filters not in FILTERS:
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
     if by is not None:

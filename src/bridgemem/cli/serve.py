@@ -45,7 +45,7 @@ def serve(
     selection: Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")] = "time",
     method: Annotated[
         str | None,
-        typer.Option("--method", help="Which residual: fixed or learned; the learned one where the run has it."),
+        typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
     ] = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,

@@ -119,12 +119,18 @@ def learned_changes(settings: LearnedSettings) -> dict[str, LearnedSettings]:
 
     "plain" reads the pair, its transitions, the triple and the candidate: what a first try would.
     """
+    met = replace(settings, strangers=0)
     return {
-        **{f"without {group}": replace(settings, without=(*settings.without, group)) for group in GROUPS},
-        "no strangers": replace(settings, strangers=0),
-        "no strangers, without company": replace(settings, strangers=0, without=("company",)),
-        "plain": replace(settings, strangers=0, without=("company", "actor")),
+        **{f"without {group}": _without(settings, group) for group in GROUPS},
+        "no strangers": met,
+        "no strangers, without company": _without(met, "company"),
+        "plain": _without(met, "company", "actor"),
     }
+
+
+def _without(settings: LearnedSettings, *groups: str) -> LearnedSettings:
+    """The settings without some groups of features, besides those that are left out already."""
+    return replace(settings, without=(*settings.without, *groups))
 
 
 def ablated_settings(run: Run) -> LearnedSettings:

@@ -26,7 +26,7 @@ from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
-from bridgemem.runs import Run, read_table
+from bridgemem.runs import Run, read_table, training_note
 
 QUERIES_A_STEP = 64
 # a run that was evaluated on another device may swap candidates whose scores are all but equal
@@ -56,6 +56,7 @@ def audit(
 
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "data": lambda: [_data(run, whole)],
+        "training": lambda: _training(run, whole),
         **{f"selection ({name})": partial(_lock, run, known, split, name) for name in SELECTION_FILTERS},
         "metrics from ranks": lambda: [_metrics(run, split)],
         "ranks from scores": lambda: [_ranks(run, known, split, steps * QUERIES_A_STEP, seed)],
@@ -84,14 +85,35 @@ def _data(run: Run, dataset: Dataset) -> Finding:
     return Finding("data", held, seen if held else f"{seen}: not what the run was fitted on")
 
 
+def _training(run: Run, dataset: Dataset) -> list[Finding]:
+    """The backbone was trained on the train split and nothing else, where its training is noted at all."""
+    noted, train = training_note(run.folder / "backbone").get("fingerprint"), dataset.train
+    if noted is None:
+        return []
+    if noted != train.fingerprint and run.refreshes():  # which may add names and earlier events to what was train
+        from bridgemem.live.refresh import chosen_on
+
+        train = chosen_on(run, dataset).prefix(dataset.valid_start)
+    own = train.fingerprint
+    seen = f"the backbone was trained on {noted}" + ("" if noted == own else f", and the train split is {own}")
+    return [Finding("training", noted == own, seen)]
+
+
 def _lock(run: Run, dataset: Dataset, split: str, name: str) -> list[Finding]:
     """The selection is as it was locked, was made without test facts, and is the one the figures were read under."""
     check, selection = f"selection ({name})", run.selection(name)
-    if selection.fingerprint != dataset.known.fingerprint:
-        return [Finding(check, False, "was made on other events than train and validation")]
+    made_on, before = dataset.known, ""
+    if run.refreshes():
+        from bridgemem.live.refresh import chosen_on
+
+        made_on, before = chosen_on(run, dataset), " of the run before it was refreshed"
+    if selection.fingerprint != made_on.fingerprint:
+        return [Finding(check, False, f"was made on other events than train and validation{before}")]
     used = sorted({str(row["lock"]) for row in _measured(run, split) if row["selection"] == name})
     held = used == [selection.lock()]
-    return [Finding(check, held, f"locked as {selection.lock()}, figures were read under {', '.join(used) or 'none'}")]
+    made = f"made on train and validation{before}, " if before else ""
+    seen = f"{made}locked as {selection.lock()}, figures were read under {', '.join(used) or 'none'}"
+    return [Finding(check, held, seen)]
 
 
 def _measured(run: Run, split: str) -> list[dict[str, Any]]:

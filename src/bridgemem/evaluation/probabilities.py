@@ -8,7 +8,7 @@ from pathlib import Path
 from bridgemem.errors import DataError
 from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.report import HEADINGS, Table, figure, interval, place
+from bridgemem.evaluation.report import HEADINGS, Table, figure, fitted_here, interval, place
 
 CALIBRATION = "calibration:"
 
@@ -32,7 +32,7 @@ def _label(r: Record) -> str:
     how = f", chosen under the {r.selection} filter" if r.selection else ""
     name = r.method.removeprefix(CALIBRATION)
     what = r.backbone if name == "backbone" else f"{r.backbone} + {name}"
-    return f"{place(r.dataset, r.split)}, {what}{how}"
+    return f"{place(r.dataset, r.split)}, {what}{how}{fitted_here(name, r.split)}"
 
 
 def calibration_table(records: list[Record]) -> Table:
@@ -96,6 +96,7 @@ def horizon_table(records: list[Record]) -> Table:
     for _, group in groupby(found, key=lambda r: (r.dataset, r.split, r.backbone, r.horizon)):
         for r in group:
             name = r.backbone if r.method == "backbone" else f"{r.backbone} + {r.method}"
+            name += fitted_here(r.method, r.split)
             line = [f"{place(r.dataset, r.split)}, {name}", str(r.horizon), str(r.seed), f"{r.queries:,}"]
             line += [str(r.settings.get("windows", "")), *(figure(getattr(r, m)) for m in METRICS)]
             line.append(interval(r.gain["mrr"]) if "mrr" in r.gain else "")

@@ -74,6 +74,11 @@ def place(dataset: str, split: str) -> str:
     return dataset if split == "test" else f"{dataset} ({split})"
 
 
+def fitted_here(method: str, split: str) -> str:
+    """What is said behind the name of a residual that was fitted on the very queries it is measured on."""
+    return ", fitted on these queries" if split == "valid" and method in MAIN_METHODS[2:] else ""
+
+
 @dataclass(frozen=True)
 class Row:
     """One method on one data set under one filter: the mean over seeds, its spread, and the mean gain."""
@@ -119,7 +124,7 @@ class Row:
         name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.method}"
         past = "" if self.history == "rolling" else f", {self.history} history"
         ahead = "" if self.horizon == 1 else f", any of {self.horizon} steps"
-        return f"{place(self.dataset, self.split)}, {name}{past}{ahead}"
+        return f"{place(self.dataset, self.split)}, {name}{past}{ahead}{fitted_here(self.method, self.split)}"
 
 
 def standard(records: Iterable[Record]) -> list[Record]:
@@ -279,7 +284,7 @@ def spread_table(records: list[Record]) -> Table:
             own = [r for r in found if (r.dataset, r.split, r.fingerprint) == named and r.backbone == "cenet"]
             base = [r.mrr for r in own if r.method == "backbone"]
             on_one = {
-                f"{method} on one cenet": [
+                f"{method} on one cenet{fitted_here(method, named[1])}": [
                     r.mrr for r in own if r.method == method and _backbone_seed(r) == BACKBONE_SEED
                 ]
                 for method in MAIN_METHODS[1:]

@@ -12,6 +12,7 @@ from bridgemem.evaluation.report import (
     Row,
     Table,
     figure,
+    fitted_here,
     interval,
     paper,
     place,
@@ -103,7 +104,8 @@ def _line(where: Place, own: dict[Cell, Row], cost: dict[str, Any]) -> list[str]
 def _mrr(row: Row | None) -> str:
     if row is None:
         return ""
-    return figure(row.mean["mrr"]) + (f", {interval(row.gain)}" if row.gain else "")
+    gain = f", {interval(row.gain)}" if row.gain else ""
+    return f"{figure(row.mean['mrr'])}{gain}{fitted_here(row.method, row.split)}"
 
 
 def _seconds(cost: dict[str, Any]) -> str:

@@ -223,6 +223,18 @@ def load_benchmark(
     return dataset
 
 
+def benchmark_name(dataset: Dataset) -> str:
+    """The catalog's name of a data set with the content and the split of that entry; "" for own data of any name."""
+    benchmark = CATALOG.get(dataset.name)
+    if benchmark is None:
+        return ""
+    try:
+        _verify(benchmark, dataset, dataset.name)
+    except DataError:
+        return ""
+    return benchmark.name
+
+
 def benchmark_status(name: str, data_dir: str | Path | None = None) -> Status:
     """Where a named data set would be loaded from; its content is not verified."""
     benchmark = find_benchmark(name)

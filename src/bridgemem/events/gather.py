@@ -12,8 +12,9 @@ import re
 import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -21,6 +22,7 @@ import numpy as np
 
 from bridgemem.errors import DataError
 from bridgemem.events.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
+from bridgemem.events.quotes import UNCLOSED, Judged, OpenQuotes
 from bridgemem.events.times import is_time
 from bridgemem.progress import Step
 
@@ -148,21 +150,31 @@ def gather_file(path: Path, asked: Asked, gathered: Gathered, advance: Step) -> 
         _open(path).close()
         _gather_query("read_parquet(?)", [str(path)], asked, gathered, advance)
         return
-    shape: _Shape | None = None
     fifth: set[str] = set()
+    for shape, values, numbers, read in _cut_blocks(path, asked, gathered):
+        if values:
+            gathered.add([values[i] for i in shape.positions], numbers)
+            if shape.width == 5 and not shape.header_line:
+                fifth.update(values[4])
+        advance(read)
+    if len(fifth) > 1 and not all(INTEGER.fullmatch(text.strip()) for text in fifth):
+        raise DataError(f"{path} has no heading and a fifth column of text: add a heading that names its columns.")
+
+
+def _cut_blocks(
+    path: Path, asked: Asked, gathered: Gathered
+) -> Iterator[tuple[_Shape, list[list[str]], np.ndarray, int]]:
+    """The shape of a text file, and of its blocks the columns, the numbers of their lines, and how many were read."""
+    shape: _Shape | None = None
     for first, lines, clean in blocks(path):
         if shape is None:
             if not any(line.strip() for line in lines):
                 continue
             shape = _shape(path, first, lines, asked, gathered)
-        values, numbers = _cut(first, lines, clean, shape, gathered)
-        if values:
-            gathered.add([values[i] for i in shape.positions], numbers)
-            if shape.width == 5 and not shape.header_line:
-                fifth.update(values[4])
-        advance(len(lines))
-    if len(fifth) > 1 and not all(INTEGER.fullmatch(text.strip()) for text in fifth):
-        raise DataError(f"{path} has no heading and a fifth column of text: add a heading that names its columns.")
+            quotes = OpenQuotes(shape.separator, partial(_row, shape=shape), LONGEST_LINE)
+        yield shape, *_cut(first, lines, clean, shape, quotes, gathered), len(lines)
+    if shape is not None:
+        yield shape, *_kept(quotes.release(), gathered), 0
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -285,9 +297,17 @@ def _shape(path: Path, first: int, lines: list[str], asked: Asked, gathered: Gat
     looks_like_data = len(heading) > 3 and is_time(heading[3])
     by_position = layout is None and asked.columns == ColumnNames()
     if by_position and width in (4, 5) and (looks_like_data or named < 2):
+        if len(heading) == width and not _timed(heading) and any(_timed(line.split(separator)) for line in sample[1:]):
+            problem = str(_missing(str(path), heading, found, asked, None)).rstrip(".")
+            raise DataError(f"{problem}; or mend the first line, if it is an event, since it holds no time.")
         gathered.found(None, [f"column {i + 1}" for i in range(4)])
         return _Shape(separator, width, (0, 1, 2, 3), 0)
     raise _missing(str(path), heading, found, asked, layout)
+
+
+def _timed(row: Sequence[str]) -> bool:
+    """Whether any field of a row is a time, as in events, and never in a heading."""
+    return any(is_time(unquoted(text)) for text in row)
 
 
 def _headless(path: Path, width: int, layout: SourceLayout) -> list[str]:
@@ -327,18 +347,23 @@ def _missing(
 
 
 def _cut(
-    first: int, lines: list[str], clean: bool, shape: _Shape, gathered: Gathered
+    first: int, lines: list[str], clean: bool, shape: _Shape, quotes: OpenQuotes, gathered: Gathered
 ) -> tuple[list[list[str]], np.ndarray]:
     """The columns of a block of lines, and the numbers of the lines; what is no row goes to the rejects."""
     skip = max(0, shape.header_line - first + 1)
     lines, first = lines[skip:], first + skip
-    if clean and _regular(lines, shape):
+    if clean and not quotes.held and _regular(lines, shape):
         # one long row cut at once: no list per line, which would be most of the work
         fields = shape.separator.join(lines).split(shape.separator)
         return [fields[i :: shape.width] for i in range(shape.width)], np.arange(first, first + len(lines))
+    judged = (found for number, line in enumerate(lines, first) for found in quotes.take(number, line))
+    return _kept(judged, gathered)
+
+
+def _kept(judged: Iterable[Judged], gathered: Gathered) -> tuple[list[list[str]], np.ndarray]:
+    """The columns of the lines that are rows, and the numbers of these lines; the others go to the rejects."""
     rows, numbers = [], []
-    for number, line in enumerate(lines, first):
-        row = _row(line, shape)
+    for number, line, row in judged:
         if isinstance(row, list):
             rows.append(row)
             numbers.append(number)
@@ -372,7 +397,7 @@ def _row(line: str, shape: _Shape) -> list[str] | str:
     try:
         row = shape.split(line)
     except csv.Error:
-        return "the line has a quote that is not closed or stands inside a field"
+        return UNCLOSED
     if len(row) != shape.width:
         return f"expected {shape.width} columns, found {len(row)}"
     return row

@@ -36,7 +36,7 @@ function tiles() {
       make("strong", {}, best.metrics[name].toFixed(3)),
       make("span", { class: "small" }, `from ${before.metrics[name].toFixed(3)}  `,
         make("b", { class: gain < 0 ? "down" : "up" }, signed(gain, 3))),
-      make("span", { class: "muted small" }, `95 %: ${signed(low, 3)} to ${signed(high, 3)}`),
+      make("span", { class: "muted small" }, `95 %: ${signed(low, 3)} to ${signed(high, 3)}${best.remark}`),
     );
   }));
 }
@@ -44,7 +44,7 @@ function tiles() {
 function byFilter() {
   filtersChart(byId("filters"), quality.measured, metric, METRICS[metric]);
   table(byId("figures"), ["filter, method", ...Object.values(METRICS), `gain in ${METRICS[metric]} [95 %]`], quality.measured.map((m) => [
-    `${FILTER_WORDS[m.filter]}, ${METHOD_WORDS[m.method]}`,
+    `${FILTER_WORDS[m.filter]}, ${METHOD_WORDS[m.method]}${m.remark}`,
     ...Object.keys(METRICS).map((name) => plain(m.metrics[name], 4)), m.gain[metric] ? interval(m.gain[metric]) : "",
   ]));
 }

@@ -16,7 +16,7 @@ from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.mechanism import by_support
 from bridgemem.evaluation.metrics import METRICS, Metrics
 from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.report import MAIN_METHODS
+from bridgemem.evaluation.report import MAIN_METHODS, fitted_here
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.explain import rank_of
 from bridgemem.fitting import SELECTION_FILTERS
@@ -122,12 +122,16 @@ def opinions(
 
 @dataclass(frozen=True)
 class Measured:
-    """One method under one filter; gain: of each metric over the backbone, with both ends of its 95 % interval."""
+    """One method under one filter; gain: of each metric over the backbone, with both ends of its 95 % interval.
+
+    remark: what is said behind its name, of a residual that was fitted on these very queries.
+    """
 
     method: str
     filter: str
     metrics: dict[str, float]
     gain: dict[str, list[float]]
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,9 @@ def quality(run: Run) -> Quality:
 def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
     """Each method under each filter as it was chosen there; nothing is chosen under raw, which shows that of time."""
     return tuple(
-        Measured(r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]))
+        Measured(
+            r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]), fitted_here(r["method"], r["split"])
+        )
         for f in FILTERS
         for r in records
         if r["filter"] == f

@@ -91,17 +91,22 @@ class Reading:
 
 
 class EventStore:
-    """One DuckDB file; a new one is whole or absent. Methods may be called from several threads."""
+    """One DuckDB file; a new one is whole or absent. Methods may be called from several threads.
 
-    def __init__(self, path: Path | str, create: bool = True, duplicates: str = "keep") -> None:
+    read_only: the file is there, and stays as it is; any number of processes may read it so, while none writes.
+    """
+
+    def __init__(
+        self, path: Path | str, create: bool = True, duplicates: str = "keep", read_only: bool = False
+    ) -> None:
         if duplicates not in DUPLICATES:
             raise SettingsError(f"duplicates are {' or '.join(DUPLICATES)}, not {duplicates!r}.")
-        self.path, self.duplicates = Path(path), duplicates
+        self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
         self._writer = threading.Lock()
         self._base: EventLog | None = None
         self._base_ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
         if not self.path.exists():
-            if not create:
+            if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
             self._create()
         self._database: duckdb.DuckDBPyConnection | None = self._connect()
@@ -123,8 +128,9 @@ class EventStore:
     def follow(self, base: EventLog) -> None:
         """Continue a log: take over its clock, and let its events count where late ones and duplicates are told."""
         if self.clock is None:
-            with self._writing() as cursor:
-                self._write_clock(cursor, base.clock)
+            if not self.read_only:
+                with self._writing() as cursor:
+                    self._write_clock(cursor, base.clock)
             self.clock = base.clock
         if self.clock != base.clock:
             raise DataError(
@@ -335,15 +341,21 @@ class EventStore:
     def _connect(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
+        if not self._is_duckdb():
+            raise StoreError(
+                f"{self.path} is no event store, but a file of another kind; a store is a DuckDB file, and named "
+                "first, as in `bridgemem ingest events.duckdb news.csv`."
+            )
         try:
-            database = duckdb.connect(str(self.path))
+            database = duckdb.connect(str(self.path), read_only=self.read_only)
             made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
         except duckdb.CatalogException:
             raise StoreError(f"{self.path} is a DuckDB file, but no event store; name another file.") from None
         except (duckdb.Error, OSError) as problem:
-            if "lock" in str(problem):
+            # the latter within one process, where the file is open for writing
+            if "lock" in str(problem) or "different configuration" in str(problem):
                 raise StoreError(
-                    f"{self.path} is open in another process; stop that one, or send the events through it."
+                    f"{self.path} is open in another process; stop that one, or send events and questions through it."
                 ) from None
             raise StoreError(
                 f"{self.path} is no whole event store ({_reason(problem)}); move it away, put a copy back or let the "
@@ -352,6 +364,15 @@ class EventStore:
         if made_as is None or made_as[0] != str(FORMAT):
             raise StoreError(f"{self.path} has another format version than this program's, which is {FORMAT}.")
         return database
+
+    def _is_duckdb(self) -> bool:
+        """Whether the file begins as DuckDB's do; one that was cut to nothing may have been one."""
+        try:
+            with self.path.open("rb") as file:
+                start = file.read(12)
+        except OSError as problem:
+            raise StoreError(f"{self.path} cannot be opened: {_reason(problem)}.") from None
+        return len(start) < 12 or start[8:] == b"DUCK"
 
     def _read_clock(self) -> Clock | None:
         with self._reading() as cursor:

@@ -2,8 +2,8 @@
 
 What a run was fitted on is frozen: backbone, transitions and choice know the names of its data and no others. Relations
 that came later are forecast by recurrence alone, and their events are no evidence for other relations, until
-`bridgemem refresh` fits a run that knows them. Entities that came later are actors and candidates like any other; the
-backbone puts them last, and the residual lifts them by what happened.
+`bridgemem refresh` fits a run that knows them. Entities that came later are actors and candidates like any other; a
+training-free backbone scores them as such, a trained one puts them last, and the residual lifts them by what happened.
 """
 
 from __future__ import annotations
@@ -60,6 +60,45 @@ class View:
         number = self.events.relations.id(relation)
         return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
 
+    @property
+    def forecaster(self) -> Forecaster:
+        """One forecaster for questions about any relation."""
+        return self.fitted if self.later is None else AnyRelation(self, self.later)
+
+
+class AnyRelation(Forecaster):
+    """Puts each question to the forecaster of a view that can answer it; steps are those of all its events."""
+
+    def __init__(self, view: View, later: Forecaster) -> None:
+        fitted = view.fitted
+        super().__init__(view.events, later.backbone, later.transitions, later.choice, None, fitted.calibration)
+        self.learned, self.view, self.later = fitted.learned, view, later
+
+    def knows(self, relation: str | int) -> bool:
+        """Whether the run was fitted on a relation."""
+        return self.view.asked(relation) is self.view.fitted
+
+    def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
+        fitted, found = self.view.fitted, dict[int, list[Candidate]]()
+        plain, inverse = queries.relation % self.events.n_relations, queries.relation // self.events.n_relations
+        known = plain < fitted.events.n_relations
+        renumbered = Queries(queries.actor, plain + inverse * fitted.events.n_relations, queries.step)
+        for forecaster, asked, wanted in ((fitted, renumbered, known), (self.later, queries, ~known)):
+            rows = wanted.nonzero().squeeze(1)
+            if len(rows):
+                found |= zip(rows.tolist(), forecaster.answers(asked.take(rows), top, within), strict=True)
+        return [found[row] for row in range(len(queries))]
+
+    def explain(
+        self,
+        actor: str | int,
+        relation: str | int,
+        candidate: str | int,
+        at: str | int | None = None,
+        inverse: bool = False,
+    ) -> Explanation:
+        return self.view.asked(relation).explain(actor, relation, candidate, _asked_at(self.view, at), inverse)
+
 
 class LiveForecaster:
     """Asks a run by name, takes in events, and takes them back. Safe to be called from several threads.
@@ -102,6 +141,11 @@ class LiveForecaster:
     def events(self) -> EventLog:
         """Every event that is known now."""
         return self._view.events
+
+    @property
+    def stored(self) -> int:
+        """How many events of the store are known now that the run's own data do not hold."""
+        return int((~np.isin(self._view.ids, [-1, *self.known])).sum())
 
     @contextmanager
     def asking(self) -> Iterator[View]:
@@ -225,7 +269,7 @@ def _check_mapped(run: Run, opened: Forecaster) -> None:
     """Refuse what reads or changes all events at once, over a memory that may be larger than what is allowed."""
     if opened.learned is not None:
         raise SettingsError(
-            "the learned residual holds all events in memory; serve --method fixed, or leave --memory-dir out."
+            "the learned residual holds all events in memory; say --method fixed, or leave --memory-dir out."
         )
     if (run.folder / MERGED).is_file():
         raise RunError(

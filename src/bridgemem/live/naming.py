@@ -77,6 +77,11 @@ def named_events(events: EventLog) -> list[NewEvent]:
     return [(entities[s], relations[r], entities[o], texts[step]) for s, r, o, step in rows]
 
 
+def shown_time(text: str) -> str:
+    """A stored time for people: in UTC, as all are, and without the hour where that is midnight."""
+    return text.removesuffix("+00:00").removesuffix(" 00:00:00")
+
+
 def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
     """The id of every name; of two equal names the first."""
     return {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}

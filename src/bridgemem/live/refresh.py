@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from bridgemem import __version__
 from bridgemem.calibration import FILE as CALIBRATION
 from bridgemem.card import write_card
 from bridgemem.config import Settings, write_toml
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.benchmarks import pack
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -33,28 +34,29 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, merged_ids
-from bridgemem.live.widened import mark_widened
+from bridgemem.live.widened import mark_widened, narrow
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run
+from bridgemem.runs import REFRESHES, Run
 from bridgemem.store import (
     FORMAT,
     check_free,
     link_or_copy,
     read_config,
-    read_json,
     whole_folder,
     write_json,
     write_tensors,
 )
 
 WARM_EPOCHS = 2
-NOTE = "refresh.json"  # in a refreshed run: what was done to the run it came from
 
 
 @dataclass(frozen=True)
 class Refreshed:
-    """What a refresh made, and of what: events are counted, batches and retractions are those of the store."""
+    """What a refresh made, and of what: events are counted, batches and retractions are those of the store.
+
+    chosen_until: the step at which the validation part that the selection was made on ended, -1 where the data did.
+    """
 
     run: str
     source: str
@@ -67,6 +69,9 @@ class Refreshed:
     retractions: int
     reader: str
     epochs: int
+    when: str
+    store: str
+    chosen_until: int | None
     backbone: str = "kept frozen"
     selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
 
@@ -117,10 +122,39 @@ def refresh(
         reading.at.retractions,
         "warm" if warm else "anew",
         epochs,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        store.path.name,
+        _chosen_until(run),
     )
     seconds = time.perf_counter() - began
     _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
     return made
+
+
+def _chosen_until(run: Run) -> int | None:
+    """Where the validation part ended that a run's selection was made on; None where an earlier refresh lost it."""
+    earlier = run.refreshes()
+    found = earlier[0].get("chosen_until") if earlier else run.config.test_start
+    return found if isinstance(found, int) else None
+
+
+def chosen_on(run: Run, dataset: Dataset) -> EventLog:
+    """Train and validation of the run that was fitted, found again among the events of one that was refreshed."""
+    until, events, notes = _chosen_until(run), dataset.events, run.refreshes()
+    if until is None:
+        raise RunError(
+            f"{run.folder} was refreshed by an earlier version, which did not note what its selection was made on; "
+            "refresh the run that was fitted."
+        )
+    own = np.flatnonzero(merged_ids(run, events) == -1)
+    columns = events.subject[own], events.relation[own], events.object[own], events.step[own]
+    fitted = EventLog(*columns, events.entities, events.relations, events.clock)
+    fitted = narrow(
+        fitted,
+        events.n_entities - sum(note["new_entities"] for note in notes),
+        events.n_relations - sum(note["new_relations"] for note in notes),
+    )
+    return fitted if until < 0 else fitted.prefix(until)
 
 
 def next_name(folder: Path) -> Path:
@@ -273,10 +307,7 @@ def _write(
         for name in ("selection.json", "epochs.json", CALIBRATION):
             if (run.folder / name).is_file():
                 shutil.copyfile(run.folder / name, aside / name)
-        earlier = read_json(run.folder / NOTE) if (run.folder / NOTE).is_file() else []
-        write_json(
-            aside / NOTE, [*(earlier if isinstance(earlier, list) else []), {**asdict(made), "run": target.name}]
-        )
+        write_json(aside / REFRESHES, [*run.refreshes(), {**asdict(made), "run": target.name}])
         write_card(Run(aside))
 
 

@@ -1,4 +1,4 @@
-"""Widened: a frozen backbone on a vocabulary that has grown since it was trained."""
+"""Widened: a frozen backbone on a vocabulary that has grown since it was fitted."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ class WidenedSettings:
 class Widened(Backbone):
     """The backbone's own scores where it knows actor and relation, from the facts that it can read.
 
-    n_entities, n_relations: what the backbone was trained on; how far the vocabulary has grown is read from the
-    history of each call. Candidates that it does not know get the lowest score of their row. Queries whose actor or
-    relation it does not know are answered by recurrence, which needs no training.
+    n_entities, n_relations: what the backbone was fitted on; how far the vocabulary has grown is read from the history
+    of each call. A training-free backbone grows with it and scores everybody itself. Of a trained one the candidates
+    that it does not know get the lowest score of their row, and queries whose actor or relation it does not know are
+    answered by recurrence, which needs no training.
     """
 
     name: ClassVar[str] = "widened"
@@ -51,6 +52,7 @@ class Widened(Backbone):
         self.backbone, self.n_entities, self.n_relations = backbone, n_entities, n_relations
         self.settings = WidenedSettings(backbone.name, n_entities, n_relations)
         self._narrowed: WeakKeyDictionary[History, History] = WeakKeyDictionary()
+        self._grown: WeakKeyDictionary[History, Backbone] = WeakKeyDictionary()
 
     @classmethod
     def fit(
@@ -68,6 +70,8 @@ class Widened(Backbone):
         events = past.events
         if (events.n_entities, events.n_relations) == (self.n_entities, self.n_relations):
             return self.backbone.score(queries, past)
+        if (own_kind := self._grown_to(past)) is not None:
+            return own_kind.score(queries, past)
         plain, inverse = queries.relation % events.n_relations, queries.relation // events.n_relations
         knows = (queries.actor < self.n_entities) & (plain < self.n_relations)
         rows, others = knows.nonzero().squeeze(1), (~knows).nonzero().squeeze(1)
@@ -101,6 +105,15 @@ class Widened(Backbone):
         uncertainty[rows] = own.uncertainty
         uncertainty[others] = met_mass(log_p[others], *past.met(rest.actor, rest.step)).to(uncertainty.dtype)
         return Scores(log_p, uncertainty, members)
+
+    def _grown_to(self, past: History) -> Backbone | None:
+        """A training-free backbone on all that a history names, built once for each history; None for a trained one."""
+        found = self._grown.get(past)
+        if found is None:
+            found = self.backbone.grown(past.events.n_entities, past.events.n_relations)
+            if found is not None:
+                self._grown[past] = found
+        return found
 
     @staticmethod
     def _recurrence(events: EventLog, past: History) -> RecurrenceDyadic:

@@ -26,6 +26,7 @@ from bridgemem.store import read_json, write_json
 
 FORMAT = 1
 MANIFEST = "segments.json"
+INDEX = "index"  # where a mined folder keeps its segments
 HEADER = 128  # bytes before the first number of a column: an .npy header of one axis always fits
 LONGEST = 2**31  # steps and, in 16 bits, relations have to stay below
 
@@ -243,8 +244,10 @@ class Segments:
 
 
 def open_segments(folder: Path | str) -> Segments:
-    """The segments of a folder, or the reason why it is no memory that this program can read."""
+    """The segments of a folder, or of the index in a mined one, or the reason why they cannot be read."""
     folder = Path(folder)
+    if not (folder / MANIFEST).is_file() and (folder / INDEX / MANIFEST).is_file():
+        folder = folder / INDEX
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory: {MANIFEST}, which is written last, is missing.")
     return _opened(folder, read_manifest(folder / MANIFEST, FORMAT))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from bridgemem.memory.occurrences import first_meetings, occurrence_lines
 from bridgemem.memory.segments import Column, Segments, SegmentWriter, seal, vocabulary_digest
 from bridgemem.memory.timeline import STEP_BITS, changes
 from bridgemem.progress import SILENT, Progress
-from bridgemem.store import whole_folder, write_json
+from bridgemem.store import check_free, whole_folder, write_json
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # pair, step, relation, direction: int64 [n] each
 
@@ -28,13 +29,23 @@ def write_memory(
     segments: Segments | None = None,
     block: int = BLOCK,
     progress: Progress = SILENT,
+    replace: bool = False,
 ) -> Dataset:
     """Write a data set as a memory on disk, and open it.
 
     segments: its index of pairs where that was mined already, in any number of segments; else it is made here.
     block: about how many directed rows are held at once; an actor with more of them is held whole.
+    replace: a memory that is there gives way when the new one is whole.
     """
     events, folder = dataset.events, Path(folder)
+    check_place(folder, replace)
+    if folder.exists():
+        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as home:
+            beside = Path(home)
+            write_memory(dataset, beside / "new", segments, block, progress)
+            folder.rename(beside / "old")
+            (beside / "new").rename(folder)
+        return open_memory(folder)
     names = events.entities.names, events.relations.names
     if segments is not None:
         segments.check_vocabulary(*names)
@@ -67,6 +78,14 @@ def write_memory(
         write_json(aside / MANIFEST, manifest)
         open_memory(aside)  # what cannot be opened is not put in place
     return open_memory(folder)
+
+
+def check_place(folder: Path, replace: bool = False) -> None:
+    """Refuse a place where no memory can be written, before anything is; `replace` frees that of a memory alone."""
+    if not (replace and folder.exists()):
+        check_free(folder)
+    elif not (folder / MANIFEST).is_file():
+        raise RunError(f"{folder} is no memory on disk, and is not replaced; choose another name.")
 
 
 def _actor_blocks(events: EventLog, block: int) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from copy import copy
 from dataclasses import asdict
 from typing import Protocol
@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.times import LAST_STEP
 from bridgemem.explain import LearnedExplanation
@@ -119,7 +119,9 @@ class Service:
         view = self.live.view
         self._directory.of(view.events)
         if view.events.n_entities and view.events.n_relations:
-            self.kept.of(view.asked(0)).forecast(0, 0, top=1)
+            # stored scores may end before the step after the last event; whoever asks for one that they lack is told
+            with suppress(NotFoundError):
+                self.kept.of(view.asked(0)).forecast(0, 0, top=1)
 
     def add(self, batch: NewEvents) -> Received:
         # a number is a time like any other here; to the store a bare number would be a step
