@@ -90,7 +90,7 @@ def test_with_cross_fitting_the_later_part_of_validation_is_measured_too(
     assert (plain.queries, plain.backbone, plain.bridgemem) == (crossed.queries, crossed.backbone, crossed.bridgemem)
 
 
-def test_a_gain_on_few_queries_of_one_step_is_not_beyond_chance() -> None:
+def test_the_learned_residual_must_gain_more_than_a_standard_error() -> None:
     rng = np.random.default_rng(0)
     before = rng.integers(1, 5, 24).astype(float)
     after = before.copy()
@@ -103,5 +103,9 @@ def test_a_gain_on_few_queries_of_one_step_is_not_beyond_chance() -> None:
     assert _gain(np.full(600, 2.0), many, np.repeat([0, 1], 300))[1] < 0
     sure = _gain(np.full(600, 3.0), np.full(600, 2.0), np.arange(600) % 20)
     assert sure[1] > 0
-    held = HeldOut(24, 0.2, 0.3, 0.4, (value, low, high))
-    assert (held.better, replace(held, gain=sure).better) == ("fixed", "learned")
+    held = HeldOut(24, 0.2, 0.3, 0.4, sure)
+    assert held.better == "learned"
+    for error, better in ((0.11, "fixed"), (0.09, "learned")):
+        gain = (0.1, 0.1 - 1.96 * error, 0.1 + 1.96 * error)
+        assert replace(held, gain=gain).better == better
+    assert replace(held, gain=(-0.1, -0.1, -0.1)).better == "fixed"

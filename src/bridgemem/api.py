@@ -175,7 +175,7 @@ def fit(
         learned, held = made.model, made.held_out
         if held is not None and held.better == "fixed":
             warnings.warn(
-                "on the later part of validation the learned residual was not better than the fixed one beyond chance "
+                "on the later part of validation the learned residual gained no standard error over the fixed one "
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); method='fixed' forecasts with the fixed one.",
                 stacklevel=2,
             )

@@ -293,7 +293,7 @@ def _compared(run: Run, learned: list[str]) -> list[str]:
     header = ["filter", "queries", "backbone", "fixed", "learned", "learned over fixed", "forecasts use"]
     about = (
         "MRR on the later part of validation, with the learned residual as fitted on the part before. Forecasts use "
-        "the learned one where it is better beyond chance, unless told otherwise:"
+        "the learned one where it gains more than a standard error, unless told otherwise:"
     )
     return [about, _table(header, rows)]
 

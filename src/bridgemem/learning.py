@@ -105,6 +105,8 @@ class Cases:
         )
 
 
+ERRORS = 1.96  # standard errors to either end of a 95 % interval
+
 # a backbone of the same kind and settings, trained on the train split of what it is given
 Trains = Callable[[Dataset], Backbone]
 
@@ -185,8 +187,9 @@ class HeldOut:
 
     @property
     def better(self) -> str:
-        """The residual that forecasts use unless told otherwise: the learned one where it is better beyond chance."""
-        return "learned" if self.gain[1] > 0 else "fixed"
+        """What forecasts use unless told otherwise: the fixed one unless the other gains more than a standard error."""
+        value, low, _ = self.gain
+        return "learned" if value > (value - low) / ERRORS else "fixed"
 
 
 @dataclass(frozen=True)
@@ -277,7 +280,7 @@ def _gain(before: np.ndarray, after: np.ndarray, step: np.ndarray) -> tuple[floa
     The later part may be a single step, of which there is nothing to resample. Ranks float64 [n], step int [n].
     """
     by_step, difference = paired_gains(before, after, step)["mrr"], 1 / after - 1 / before
-    apart = 1.96 * float(difference.std()) / math.sqrt(len(difference))
+    apart = ERRORS * float(difference.std()) / math.sqrt(len(difference))
     return by_step.value, min(by_step.low, by_step.value - apart), max(by_step.high, by_step.value + apart)
 
 

@@ -211,7 +211,7 @@ class Run:
     def preferred(self, filter_name: str) -> str:
         """Of a run with both residuals the one that forecasts use unless told otherwise: fixed or learned.
 
-        The learned one where it was better beyond chance on the later part of validation, or that was not measured.
+        The learned one where it gained enough on the later part of validation, or that was not measured.
         """
         held = self.held_out(filter_name)
         return "learned" if held is None else held.better

@@ -230,10 +230,10 @@ def _show_held_out(filter_name: str, held: HeldOut) -> None:
     found = {"backbone": held.backbone, "fixed": held.bridgemem, "learned, before it was fitted here": held.learned}
     title = f"\nThe later part of validation, {FILTER_WORDS[filter_name]}, {held.queries:,} queries"
     table(title, ["residual", "MRR"], [[name, figure(mrr)] for name, mrr in found.items()])
-    other, beyond = ("fixed", "is") if held.better == "learned" else ("learned", "is not")
+    other, beyond = ("fixed", "is above") if held.better == "learned" else ("learned", "is not above")
     say(
         f"Forecasts under this filter use the {held.better} residual: the learned one's gain over the fixed one, "
-        f"{interval(list(held.gain))}, {beyond} beyond chance. --method {other} asks for the other.\n"
+        f"{interval(list(held.gain))}, {beyond} a standard error. --method {other} asks for the other.\n"
     )
 
 
