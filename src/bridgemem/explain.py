@@ -98,7 +98,8 @@ class FixedExplanation(Explanation):
         if not self.events:
             return f"{head}, and nothing more, since the two have no remembered event."
         if not self.lam:
-            return f"{head}, and nothing more, since validation left the residual off."
+            why = "the residual is off: validation chose so, or the run was fitted without this relation"
+            return f"{head}, and nothing more, since {why}."
         main = max(self.events, key=lambda e: e.share)
         factor = math.exp(self.a)
         return (

@@ -222,6 +222,12 @@ class Run:
         found = read_json(path) if path.is_file() else []
         return [note for note in found if isinstance(note, dict)] if isinstance(found, list) else []
 
+    @property
+    def origin(self) -> str | None:
+        """The fingerprint of the data the run was fitted on, before any refresh; None where that was not noted."""
+        notes = self.refreshes()
+        return notes[0].get("origin") if notes else self.config.fingerprint
+
     def _tensors(self, prefix: str) -> dict[str, torch.Tensor]:
         """The tensors of the model whose names begin so, without the beginning, all finite."""
         tensors = read_tensors(self.folder / "model.safetensors")

@@ -466,6 +466,7 @@ def test_a_killed_training_continues_to_the_very_same_weights(title, epochs, beg
     assert watched.begun == begun
 
 
+@pytest.mark.filterwarnings("ignore:what is kept")
 @pytest.mark.parametrize("other", ["seed", "settings", "data", "damaged"])
 def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "KEEP_EVERY", 0.0)

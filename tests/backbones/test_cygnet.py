@@ -412,6 +412,7 @@ def test_a_killed_training_continues_to_the_very_same_weights(
     same_tensors(Cygnet.fit(dataset, THREE_EPOCHS), resumed)
 
 
+@pytest.mark.filterwarnings("ignore:what is kept")
 @pytest.mark.parametrize("other", ["seed", "settings", "data"])
 def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "KEEP_EVERY", 0.0)

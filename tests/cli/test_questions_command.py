@@ -60,6 +60,14 @@ def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(
         assert len(kept) == 7
 
 
+def test_a_file_of_nothing_but_readings_is_reported(own_csv: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    made = bridgemem("questions", own_csv, "--backbone", "hri", "--records", records, "--json").json
+    shown = bridgemem("report", "--records", records).out
+    for r in (r for r in made if r["method"].startswith("questions:")):
+        assert figure(r["mrr"]) in shown
+
+
 def test_a_trained_backbone_is_read_from_its_folder(own_csv: Path, backbone: Path) -> None:
     made = bridgemem("questions", own_csv, "--backbone", backbone, "--json").json
     assert {(r["backbone"], r["seed"], r["settings"]["backbone_seed"]) for r in made} == {("cenet", 5, 5)}

@@ -12,7 +12,7 @@ import pytest
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
-from commands import bridgemem, left_in, write_rows
+from commands import TINY_READER, bridgemem, left_in, write_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -190,6 +190,9 @@ def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(
     assert over.out.endswith("3 stored events are read behind the run's own, from run.events.duckdb.\n")
     assert "at 2024-02-12" in over.out
     assert "3 stored events" in bridgemem("explain", stored, *asked, "--candidate", "Kel").out
+    beside = bridgemem("forecast", stored, *asked, "--json")
+    assert "3 stored events" in beside.err
+    assert len(beside.json) == 10
     without = bridgemem("forecast", stored, *asked, "--store", "none")
     assert "at 2024-02-10" in without.out
     assert "stored" not in without.out
@@ -226,9 +229,44 @@ def test_asking_leaves_the_store_to_others_and_says_when_it_is_taken(stored: Pat
         assert bridgemem("forecast", stored, *asked).code == 0
     assert file.read_bytes() == before
     with EventStore(file):
-        said = bridgemem("forecast", stored, *asked).refused()
-    assert "open in another process" in said
-    assert "--store none" in said
+        # nobody named the store, so that the run still answers as it was fitted, and says so
+        found = bridgemem("forecast", stored, *asked)
+        named = bridgemem("forecast", stored, *asked, "--store", file).refused()
+    assert found.code == 0
+    assert found.out == bridgemem("forecast", stored, *asked, "--store", "none").out
+    for said in (found.err, named):
+        assert "open in another process" in said
+    assert "left out" in found.err
+
+
+def test_a_store_that_followed_other_data_is_not_read_behind_the_run(
+    recurrence_run: Path, own_csv: Path, tmp_path: Path
+) -> None:
+    run, asked = Path(shutil.copytree(recurrence_run, tmp_path / "run")), options_of(ASKED[0])
+    file = write_rows(tmp_path / "news.csv", [("Arvan", "visit", "Kel", "2024-02-10")])
+    store = tmp_path / "run.events.duckdb"
+    assert bridgemem("ingest", store, file, "--run", run).code == 0
+    # the run is fitted anew in its place, on data that hold the event by now
+    more = tmp_path / "more.csv"
+    more.write_text(own_csv.read_text(encoding="utf-8") + "Arvan,visit,Kel,2024-02-10\n", encoding="utf-8")
+    assert bridgemem("fit", "-d", more, "-b", "recurrence", "-o", run, "--force", *TINY_READER).code == 0
+    found = bridgemem("forecast", run, *asked)
+    assert found.code == 0
+    assert "other data than the run's" in found.err
+    assert found.out == bridgemem("forecast", run, *asked, "--store", "none").out
+    assert "other data" in bridgemem("forecast", run, *asked, "--store", store).refused()
+    assert "other data" in bridgemem("ingest", store, file, "--run", run, "--key", "again").refused()
+    assert "other data" in bridgemem("refresh", run, "--store", store).refused()
+
+
+def test_a_refreshed_run_goes_on_with_the_store_it_was_refreshed_over(stored: Path) -> None:
+    asked, store = options_of(ASKED[0]), stored.with_name("run.events.duckdb")
+    assert bridgemem("refresh", stored, "--store", store).code == 0
+    file = write_rows(stored.parent / "later.csv", [("Arvan", "visit", "Kel", "2024-02-20")])
+    assert bridgemem("ingest", store, file, "--run", stored.with_name("run-2")).code == 0
+    found = bridgemem("forecast", stored.with_name("run-2"), *asked).out
+    assert "at 2024-02-21" in found
+    assert "1 stored event is read behind the run's own, from run.events.duckdb." in found
 
 
 def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_refresh(

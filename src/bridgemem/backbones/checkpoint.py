@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +61,10 @@ class Checkpoint:
             return
         reached = config.pop("reached", None)
         if reached is None or config != self.config:
+            warnings.warn(
+                f"what is kept in {self.folder} is of a training on other data or with other settings; it is replaced.",
+                stacklevel=2,
+            )
             return
         self.stage, self.epochs = reached["stage"], reached["epochs"]
         weights = {}

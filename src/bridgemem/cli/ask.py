@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridgemem.cli.options import DataDir, Device, Duplicates, Json, MemoryDir, Quiet
-from bridgemem.cli.output import emit, say, table
+from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def forecast(
     if actor is None or relation is None:
         raise SettingsError("ask with --actor and --relation, or with --questions and a CSV file of them.")
     forecaster, remark = opened()
+    _aside(remark, as_json)
     found = forecaster.forecast(actor, relation, at, top, inverse, within)
 
     def text() -> None:
@@ -120,22 +121,36 @@ def _opened(
     The stored events are read once, as the service reads them, and the file is let go.
     """
     from bridgemem.cli.serve import default_store
+    from bridgemem.errors import BridgeMemError, DataError
     from bridgemem.forecast import Forecaster
 
     place = default_store(run) if store is None else Path(store)
     if store == "none" or (store is None and not place.is_file()):
         return Forecaster.open(run, selection, data_dir, method, memory_dir), ""
-    from bridgemem.live.eventstore import EventStore, StoreError
+    from bridgemem.live.eventstore import EventStore, StoreInUseError
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
 
     try:
         with EventStore(place, duplicates=duplicates, read_only=True) as events:
             live = LiveForecaster(Run(run), events, selection, method, data_dir, memory_dir)
-    except StoreError as problem:
-        raise StoreError(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
+    except BridgeMemError as problem:
+        if store is not None:
+            raise
+        if not isinstance(problem, StoreInUseError | DataError):
+            raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
+        # nobody named the store, and without it the run can be asked as it was fitted
+        plain = Forecaster.open(run, selection, data_dir, method, memory_dir)
+        warn(f"bridgemem: {problem} The events stored there are left out.")
+        return plain, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
     return live.view.forecaster, f"{count} read behind the run's own, from {place.name}."
+
+
+def _aside(remark: str, as_json: bool) -> None:
+    """Where a remark behind the answer would spoil it, it goes beside it."""
+    if remark and as_json:
+        warn(f"bridgemem: {remark}")
 
 
 def _knows(forecaster: Forecaster, relation: str) -> bool:
@@ -193,6 +208,7 @@ def _forecast_all(
     check_format(out)
     asked = read_questions(questions)
     forecaster, remark = opened()
+    _aside(remark, as_json)
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, within, str(questions), progress)
     made.write(out)
@@ -234,6 +250,7 @@ def explain(
     if card is not None:
         check_format(card)
     forecaster, remark = _opened(run, store, duplicates, selection, method, data_dir, memory_dir)
+    _aside(remark, as_json)
     found = [forecaster.explain(actor, relation, name, at, inverse) for name in candidate]
     written = []
     if card is not None:

@@ -219,18 +219,19 @@ def questions(
 
 def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
     """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
-    from bridgemem.backbones import backbone_class
-    from bridgemem.evaluation.evaluate import TRAINING_FREE
+    from bridgemem.backbones import backbone_class, backbone_names, is_trained
     from bridgemem.evaluation.report import BACKBONE_SEED
     from bridgemem.runs import check_trained_on, open_backbone, training_note
 
     folder = Path(name)
-    if name in TRAINING_FREE and not folder.is_dir():
-        return backbone_class(name).fit(dataset.without_test(), device=device), None
-    if not folder.is_dir():
-        known = " or ".join(TRAINING_FREE)
-        raise NotFoundError(f"there is no folder {name!r}; give that of a trained backbone, or {known}.")
-    model = open_backbone(folder)
-    model.check(dataset)
-    check_trained_on(folder, dataset)
-    return model.to(device), training_note(folder).get("seed", BACKBONE_SEED)
+    if folder.is_dir():
+        model = open_backbone(folder)
+        model.check(dataset)
+        check_trained_on(folder, dataset)
+        return model.to(device), training_note(folder).get("seed", BACKBONE_SEED)
+    if name not in backbone_names() or name == "stored" or is_trained(name):
+        raise NotFoundError(
+            f"there is no folder {name!r}; give that of a trained backbone, or a training-free name such as "
+            "recurrence-dyadic."
+        )
+    return backbone_class(name).fit(dataset.without_test(), device=device), None

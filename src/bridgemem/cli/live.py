@@ -62,7 +62,8 @@ def ingest(
     from bridgemem.live.naming import named_events
     from bridgemem.runs import Run
 
-    base = Run(run).dataset(data_dir).events
+    opened_run = Run(run)
+    base = opened_run.dataset(data_dir).events
     reading = read_events(file, columns=ColumnNames(subject, relation, object_, time), format=format_)
     left_out, told = reading.rejects.count, reading.sentence()
     if left_out and not skip_rejected:
@@ -71,7 +72,7 @@ def ingest(
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     whose = source or file.name
     with EventStore(store, duplicates=duplicates) as opened:
-        opened.follow(base)
+        opened.follow(base, opened_run.origin)
         receipt = opened.append(named_events(reading.events), source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)
     if left_out or reading.dropped:

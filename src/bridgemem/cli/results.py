@@ -110,12 +110,14 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
 def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
     from bridgemem.errors import DataError
-    from bridgemem.evaluation.analysis import parts_table, relations_table
+    from bridgemem.evaluation.analysis import QUESTIONS, parts_table, questions_table, relations_table
     from bridgemem.evaluation.filters import FILTERS
     from bridgemem.evaluation.probabilities import calibration_table, curve_tables
     from bridgemem.evaluation.report import filter_table, standard
     from bridgemem.fitting import SELECTION_FILTERS
 
+    if by is None and all(r.method.startswith(QUESTIONS) for r in records):
+        return [questions_table(records)]
     if by is None:
         return [filter_table(standard(records), f) for f in (FILTERS if filters == "all" else (filters,))]
     if by == "calibration":

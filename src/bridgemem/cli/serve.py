@@ -70,9 +70,21 @@ def serve(
 
 
 def default_store(run: Path) -> Path:
-    """Where a run's new events are kept unless told otherwise: beside its folder, which may be replaced as a whole."""
+    """Where a run's new events are kept unless told otherwise: beside its folder, which may be replaced as a whole.
+
+    A refreshed run goes on with the store it was refreshed over, unless there is one of its own.
+    """
+    from bridgemem.runs import Run
+
     whole = run.resolve()
-    return whole.with_name(f"{whole.name}.events.duckdb")
+    own = whole.with_name(f"{whole.name}.events.duckdb")
+    if own.is_file() or not (whole / "config.toml").is_file():
+        return own
+    for note in reversed(Run(whole).refreshes()):
+        earlier = whole.parent / Path(str(note.get("store", ""))).name
+        if earlier.is_file():
+            return earlier
+    return own
 
 
 def check_installed() -> None:

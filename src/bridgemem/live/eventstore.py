@@ -61,6 +61,10 @@ class StoreError(BridgeMemError):
     """An event store cannot be opened, read or written; the events that were sent are not at fault."""
 
 
+class StoreInUseError(StoreError):
+    """An event store is open elsewhere."""
+
+
 @dataclass(frozen=True)
 class Receipt:
     """What became of a batch. All of its events have ids; `accepted` are those that count under the store's policy."""
@@ -125,8 +129,11 @@ class EventStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def follow(self, base: EventLog) -> None:
-        """Continue a log: take over its clock, and let its events count where late ones and duplicates are told."""
+    def follow(self, base: EventLog, origin: str | None = None) -> None:
+        """Continue a log: take over its clock, and let its events count where late ones and duplicates are told.
+
+        origin: which data the store's events came after, if that is known; they may count already in any other.
+        """
         if self.clock is None:
             if not self.read_only:
                 with self._writing() as cursor:
@@ -137,7 +144,23 @@ class EventStore:
                 f"{self.path} counts time from {self.clock.label(0)} in steps of {self.clock.unit}, and the run from "
                 f"{base.clock.label(0)} in steps of {base.clock.unit}; use a store of the run's own."
             )
+        if origin is not None and self._followed(origin) != origin:
+            raise DataError(
+                f"{self.path} holds events that came after other data than the run's, and may be part of it by now; "
+                "use a store of the run's own."
+            )
         self._base, self._base_ids = base, (ids_of(base.entities), ids_of(base.relations))
+
+    def _followed(self, origin: str) -> str:
+        """Which data the store follows: what it once began with, or what it begins with now."""
+        with self._reading() as cursor:
+            found = cursor.execute("SELECT value FROM about WHERE name = 'origin'").fetchone()
+        if found is not None:
+            return str(found[0])
+        if not self.read_only:
+            with self._writing() as cursor:
+                cursor.execute("INSERT INTO about VALUES ('origin', ?)", [origin])
+        return origin
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +377,7 @@ class EventStore:
         except (duckdb.Error, OSError) as problem:
             # the latter within one process, where the file is open for writing
             if "lock" in str(problem) or "different configuration" in str(problem):
-                raise StoreError(
+                raise StoreInUseError(
                     f"{self.path} is open in another process; stop that one, or send events and questions through it."
                 ) from None
             raise StoreError(

@@ -128,7 +128,7 @@ class LiveForecaster:
         self._backbone = opened.backbone
         if not isinstance(self._backbone, Widened):
             self._backbone = Widened(opened.backbone, self.base.n_entities, self.base.n_relations)
-        store.follow(self.base)
+        store.follow(self.base, run.origin)
         self._updating, self._asking = threading.Lock(), threading.Lock()
         self._view = self._built(store.read(self._stem, known=self.known))
 

@@ -56,6 +56,7 @@ class Refreshed:
     """What a refresh made, and of what: events are counted, batches and retractions are those of the store.
 
     chosen_until: the step at which the validation part that the selection was made on ended, -1 where the data did.
+    origin: the fingerprint of the data that was fitted on.
     """
 
     run: str
@@ -72,6 +73,7 @@ class Refreshed:
     when: str
     store: str
     chosen_until: int | None
+    origin: str | None
     backbone: str = "kept frozen"
     selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
 
@@ -98,7 +100,7 @@ def refresh(
     epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
     before = run.dataset(data_dir)
     known = merged_ids(run, before.events)
-    store.follow(before.events)
+    store.follow(before.events, run.origin)
     reading = store.read(before.events, known=known)
     fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
     taken = len(before.events) + fresh - len(reading.events)
@@ -125,6 +127,7 @@ def refresh(
         datetime.now(UTC).isoformat(timespec="seconds"),
         store.path.name,
         _chosen_until(run),
+        run.origin,
     )
     seconds = time.perf_counter() - began
     _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
