@@ -234,7 +234,7 @@ def fit_run(
         wanted = learned_settings or LearnedSettings()
         sources = [Slice(dataset, backbone, fitted.train)]
         if wanted.cross_fit:
-            home = backbone_folder.parent / f"{backbone_folder.name}-before-{wanted.cross_fit:g}"
+            home = earlier_backbone(backbone_folder, wanted.cross_fit)
             again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
             sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
         choices = {name: locked.choice for name, locked in fitted.selections.items()}
@@ -255,6 +255,11 @@ def _checked_backbone(folder: Path, dataset: Dataset, twice: bool) -> Backbone:
             "trained; leave cross_fit out."
         )
     return backbone
+
+
+def earlier_backbone(folder: Path, cross_fit: float) -> Path:
+    """The folder of the backbone that cross-fitting trains on what came before the last share of train."""
+    return folder.parent / f"{folder.name}-before-{cross_fit:g}"
 
 
 def _trained_again(

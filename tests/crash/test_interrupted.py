@@ -116,6 +116,19 @@ def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(
         assert not state.exists()
 
 
+def test_ctrl_c_in_the_second_training_of_a_cross_fit_says_what_is_kept(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = ("--set", "members=hri,popularity")
+    assert bridgemem("train", "mixture", "-d", own_csv, "-o", tmp_path / "b", *two).code == 0
+    monkeypatch.setattr(Popularity, "fit", stop)
+    command = ("fit", "-d", own_csv, "-b", tmp_path / "b", "-o", tmp_path / "run", *TINY_READER, "--method", "learned")
+    outcome = bridgemem(*command, "--learned-set", "cross_fit=0.25")
+    assert outcome.code == 1
+    assert f"is kept, and the same command goes on from {tmp_path / '.b-before-0.25.training'}" in outcome.err
+    assert left_in(tmp_path / ".b-before-0.25.training") == ["hri"]
+
+
 @pytest.mark.parametrize("part", ["pack", "link_or_copy", "write_tensors", "write_json"])
 def test_a_full_disk_at_any_part_of_a_run_leaves_nothing(
     part: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -30,6 +30,7 @@ from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.dataset import Dataset
+    from bridgemem.fitting import Fitted
     from bridgemem.learned import LearnedSettings
     from bridgemem.learning import HeldOut
 
@@ -172,33 +173,25 @@ def fit(
     import tempfile
 
     from bridgemem import api
-    from bridgemem.backbones import backbone_names, is_trained
     from bridgemem.config import Settings, override
-    from bridgemem.errors import NotFoundError, SettingsError
-    from bridgemem.evaluation.report import FILTER_WORDS, figure
     from bridgemem.store import check_free
 
     check_free(out, force)
     settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
-    names = backbone_names()
-    if backbone not in names and not Path(backbone).is_dir():
-        known = ", ".join(names)
-        raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
-    if not Path(backbone).is_dir() and is_trained(backbone):
-        raise SettingsError(
-            f"{backbone} has to be trained first: `bridgemem train {backbone} --data {data} --out FOLDER`; then name "
-            "that folder as the backbone."
-        )
+    folder = Path(backbone)
+    if not folder.is_dir():
+        _check_training_free(backbone, data)
     with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
-        folder = Path(backbone)
-        if backbone in names and not folder.is_dir():
+        if not folder.is_dir():
             folder = Path(aside) / backbone
             own = _backbone_settings(backbone, dataset, None)
             api.train(backbone, dataset, folder, own, seed, device, progress)
-        run, fitted = api.fit_run(
-            dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
-        )
+        second = api.earlier_backbone(folder, learned.cross_fit if learned else 0.0)
+        with _going_on(second):
+            run, fitted = api.fit_run(
+                dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
+            )
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
     held_out = {name: held for name in fitted.selections if (held := run.held_out(name)) is not None}
@@ -206,21 +199,44 @@ def fit(
         result["held_out"] = {name: {**asdict(held), "forecasts": held.better} for name, held in held_out.items()}
 
     def text() -> None:
-        say(
-            f"Fitted on {dataset.name} in {fitted.select_fit_seconds:.1f} s ({fitted.epochs} epochs), "
-            f"refitted in {fitted.refit_seconds:.1f} s."
-        )
-        for name, s in fitted.selections.items():
-            c = s.choice
-            say(
-                f"Validation, {FILTER_WORDS[name]}: MRR {figure(s.backbone.mrr)} -> {figure(s.chosen.mrr)} with lambda "
-                f"{c.lam:g}, gate {c.gate}, tau {c.tau:g}{'' if s.feasible else ' (no choice kept every metric up)'}."
-            )
+        _show_selections(dataset.name, fitted)
         for name, held in held_out.items():
             _show_held_out(name, held)
         say(f"The run is in {run.folder}; its selection is locked. Next: bridgemem evaluate {run.folder}")
 
     emit(result, as_json, text)
+
+
+def _check_training_free(backbone: str, data: str) -> None:
+    """Refuse the name of a backbone that is none, or that takes a training to be worth keeping."""
+    from bridgemem.backbones import backbone_names, is_trained
+    from bridgemem.errors import NotFoundError, SettingsError
+
+    names = backbone_names()
+    if backbone not in names:
+        known = ", ".join(names)
+        raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
+    if is_trained(backbone):
+        raise SettingsError(
+            f"{backbone} has to be trained first: `bridgemem train {backbone} --data {data} --out FOLDER`; then name "
+            "that folder as the backbone."
+        )
+
+
+def _show_selections(dataset: str, fitted: Fitted) -> None:
+    """How long fitting took, and what was chosen under each filter."""
+    from bridgemem.evaluation.report import FILTER_WORDS, figure
+
+    say(
+        f"Fitted on {dataset} in {fitted.select_fit_seconds:.1f} s ({fitted.epochs} epochs), "
+        f"refitted in {fitted.refit_seconds:.1f} s."
+    )
+    for name, s in fitted.selections.items():
+        c = s.choice
+        say(
+            f"Validation, {FILTER_WORDS[name]}: MRR {figure(s.backbone.mrr)} -> {figure(s.chosen.mrr)} with lambda "
+            f"{c.lam:g}, gate {c.gate}, tau {c.tau:g}{'' if s.feasible else ' (no choice kept every metric up)'}."
+        )
 
 
 def _show_held_out(filter_name: str, held: HeldOut) -> None:
