@@ -170,8 +170,8 @@ def fit(
     fitted = fit_residual(dataset, model, settings, seed, device, progress)
     choice, learned = fitted.selections[selection].choice, None
     if method == "learned":
-        choices = {name: locked.choice for name, locked in fitted.selections.items()}
-        made = fit_learned([Slice(dataset, model, fitted.train)], None, seed, device, progress, choices)[selection]
+        source = Slice(dataset, model, fitted.train)
+        made = fit_learned([source], None, seed, device, progress, fitted.choices)[selection]
         learned, held = made.model, made.held_out
         if held is not None and held.better == "fixed":
             warnings.warn(
@@ -237,8 +237,7 @@ def fit_run(
             home = earlier_backbone(backbone_folder, wanted.cross_fit)
             again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
             sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
-        choices = {name: locked.choice for name, locked in fitted.selections.items()}
-        learned = fit_learned(sources, wanted, seed, device, progress, choices)
+        learned = fit_learned(sources, wanted, seed, device, progress, fitted.choices)
     run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
     calibrate(run, dataset, device, progress)
     return run, fitted

@@ -89,6 +89,11 @@ class Fitted:
     refit_seconds: float
     examples: int = 0
 
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen under each filter."""
+        return {name: selection.choice for name, selection in self.selections.items()}
+
 
 def grid(settings: Settings) -> list[Choice]:
     return [Choice(*point) for point in itertools.product(settings.lambdas, settings.gates, settings.taus)]

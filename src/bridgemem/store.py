@@ -19,13 +19,14 @@ from bridgemem.config import read_toml, write_toml
 from bridgemem.errors import RunError, SettingsError
 
 FORMAT = 1
+MODEL = ("model.safetensors", "weights.safetensors")  # one of them is in every saved run and backbone
 
 
 @contextmanager
-def whole_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+def whole_folder(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL) -> Iterator[Path]:
     """A folder to fill: it appears under its name when all is written, and not at all when anything fails."""
     path = Path(path)
-    check_free(path, replace)
+    check_free(path, replace, marks)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside, before = (path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}" for kind in ("part", "old"))
     aside.mkdir()
@@ -43,15 +44,16 @@ def whole_folder(path: Path, replace: bool = False) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def check_free(path: Path, replace: bool = False) -> None:
+def check_free(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL) -> None:
     """Refuse the name of a new folder that is taken or cannot be written, before hours are spent on what goes in.
 
-    `replace` frees the name of an empty folder or of a saved model, never of anything else that a user keeps.
+    `replace` frees the name of an empty folder or of one that holds one of the files in marks, those of a saved model
+    unless said otherwise; never of anything else that a user keeps.
     """
     if path.exists() and not replace:
         raise RunError(f"{path} exists already; choose another name, or say --force to replace it.")
     if path.exists():
-        saved = any((path / name).is_file() for name in ("model.safetensors", "weights.safetensors"))
+        saved = any((path / name).is_file() for name in marks)
         if not path.is_dir() or (any(path.iterdir()) and not saved):
             raise RunError(f"{path} was not written by this program and is not replaced; choose another name.")
     home = next(p for p in path.absolute().parents if p.exists())

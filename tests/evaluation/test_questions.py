@@ -320,7 +320,7 @@ def test_both_readings_stand_beside_the_past_alone() -> None:
 
 
 def test_readings_of_questions_are_in_no_other_table() -> None:
-    others = [r for r in campaign() if not r.method.startswith(questions.METHOD)]
+    others = [r for r in campaign() if not r.method.startswith(questions.QUESTIONS)]
     made = [*others, *(reading(name, backbone="cenet") for name in READINGS)]
     for name, table in tables(others).items():
         if name == "questions":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Duplicates, Json, MemoryDir, Quiet
+from bridgemem.cli.options import DataDir, Device, Duplicates, Json, MemoryDir, Quiet, Residual, Selection
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
@@ -27,11 +27,6 @@ AskedRelation = Annotated[str | None, typer.Option("--relation", help="The relat
 At = Annotated[str | None, typer.Option("--at", help="The time asked for; the first unknown step when left out.")]
 Inverse = Annotated[
     bool, typer.Option("--inverse", help="Ask for (?, relation, actor) instead of (actor, relation, ?).")
-]
-Choice = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
-Method = Annotated[
-    str | None,
-    typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
 ]
 Store = Annotated[
     str | None,
@@ -64,8 +59,8 @@ def forecast(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --questions: the .csv or .parquet file to write.")
     ] = None,
-    selection: Choice = "time",
-    method: Method = None,
+    selection: Selection = "time",
+    method: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
@@ -235,8 +230,8 @@ def explain(
     card: Annotated[
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
-    selection: Choice = "time",
-    method: Method = None,
+    selection: Selection = "time",
+    method: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,

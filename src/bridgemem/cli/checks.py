@@ -182,7 +182,8 @@ def questions(
 ) -> None:
     """What reading the other questions of a step is worth. No forecast: what is asked at t is not known before t."""
     from bridgemem.api import check_device, load
-    from bridgemem.evaluation.questions import METHOD, measure
+    from bridgemem.evaluation.analysis import QUESTIONS
+    from bridgemem.evaluation.questions import measure
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure, interval
     from bridgemem.fitting import SELECTION_FILTERS
@@ -197,7 +198,7 @@ def questions(
         found = measure(dataset, model, seed, device, progress)
     if records is not None:
         # the backbone's own records come from those who evaluate it, with all that they know of it
-        write_records(records, [r for r in found if r.method.startswith(METHOD)])
+        write_records(records, [r for r in found if r.method.startswith(QUESTIONS)])
 
     def text() -> None:
         first, words = found[0], {"backbone": "from the past alone", **READING_WORDS}
@@ -209,7 +210,7 @@ def questions(
             rows = []
             for r in (r for r in found if r.filter == f):
                 told = [interval(r.gain["mrr"]), f"{r.settings['weight']:g}"] if r.gain else ["", ""]
-                name = words[r.method.removeprefix(METHOD)]
+                name = words[r.method.removeprefix(QUESTIONS)]
                 rows.append([name, *(figure(getattr(r, metric)) for metric in HEADINGS), *told])
             header = ["read", *HEADINGS.values(), "gain in MRR [95 %]", "weight"]
             table(f"\n{FILTER_WORDS[f].capitalize()}", header, rows)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir
+from bridgemem.cli.options import DataDir, NewEvents, Residual, Selection
 from bridgemem.cli.serve import LAST_PORT, check_installed, default_store, listen, listen_forever
 
 HOST = "127.0.0.1"
@@ -21,18 +21,13 @@ def register(app: typer.Typer) -> None:
 
 def explore(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    store: Annotated[
-        Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
-    ] = None,
+    store: NewEvents = None,
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="The port; 0 takes a free one.")] = 0,
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only say where it is.")
     ] = True,
-    selection: Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")] = "time",
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
-    ] = None,
+    selection: Selection = "time",
+    method: Residual = None,
     data_dir: DataDir = None,
 ) -> None:
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""

@@ -36,6 +36,14 @@ SubjectColumn = Annotated[str, typer.Option("--subject", help="Heading of the su
 RelationColumn = Annotated[str, typer.Option("--relation", help="Heading of the relation column.")]
 ObjectColumn = Annotated[str, typer.Option("--object", help="Heading of the object column.")]
 TimeColumn = Annotated[str, typer.Option("--time", help="Heading of the time column.")]
+Selection = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
+Residual = Annotated[
+    str | None,
+    typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
+]
+NewEvents = Annotated[
+    Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
+]
 Duplicates = Annotated[str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 

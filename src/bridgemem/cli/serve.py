@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, MemoryDir
+from bridgemem.cli.options import DataDir, Duplicates, MemoryDir, NewEvents, Residual, Selection
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import SettingsError
 
@@ -27,12 +27,8 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    store: Annotated[
-        Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
-    ] = None,
-    duplicates: Annotated[
-        str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")
-    ] = "keep",
+    store: NewEvents = None,
+    duplicates: Duplicates = "keep",
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is all of them.")
     ] = "127.0.0.1",
@@ -42,11 +38,8 @@ def serve(
     ] = None,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="The most bytes of a request.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="The most requests in work at once.")] = 32,
-    selection: Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")] = "time",
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
-    ] = None,
+    selection: Selection = "time",
+    method: Residual = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
 ) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.history import History
 from bridgemem.errors import DataError
+from bridgemem.evaluation.analysis import QUESTIONS
 from bridgemem.evaluation.evaluate import describe_device
 from bridgemem.evaluation.filters import FILTERS, Filters
 from bridgemem.evaluation.intervals import paired_gains
@@ -32,7 +33,6 @@ from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
 
-METHOD = "questions:"
 # pass: the questions asked in the same direction, which published code scores together; step: those of both
 READINGS = ("pass", "step")
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -299,5 +299,5 @@ def _records(
             gains = paired_gains(before, after, queries.step.numpy())
             gain = {metric: [g.value, g.low, g.high] for metric, g in gains.items()}
             settings = {**trained, "weight": own_weights[column], "answers_asked": share}
-            records.append(row(METHOD + reading, name, name, after, gain=gain, settings=settings))
+            records.append(row(QUESTIONS + reading, name, name, after, gain=gain, settings=settings))
     return records

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -39,19 +38,12 @@ def write_memory(
     """
     events, folder = dataset.events, Path(folder)
     check_place(folder, replace)
-    if folder.exists():
-        with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as home:
-            beside = Path(home)
-            write_memory(dataset, beside / "new", segments, block, progress)
-            folder.rename(beside / "old")
-            (beside / "new").rename(folder)
-        return open_memory(folder)
     names = events.entities.names, events.relations.names
     if segments is not None:
         segments.check_vocabulary(*names)
         if segments.rows != 2 * len(events) or segments.fingerprint not in (None, events.fingerprint):
             raise RunError(f"{segments.folder} is an index of other events than {dataset.name}; mine these events.")
-    with whole_folder(folder) as aside, ExitStack() as stack:
+    with whole_folder(folder, replace, marks=(MANIFEST,)) as aside, ExitStack() as stack:
         columns = {name: stack.enter_context(Column(aside / f"{name}.npy", d)) for name, d in COLUMNS.items()}
         writer = stack.enter_context(SegmentWriter(aside, "all", events.n_entities, events.n_relations))
         with progress.task("writing the memory", total=2 * len(events)) as advance:
