@@ -325,6 +325,22 @@ def test_training_reads_train_alone() -> None:
     same_tensors(tiny_cygnet(), Cygnet.fit(shorter, TINY))
 
 
+def test_time_is_counted_from_the_first_step_of_train() -> None:
+    dataset = few_days()
+    late = replace(dataset.events, step=dataset.events.step + 2000)
+    shifted = Dataset("later", late, dataset.valid_start + 2000, 2020)
+    moved, usual = Cygnet.fit(shifted, TINY), tiny_cygnet()
+    expected = usual.score(Queries.of(dataset.valid), History(dataset.events)).log_p
+    assert torch.equal(moved.score(Queries.of(shifted.valid), History(late)).log_p, expected)
+
+
+def test_weights_of_before_the_first_step_was_kept_count_from_zero() -> None:
+    dataset, usual = few_days(), tiny_cygnet()
+    old = Cygnet.restore(asdict(TINY), {name: t for name, t in usual.tensors().items() if name != "first"})
+    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    assert torch.equal(old.score(queries, past).log_p, usual.score(queries, past).log_p)
+
+
 def test_a_single_fact_can_be_trained_on() -> None:
     log = log_of([(0, 0, 1, 1), (0, 0, 2, 5), (1, 1, 2, 5)])
     backbone = Cygnet.fit(Dataset("few", log, 5), TINY)

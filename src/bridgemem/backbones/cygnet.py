@@ -22,13 +22,14 @@ from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
 
 UNSEEN = -100.0  # what the copy mode adds to an entity outside the history vocabulary
 BOTH = slice(0, 2)
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
+LAYOUT = 2  # of the weights; another number makes checkpoints of before unusable
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,12 @@ class CygnetNet(nn.Module):
     A slice `sides` says which of them are used; k is how many that are, and n the queries to each.
     """
 
-    def __init__(self, n_entities: int, n_relations: int, settings: CygnetSettings) -> None:
+    first: Tensor
+
+    def __init__(self, n_entities: int, n_relations: int, settings: CygnetSettings, first: int = 0) -> None:
+        """first: the step that training begins with, from which time is counted."""
         super().__init__()
+        self.register_buffer("first", torch.tensor(first))
         d, self.settings = settings.width, settings
         self.n_entities, self.n_relations = n_entities, n_relations
         self.entity, self.relation, self.time = _tables(n_entities, d), _tables(n_relations, d), _tables(1, d)
@@ -84,11 +89,11 @@ class CygnetNet(nn.Module):
         self.modes_bias = nn.Parameter(torch.empty(2, 2, 1, n_entities).uniform_(-bound, bound))
 
     def query(self, sides: slice, actor: Tensor, relation: Tensor, step: Tensor) -> Tensor:
-        """m = [actor; relation; (step + 1) u], [k, n, 3d], of actor, directed relation and step, int64 [k, n]."""
+        """m = [actor; relation; (step - first + 1) u], [k, n, 3d]; actor, directed relation, step int64 [k, n]."""
         # a directed relation is its own place in the two tables one after the other
         place = actor + relation // self.n_relations * self.n_entities
         # the loss never moves the direction of time; it is only made smaller
-        time = (step + 1).unsqueeze(-1) * self.time[sides].detach()
+        time = (step - self.first + 1).unsqueeze(-1) * self.time[sides].detach()
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
         vectors = F.embedding(place, self.entity.flatten(0, 1)), F.embedding(relation, self.relation.flatten(0, 1))
         return torch.cat([*vectors, time], dim=-1)
@@ -109,20 +114,15 @@ class CygnetNet(nn.Module):
         return torch.logaddexp(log_copy + math.log(alpha), log_generation + math.log1p(-alpha))
 
 
-def first_seen(events: EventLog, past: History) -> Timeline:
+def history_vocabulary(events: EventLog, past: History) -> Timeline:
     """Every candidate of (actor, directed relation) once, at the step of its first occurrence.
 
-    The history vocabulary knows seen and unseen alone, so a slice of this is all of it, and far shorter than the
-    occurrences themselves.
+    It knows seen and unseen alone, so a slice of this is all of it, and far shorter than the occurrences themselves.
     """
     facts = Queries.of(events)
     assert facts.answer is not None
-    key, candidate = past.relation_key(facts.actor, facts.relation).numpy(), facts.answer.numpy()
-    step = facts.step.numpy()
-    order = np.lexsort((step, candidate, key))
-    key, candidate, step = key[order], candidate[order], step[order]
-    first = changes(key, candidate)
-    return Timeline.build(key[first], step[first], candidate[first], past.device)
+    key = past.relation_key(facts.actor, facts.relation)
+    return first_meetings(key.numpy(), facts.answer.numpy(), facts.step.numpy(), past.device)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Trainer:
         self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
         self.device = net.entity.device
         past = History(dataset.train, device=self.device)
-        self.line = first_seen(dataset.train, past)
+        self.line = history_vocabulary(dataset.train, past)
         self.batches = list(self._batches(dataset.train, past))
         self.kept: dict[int, Tensor] = {}
         on_gpu = self.device.type == "cuda"
@@ -236,7 +236,8 @@ class Cygnet(Backbone):
     ) -> Self:
         settings = settings or cls.default
         with seeded(seed, device):
-            net = CygnetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(device)
+            events, first = dataset.events, int(dataset.train.step[0])
+            net = CygnetNet(events.n_entities, events.n_relations, settings, first).to(device)
             training = {
                 "backbone": cls.name,
                 "layout": LAYOUT,
@@ -270,7 +271,8 @@ class Cygnet(Backbone):
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             net = CygnetNet(tensors["entity"].shape[1], tensors["relation"].shape[1], own)
-        return cls(own, with_weights(net, tensors))
+        # weights were once saved without the first step, when time was counted from zero
+        return cls(own, with_weights(net, {"first": torch.tensor(0), **tensors}))
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.net.to(device))
