@@ -13,6 +13,7 @@ from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import FixedExplanation, LearnedExplanation
 from bridgemem.forecast import Forecaster
 from builders import SMALL_READER, random_log, random_transitions, rows_of
@@ -64,6 +65,18 @@ def test_parts_add_up(events: EventLog, choice: Choice) -> None:
         assert all(event.share >= 0 for event in e.events)
         mixed = (1 - e.rho) * math.exp(e.a_ct) + e.rho * math.exp(e.a_nn)
         assert e.a == pytest.approx(math.log(mixed), abs=1e-9)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "mean"])
+def test_many_events_that_say_nothing_make_nothing_likelier(pooling: str) -> None:
+    settings = Settings(width=8, hidden=8, pooling=pooling)
+    log = random_log(4, n=3000)
+    counts = Transitions.fit(log, settings, seed=42, epochs=1)[0]
+    of = Forecaster(log, Popularity.fit(Dataset.chronological("small", log)), counts, Choice(1.0, "none", 30.0))
+    full = [e for e in everything(of, log.end) if len(e.events) == settings.k]
+    assert len(full) > 20
+    assert 0.8 < sum(e.likelier for e in full) / len(full) < 1.25
+    assert f"{full[0].likelier:.3g} times as likely" in full[0].sentence()
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)

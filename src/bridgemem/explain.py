@@ -80,7 +80,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class FixedExplanation(Explanation):
-    """residual = lambda * gate * A, and the events' parts sum to the residual."""
+    """residual = lambda * gate * A, and the events' parts sum to the residual.
+
+    likelier: how many times as likely as on average the relation is after such events. It is not e^A, since A_ct sums
+    over the events: many that say nothing would count as many times.
+    """
 
     gate: float
     lam: float
@@ -89,6 +93,7 @@ class FixedExplanation(Explanation):
     a_nn: float
     rho: float
     a: float
+    likelier: float
 
     def sentence(self) -> str:
         head = (
@@ -101,10 +106,9 @@ class FixedExplanation(Explanation):
             why = "the residual is off: validation chose so, or the run was fitted without this relation"
             return f"{head}, and nothing more, since {why}."
         main = max(self.events, key=lambda e: e.share)
-        factor = math.exp(self.a)
         return (
-            f"{head} and {self.residual:+.3f} from the pair's own past. What happened between them makes this relation "
-            f"{factor:.3g} times as likely as it is on average (admitted at {self.gate:.0%}), mostly because "
+            f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): after what "
+            f"happened between them this relation is {self.likelier:.3g} times as likely as on average, mostly because "
             f"{main.subject} did '{main.relation}' to {main.object} {steps(main.lag)} before ({main.share:.0%} of it)."
         )
 
@@ -246,7 +250,7 @@ def take_apart(
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
     inverse, relation = divmod(asked, events.n_relations)
     a_ct = a_nn = a = residual = 0.0
-    rho = 1.0
+    rho = likelier = 1.0
     shares: tuple[EventShare, ...] = ()
     if place:
         one = slice(place[0], place[0] + 1)
@@ -257,6 +261,7 @@ def take_apart(
         mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], support, tau)
         a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
         rho = _rho(float(support[0]), tau)
+        likelier = _likelier(transitions, evidence.tokens[one], a_ct, a_nn, rho)
         residual = float(correction(mixed, admitted, choice.lam)[0])
         weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
         shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
@@ -275,10 +280,18 @@ def take_apart(
         a_nn=a_nn,
         rho=rho,
         a=a,
+        likelier=likelier,
         residual=residual,
         score=base + residual,
         events=shares,
     )
+
+
+def _likelier(transitions: Transitions, tokens: Tensor, a_ct: float, a_nn: float, rho: float) -> float:
+    """The mixture of both readers' ratios, that of the counts as a mean over the events; tokens int64 [1, K]."""
+    summed = transitions.settings.pooling == "sum"
+    events = int((tokens != transitions.space.pad).sum()) if summed else 1
+    return (1 - rho) * math.exp(a_ct) / events + rho * math.exp(a_nn)
 
 
 def _rho(support: float, tau: float) -> float:

@@ -145,7 +145,10 @@ class Explained(Answer):
 
 
 class FixedExplained(Explained):
-    """residual = lam * gate * a, and the events' parts sum to it. tau null: infinite."""
+    """residual = lam * gate * a, and the events' parts sum to it. tau null: infinite.
+
+    likelier: how many times as likely as on average the relation is after such events.
+    """
 
     method: Literal["fixed"]
     gate: float
@@ -155,6 +158,7 @@ class FixedExplained(Explained):
     a_nn: float
     rho: float
     a: float
+    likelier: float
 
 
 class EarlierBehind(Answer):
