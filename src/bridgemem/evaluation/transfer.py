@@ -56,9 +56,7 @@ def backbones_table(records: list[Record]) -> Table:
     costs, shown = _training(rolling), _places(found)
     cells = [_line(where, found.get(where, {}), costs.get((where[0], where[2]), {})) for where in shown]
     note = (
-        "MRR, means over the residuals' seeds on one training of the backbone; a gain is over the backbone alone, in "
-        "the training that the row stands on, which is a second one for CENET learned on icews05-15, icews18 and wiki, "
-        "and for TiRGN cross-fitted on icews14. "
+        "MRR, means over the residuals' seeds on one training of the backbone; a gain is over the backbone alone. "
         "Cross-fitted is learned from the end of train too, scored by a backbone trained on what came before it. "
         "Empty cells were not measured. RE-GCN and TiRGN choose their epoch on validation, where the residuals are "
         "chosen and learned too; the epochs of CyGNet and EST and the weights of CSI were settled there as well. "
