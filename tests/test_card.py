@@ -179,6 +179,26 @@ def test_a_learned_residual_is_shown_beside_the_fixed_one(own_csv: Path, tmp_pat
     assert (run / "README.md").read_text(encoding="utf-8").count("| with the learned one |") == len(FILTERS)
 
 
+@pytest.mark.parametrize(
+    ("backbone", "said"),
+    [
+        ("recurrence", "at most its number of epochs, or settings of single relations, were chosen on validation"),
+        ("hri", "at most its number of epochs, or settings of single relations, were chosen on validation"),
+        ("stored", "is its maker's word"),
+        ("of-another-package", "is its maker's word"),
+    ],
+)
+def test_the_card_claims_no_more_of_the_backbone_than_is_known(
+    backbone: str, said: str, recurrence_run: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(recurrence_run, tmp_path / "run")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('backbone = "recurrence"', f'backbone = "{backbone}"'))
+    text = card(Run(run))
+    assert said in text
+    assert "The backbone was trained" not in text
+
+
 @pytest.mark.parametrize(("name", "parts"), [("icews14", 3), ("gdelt", 2)])
 def test_the_card_of_a_named_data_set_takes_its_sizes_from_the_catalogue(
     name: str, parts: int, recurrence_run: Path, tmp_path: Path

@@ -16,7 +16,7 @@ from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import LearnedSettings
-from bridgemem.learning import HeldOut, Slice, _gain, _Training, fit_learned, gather
+from bridgemem.learning import HeldOut, Slice, _gain, _Training, fit_cases, fit_learned, gather
 from builders import random_transitions, small_world
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -62,6 +62,20 @@ def test_the_later_part_of_validation_is_measured_before_it_is_fitted_on(
         assert held.gain[0] == pytest.approx(mrr[2] - mrr[1])
         assert fit.as_dict()["held_out"] == asdict(held)
         assert "held_out" not in fits[name].as_dict()
+
+
+def test_nothing_of_the_later_part_is_in_the_network_that_is_measured_on_it(
+    data: Dataset, transitions: Transitions
+) -> None:
+    once, n_directed = replace(QUICK, max_epochs=1), 2 * data.events.n_relations
+    cases = gather(Slice(data, RecurrenceDyadic.fit(data), transitions), once, seed=3)
+    late = cases.step >= torch.quantile(cases.step.double(), once.fit_share)
+    of_late = torch.repeat_interleave(late, cases.start.diff())[:, None]
+    other = replace(cases, x=torch.where(of_late, 3.0, cases.x.float()).half())
+    found, expected = (fit_cases(c, "time", n_directed, once) for c in (other, cases))
+    tensors = expected.early.tensors()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in found.early.tensors().items())
+    assert not torch.equal(found.model.net.mean, expected.model.net.mean)
 
 
 def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(

@@ -30,11 +30,12 @@ from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.world import WorldSettings, simulate
-from bridgemem.evidence.features import NAMES, Activity, FeatureReader, group_columns
+from bridgemem.evidence.features import NAMES, Activity, FeatureReader, group_columns, highest
 from bridgemem.evidence.neighbours import FADES, FLOOR, Neighbours
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
 from bridgemem.learning import Cases, Fit, Slice, _Training, fit_learned, gather
+from bridgemem.runs import training_note
 from commands import bridgemem
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -165,6 +166,19 @@ def test_in_the_plain_form_only_candidates_ever_met_are_touched(data: Dataset, t
     assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == met
 
 
+@pytest.mark.parametrize("most", [1, 4, 9, 12])
+def test_of_equal_ratings_the_first_are_taken_whatever_stands_beside_them(most: int) -> None:
+    draw = torch.Generator().manual_seed(most)
+    rating = torch.randint(0, 4, (60, 12), generator=draw).float()
+    rating[torch.rand(60, 12, generator=draw) < 0.4] = -torch.inf
+    order = rating.argsort(dim=1, descending=True, stable=True)[:, :most].tolist()
+    wide = torch.cat([rating, torch.full((60, 400), -torch.inf)], dim=1)
+    for row, by_sort in enumerate(order):
+        expected = {i for i in by_sort if rating[row, i] > -torch.inf}
+        for among in (rating, wide):
+            assert set(highest(among, most)[row].tolist()) - {-1} == expected
+
+
 def test_strangers_are_read_besides_all_that_were_met(data: Dataset, transitions: Transitions) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
@@ -261,7 +275,7 @@ def test_a_group_that_is_left_out_moves_nothing() -> None:
     x, relation = torch.randn(50, len(NAMES)) * 3 + 1, torch.zeros(50, dtype=torch.int64)
     net = LearnedNet(2, QUICK)
     torch.nn.init.normal_(net.body[-1].weight)
-    net.standardise(x, ("pair", "company"))
+    net.standardise(x.split(7), ("pair", "company"))
     net.eval()
     other = x.clone()
     for group in ("pair", "company"):
@@ -269,6 +283,21 @@ def test_a_group_that_is_left_out_moves_nothing() -> None:
     assert torch.equal(net(x, relation), net(other, relation))
     other[:, group_columns()["actor"]] += 5
     assert not torch.equal(net(x, relation), net(other, relation))
+
+
+def test_mean_and_deviation_in_parts_are_those_of_the_whole() -> None:
+    torch.manual_seed(0)
+    x, net = torch.randn(50, len(NAMES)) * 3 + 1, LearnedNet(2, QUICK)
+    net.standardise(x.split(7))
+    assert torch.allclose(net.mean, x.mean(0), atol=1e-6)
+    assert torch.allclose(net.inverse, 1 / x.std(0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("examples", [0, 1])
+def test_too_few_examples_to_standardise_by_make_no_nan(examples: int) -> None:
+    net = LearnedNet(4, PLAIN)
+    net.standardise([torch.ones(examples, len(NAMES))], ("pair",))
+    assert torch.isfinite(net(torch.ones(2, len(NAMES)), torch.zeros(2, dtype=torch.int64))).all()
 
 
 def test_corrections_at_a_step_do_not_see_it_or_anything_after(
@@ -315,7 +344,7 @@ def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions
     assert torch.equal(again.corrections(found, queries.relation), together)
     # the members belong to the group of the backbone, so that leaving it out leaves them out
     blind = LearnedNet(2 * data.events.n_relations, QUICK, members=2)
-    blind.standardise(found.x, ("backbone",))
+    blind.standardise([found.x], ("backbone",))
     assert (blind.inverse[len(NAMES) :] == 0).all()
 
 
@@ -380,6 +409,21 @@ def test_the_backbone_of_before_is_kept_for_the_next_fit(
     assert not trained
 
 
+@pytest.mark.parametrize("other", ["seed", "no note"])
+def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
+    other: str, data: Dataset, tmp_path: Path
+) -> None:
+    own, second = replace(QUICK, cross_fit=0.3, max_epochs=1), tmp_path / "backbone-before-0.3"
+    for number, seed in enumerate((42, 7)):
+        train("recurrence-dyadic", data, tmp_path / "backbone", seed=seed)
+        if other == "no note" and number:  # as a kill once left it
+            (second / "trained.json").unlink()
+        run, _ = fit_run(
+            data, tmp_path / "backbone", tmp_path / str(seed), READER, method="learned", learned_settings=own
+        )
+        assert training_note(second)["seed"] == run.config.backbone_seed == seed
+
+
 def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:
     train("recurrence-dyadic", data, tmp_path / "backbone")
     own = replace(QUICK, cross_fit=0.3, max_epochs=1)
@@ -404,7 +448,9 @@ def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
     assert read.metrics("time", 1).mrr > read.metrics("time", 0).mrr + 0.02
 
 
-def test_a_learned_run_is_saved_read_evaluated_and_audited(data: Dataset, tmp_path: Path) -> None:
+def test_a_learned_run_is_saved_read_evaluated_and_audited(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train("recurrence-dyadic", data, tmp_path / "backbone")
     run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=QUICK)
     records = evaluate(run, data)
@@ -415,6 +461,11 @@ def test_a_learned_run_is_saved_read_evaluated_and_audited(data: Dataset, tmp_pa
     assert all(r.fit_seconds is not None and r.fit_seconds > 0 for r in learned)
     assert all(r.settings["strangers"] == QUICK.strangers and r.settings["lambda"] is None for r in learned)
     assert all(finding.passed for finding in audit(run, data, steps=2))
+    with monkeypatch.context() as leak:
+        own = Neighbours.weights_before
+        leak.setattr(Neighbours, "weights_before", lambda self, cut: own(self, cut + 1))
+        evaluate(run, data)
+        assert [f.check for f in audit(run, data, steps=2) if not f.passed] == ["learned blind to the future"]
     first, second = run.learned("time"), run.learned("time")
     assert first is not None
     assert second is not None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bridgemem.backbones import BACKBONES
 from bridgemem.errors import RunError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.metrics import METRICS
@@ -98,7 +99,7 @@ def _parts(run: Run) -> list[str]:
         "## Limits",
         _limits(run, data, records, selections),
         "## How to load it",
-        _loading(),
+        _loading(run),
     ]
 
 
@@ -226,9 +227,12 @@ def _data(run: Run, data: Data) -> str:
 
 
 def _trained_on(backbone: str) -> str:
-    if backbone == "stored":
+    if backbone == "stored" or backbone not in BACKBONES:
         return "The scores come from a model outside of this program; that it read no later fact is its maker's word."
-    return "The backbone was trained on train; at most its number of epochs was chosen on validation."
+    return (
+        "Whatever weights the backbone has were trained on train; at most its number of epochs, or settings of single "
+        "relations, were chosen on validation."
+    )
 
 
 def _chosen_on(run: Run) -> str:
@@ -361,13 +365,15 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return Table("", header, rows).markdown().split("\n", 2)[2].rstrip()
 
 
-def _loading() -> str:
+def _loading(run: Run) -> str:
+    holds = "The folder holds TOML, JSON, text, Parquet, safetensors and npz; loading it runs none of its content."
+    if run.config.history == "frozen":
+        return f"Its figures are for frozen history, so it is measured and not asked: `bridgemem evaluate RUN`. {holds}"
     return (
         "```python\n"
         "from bridgemem import Forecaster\n\n"
         'model = Forecaster.open("RUN")  # this folder\n'
         "model.forecast(ACTOR, RELATION, top=10)\n"
         "```\n\n"
-        "or `bridgemem forecast RUN --actor ACTOR --relation RELATION`. The folder holds TOML, JSON, text, Parquet, "
-        "safetensors and npz; loading it runs none of its content."
+        f"or `bridgemem forecast RUN --actor ACTOR --relation RELATION`. {holds}"
     )

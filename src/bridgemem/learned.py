@@ -8,6 +8,7 @@ this is the backbone's own log score plus f / w where there is anything to read,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -116,11 +117,20 @@ class LearnedNet(nn.Module):
     def members(self) -> int:
         return len(self.mean) - len(NAMES)
 
-    def standardise(self, x: Tensor, without: tuple[str, ...] = ()) -> None:
-        """Learn mean and deviation of the features from examples; groups that are left out read as their mean."""
-        x = x.double()
-        self.mean.copy_(x.mean(0))
-        self.inverse.copy_(1 / x.std(0).clamp(min=1e-3))
+    def standardise(self, examples: Iterable[Tensor], without: tuple[str, ...] = ()) -> None:
+        """Learn mean and deviation of the features from examples, in parts since they may be many.
+
+        Groups that are left out read as their mean.
+        """
+        count, total, squares = 0, self.mean.double(), self.mean.double()
+        for part in examples:
+            x = part.double()
+            count, total, squares = count + len(x), total + x.sum(0), squares + x.square().sum(0)
+        if count > 1:  # a single one has no deviation
+            mean = total / count
+            variance = (squares - count * mean.square()) / (count - 1)
+            self.mean.copy_(mean)
+            self.inverse.copy_(1 / variance.clamp(min=1e-6).sqrt())
         columns = group_columns(self.members)
         for group in without:
             self.inverse[columns[group]] = 0.0

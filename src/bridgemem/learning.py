@@ -348,10 +348,10 @@ class _Training:
         device = rows.device
         torch.manual_seed(seed)
         self.net = LearnedNet(n_directed, settings, cases.x.shape[1] - len(NAMES)).to(device)
-        self.net.standardise(cases.x, settings.without)
         self.scales = torch.tensor(SCALES, device=device)
         self.draw = torch.Generator(device=device).manual_seed(seed)
         self.sizes = cases.start.diff().cpu()
+        self.net.standardise((cases.x[self._candidates(*part)[1]] for part in self._batches(rows)), settings.without)
         self.optimizer = torch.optim.AdamW(
             self.net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
         )
@@ -376,10 +376,14 @@ class _Training:
         sizes = self.sizes[rows.cpu()].split(self.settings.batch)
         return list(zip(rows.split(self.settings.batch), [int(s.sum()) for s in sizes], strict=True))
 
+    def _candidates(self, rows: Tensor, size: int | None) -> tuple[Tensor, Tensor]:
+        """The place in `rows` and the place among all of every candidate of these queries."""
+        return expand(self.cases.start[rows], self.cases.start[rows + 1], size)
+
     def losses(self, rows: Tensor, size: int | None = None) -> Tensor:
         """-log of the answer's share among all candidates that the filter leaves, for the queries given."""
         c = self.cases
-        row, at = expand(c.start[rows], c.start[rows + 1], size)
+        row, at = self._candidates(rows, size)
         w = self.net.scale
         f = self.net(c.x[at], c.relation[rows][row])
         own = (w * c.own[rows]).index_add(0, row, f * c.is_answer[at])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,12 @@ from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.queries import Queries
+from bridgemem.evidence import features
+from bridgemem.evidence.features import Activity
+from bridgemem.evidence.neighbours import Neighbours
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.fitting import Selection
+from bridgemem.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.refresh import refresh
@@ -43,6 +47,7 @@ CHECKS = [
     "backbone blind to the future",
     "evidence blind to the future",
 ]
+LEARNED = "learned blind to the future"
 
 
 @pytest.fixture(scope="module")
@@ -250,13 +255,14 @@ class Thaws(Recurrence):
         return super().score(queries, History(past.events))
 
 
-def blindness(kind: type[Recurrence], frozen: bool = False) -> list[bool]:
+def blindness(kind: type[Recurrence], frozen: bool = False, learned: Sequence[Learned] = ()) -> list[bool]:
     dataset = small_world().dataset
     transitions = random_transitions(dataset.known)
     frozen_at = dataset.test_start if frozen else None
-    found = list(future_blind(kind.fit(dataset), transitions, dataset, "test", steps=2, frozen_at=frozen_at))
-    assert [f.check for f in found] == CHECKS[-2:]
-    return [f.passed for f in found]
+    found = future_blind(kind.fit(dataset), transitions, dataset, "test", 2, frozen_at=frozen_at, learned=learned)
+    checks = {f.check: f.passed for f in found}
+    assert list(checks) == [*CHECKS[-2:], *[LEARNED] * bool(learned)]
+    return list(checks.values())
 
 
 @pytest.mark.parametrize("cheat", [SeesNow, CountsToday])
@@ -277,6 +283,56 @@ def test_evidence_that_reads_the_present_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Transitions, "evidence", ahead)
     assert blindness(Recurrence) == [True, False]
+
+
+@pytest.fixture(scope="module")
+def opinions() -> list[Learned]:
+    """Learned residuals of two filters that were not trained but have strong opinions."""
+    found, settings = [], LearnedSettings(hidden=8, relation_width=4, strangers=5)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for _ in range(2):
+            net = LearnedNet(2 * small_world().events.n_relations, settings)
+            for parameter in net.body.parameters():
+                torch.nn.init.normal_(parameter, std=0.3)
+            found.append(Learned(settings, net))
+    return found
+
+
+def leak(monkeypatch: pytest.MonkeyPatch, reader: type, method: str, cut: int) -> None:
+    """Let a reader of features see the step itself, and the one after; cut: where it is among the arguments."""
+    own = getattr(reader, method)
+
+    def ahead(self: Any, *given: Any) -> Any:
+        return own(self, *given[:cut], given[cut] + 2, *given[cut + 1 :])
+
+    monkeypatch.setattr(reader, method, ahead)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_learned_residual_that_reads_the_past_passes(opinions: list[Learned], frozen: bool) -> None:
+    assert blindness(Recurrence, frozen, opinions) == [True, True, True]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(
+    ("reader", "method", "cut"), [(Neighbours, "weights_before", 0), (Activity, "read", 2), (Activity, "everybody", 1)]
+)
+def test_a_learned_residual_that_reads_the_present_is_found(
+    opinions: list[Learned], monkeypatch: pytest.MonkeyPatch, reader: type, method: str, cut: int, frozen: bool
+) -> None:
+    monkeypatch.setattr(features, "LOOKUP", 1 << 40)  # all candidates are counted; the actors are looked up
+    leak(monkeypatch, reader, method, cut)
+    assert blindness(Recurrence, frozen, opinions) == [True, True, False]
+
+
+def test_a_leak_that_one_filter_alone_has_is_found(opinions: list[Learned], monkeypatch: pytest.MonkeyPatch) -> None:
+    leak(monkeypatch, Neighbours, "weights_before", 0)
+    plain = replace(opinions[0].settings, strangers=0)
+    at_the_start = LearnedNet(2 * small_world().events.n_relations, plain)  # where f is zero, whatever it reads
+    deaf, other = (Learned(plain, net) for net in (at_the_start, opinions[1].net))
+    assert blindness(Recurrence, learned=[deaf]) == [True, True, True]
+    assert blindness(Recurrence, learned=[deaf, other]) == [True, True, False]
 
 
 def test_no_more_steps_are_drawn_than_there_are() -> None:

@@ -129,8 +129,8 @@ class Csi(PathBackbone):
     TPAR's recursion as encoder, with a recurrent cell for each branch; the two-way softmax that splits links; relation
     and time tables that the shortcut branch reads and does not train; the KL of the shortcut scores to uniform over
     the reached entities; the intervention as an exchange of shortcut states between the queries of a batch, of any
-    step, at the level of representations; the weights .1 and .3; ranking by the causal branch alone; every setting of
-    optimiser and schedule; rolling history and the time-aware filter; the version of the data.
+    step, at the level of representations; the weights of L_unif and L_int; ranking by the causal branch alone; every
+    setting of optimiser and schedule; rolling history and the time-aware filter; the version of the data.
 
     Trained for a fixed number of epochs on the train split alone; validation is not read.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.learned import Learned
 from bridgemem.runs import Run, read_table, training_note
 
 QUERIES_A_STEP = 64
@@ -51,8 +52,9 @@ def audit(
     part, prefix = ("known", known.known) if split == "test" else ("train", known.train)
 
     def blind() -> Iterator[Finding]:
-        past = history(run, known, split, "cpu")
-        return future_blind(run.backbone(), run.transitions(part), known, split, steps, seed, past.frozen_at)
+        frozen_at = history(run, known, split, "cpu").frozen_at
+        learned = [model for name in SELECTION_FILTERS if (model := run.learned(name)) is not None]
+        return future_blind(run.backbone(), run.transitions(part), known, split, steps, seed, frozen_at, learned)
 
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "data": lambda: [_data(run, whole)],
@@ -183,6 +185,7 @@ def future_blind(
     steps: int = 5,
     seed: int = 0,
     frozen_at: int | None = None,
+    learned: Sequence[Learned] = (),
 ) -> Iterator[Finding]:
     """Score a sample of steps again with all that they must not read corrupted: not one bit may change.
 
@@ -192,33 +195,43 @@ def future_blind(
     events = dataset.events if split == "test" else dataset.known
     moments = np.unique(dataset.split(split).step)
     sample = np.sort(rng.choice(moments, size=min(steps, len(moments)), replace=False))
-    true = History(events, frozen_at)
-    worst = {"backbone": 0.0, "evidence": 0.0}
+    parts = partial(_parts, backbone, transitions, learned)
+    true, worst = parts(History(events, frozen_at)), dict.fromkeys(("backbone", "evidence"), 0.0)
     for now in sample.tolist():
         asked = Queries.of(events.between(now, now + 1))
         asked = asked.take(torch.from_numpy(rng.permutation(len(asked))[:QUERIES_A_STEP]))
-        before = _parts(backbone, transitions, asked, true)
+        before = true(asked)
         hidden = now if frozen_at is None else min(now, frozen_at)
         for future in other_futures(events, hidden, rng).values():
-            after = _parts(backbone, transitions, asked, History(future, frozen_at))
-            for name in worst:
-                gaps = (_gap(a, b) for a, b in zip(before[name], after[name], strict=True))
-                worst[name] = max(worst[name], *gaps)
+            after = parts(History(future, frozen_at))(asked)
+            for name, expected in before.items():
+                gaps = (_gap(a, b) for a, b in zip(expected, after[name], strict=True))
+                worst[name] = max(worst.get(name, 0.0), *gaps)
     for name, gap in worst.items():
         seen = f"{len(sample)} steps scored again with the future corrupted, largest change {gap:.3g}"
         yield Finding(f"{name} blind to the future", gap == 0.0, seen)
 
 
 def _parts(
-    backbone: Backbone, transitions: Transitions, asked: Queries, past: History
-) -> dict[str, tuple[torch.Tensor, ...]]:
-    """All that a score is made of."""
-    scores, e = score_queries(backbone, asked, past), transitions.evidence(asked, past)
-    assert scores.uncertainty is not None
-    return {
-        "backbone": (scores.log_p, scores.uncertainty),
-        "evidence": (e.row, e.candidate, e.a_ct, e.a_nn, e.support, e.lag),
-    }
+    backbone: Backbone, transitions: Transitions, learned: Sequence[Learned], past: History
+) -> Callable[[Queries], dict[str, tuple[torch.Tensor, ...]]]:
+    """All that a score is made of, as read from one history, whose indices are built here."""
+    reader = learned[0].reader(past, transitions) if learned else None
+
+    def read_parts(asked: Queries) -> dict[str, tuple[torch.Tensor, ...]]:
+        scores, e = score_queries(backbone, asked, past), transitions.evidence(asked, past)
+        assert scores.uncertainty is not None
+        found: dict[str, tuple[torch.Tensor, ...]] = {
+            "backbone": (scores.log_p, scores.uncertainty),
+            "evidence": (e.row, e.candidate, e.a_ct, e.a_nn, e.support, e.lag),
+        }
+        if reader is not None:
+            x = reader.read(asked, scores)
+            corrections = (model.corrections(x, asked.relation) for model in learned)
+            found["learned"] = (x.row, x.candidate, *corrections)
+        return found
+
+    return read_parts
 
 
 def _gap(a: torch.Tensor, b: torch.Tensor) -> float:
