@@ -78,7 +78,7 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
             dataset.name, dataset.events.fingerprint, STEPS - 3, STEPS - 1, RecurrenceDyadic.name, 42, 42, "cpu"
         )
         whole = Fitted(fitted, copy.deepcopy(fitted), 1, (), chosen, 0.0, 0.0)
-        Run.create(home / "run", dataset, home / "backbone", whole, settings, config)
+        Run.create(home / "run", dataset, home / "backbone", whole, config)
     dataset = Run(home / "run").dataset()
     held, began = resident("VmRSS"), time.process_time()
     missing = not (home / "memory").is_dir()

@@ -10,12 +10,14 @@ import pytest
 
 import bridgemem
 from bridgemem.api import check_device, reproduce, train
-from bridgemem.backbones import backbone_defaults, load_backbone
+from bridgemem.backbones import backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.cenet import Cenet, CenetSettings
 from bridgemem.backbones.hri import Hri
+from bridgemem.backbones.mixture import MixtureSettings
 from bridgemem.config import Settings
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.read import read_events
+from bridgemem.runs import check_trained_on, training_note
 from commands import Walk, named_own, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -82,14 +84,26 @@ def test_a_step_for_what_has_its_steps_is_refused(source: str, walk: Walk) -> No
         bridgemem.load(given, step="day")
 
 
+@pytest.mark.parametrize("share", ["valid", "test"])
+@pytest.mark.parametrize("source", ["world", "icews14", "packed", "data"])
+def test_a_share_for_what_is_split_is_refused(source: str, share: str, walk: Walk) -> None:
+    given = {"packed": walk.home / "own.npz", "data": bridgemem.load(walk.home / "own.npz")}.get(source, source)
+    with pytest.raises(SettingsError, match="is split already; leave valid and test out"):
+        bridgemem.load(given, **{share: 0.3})
+
+
 def test_load_takes_paths_logs_columns_and_packed_files(own_csv: Path, tmp_path: Path) -> None:
     from bridgemem.events.benchmarks import pack
 
     data = bridgemem.load(own_csv, valid=0.2, test=0.2)
     pack(data, tmp_path / "own.npz")
     columns = dict(zip(("subject", "relation", "object", "time"), zip(*planted_rows(), strict=True), strict=True))
-    for source in (read_events(own_csv).events, columns, tmp_path / "own.npz", str(tmp_path / "own.npz"), data):
-        again = bridgemem.load(source, valid=0.2, test=0.2)
+    shares = {"valid": 0.2, "test": 0.2}
+    events, packed = read_events(own_csv).events, tmp_path / "own.npz"
+    for again in (
+        *(bridgemem.load(source, **shares) for source in (events, columns)),
+        *(bridgemem.load(source) for source in (packed, str(packed), data)),
+    ):
         assert again.events.fingerprint == data.events.fingerprint
         assert (again.valid_start, again.test_start) == (data.valid_start, data.test_start)
 
@@ -141,3 +155,40 @@ def test_the_package_shows_few_names_and_all_of_them_exist() -> None:
     assert issubclass(bridgemem.BridgeMemError, BridgeMemError)
     with pytest.raises(AttributeError, match="no attribute 'forecast_all'"):
         _ = bridgemem.forecast_all
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["popularity", "mixture"])
+def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_a_note(
+    name: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = MixtureSettings(members=("hri", "popularity")) if name == "mixture" else None
+    data = bridgemem.load(own_csv)
+    with monkeypatch.context() as patched:
+        patched.setattr(bridgemem.api, "write_json", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(name, data, tmp_path / "b", settings)
+    assert not (tmp_path / "b").exists()
+    train(name, data, tmp_path / "b", settings)
+    late = replace(data, valid_start=data.valid_start - 5)
+    with pytest.raises(BackboneError, match="trained on other events"):
+        check_trained_on(tmp_path / "b", late)
+    # and one that takes the place of an earlier one
+    with monkeypatch.context() as patched:
+        patched.setattr(bridgemem.api, "write_json", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(name, late, tmp_path / "b", settings)
+    check_trained_on(tmp_path / "b", data)
+    assert training_note(tmp_path / "b")["fingerprint"] == data.train.fingerprint
+
+
+def test_reproduce_takes_no_backbone_of_which_nothing_is_noted(own_csv: Path, tmp_path: Path) -> None:
+    data = bridgemem.load(own_csv)
+    backbone_class("popularity").fit(data).save(tmp_path / "own-popularity-b42")
+    with pytest.raises(SettingsError, match="--retrain"):
+        reproduce(data, tmp_path, "popularity", settings=SMALL)
+    reproduce(data, tmp_path, "popularity", settings=SMALL, retrain=True)
+    assert len(reproduce(data, tmp_path, "popularity", settings=SMALL).runs) == 1

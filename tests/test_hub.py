@@ -192,3 +192,20 @@ def test_without_the_extra_the_remedy_is_named(run: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(SettingsError, match=r"bridgemem\[hub\]"):
         push(run, NAME)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"README.md": b"my BERT", "config.json": b"{}", "model.safetensors": b"weights", "vocab.txt": b"a"},
+        {"config.toml": b"", "model.safetensors": b"weights", "pytorch_model.bin": b"x"},
+        {"config.toml": b"", "model.safetensors": b"weights"},
+        {"notes.md": b"years of work"},
+    ],
+)
+def test_a_repository_that_holds_no_run_is_not_pushed_to(held: dict[str, bytes], stand_in: StandIn, run: Path) -> None:
+    stand_in.hold(NAME, held)
+    sentence = bridgemem("push", run, NAME, "--endpoint", stand_in.endpoint).refused()
+    assert "push to another repository" in sentence
+    assert stand_in.files(NAME) == held
+    assert not [r for r in stand_in.requests if "/commit/" in r]

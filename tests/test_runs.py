@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
 import pytest
 
-from bridgemem.api import fit_run, load
+from bridgemem import runs
+from bridgemem.api import fit_run, load, train
 from bridgemem.backbones import load_backbone
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.events.benchmarks import pack, unpack
+from bridgemem.events.log import Vocabulary
 from bridgemem.fitting import digest
 from bridgemem.forecast import Forecaster
-from bridgemem.runs import Run, read_table, write_table
+from bridgemem.memory.writing import write_memory
+from bridgemem.runs import Run, read_columns, read_table, write_table
+from bridgemem.store import read_json
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, named_own
 
 pytest_plugins = ("small_runs",)
@@ -140,8 +148,6 @@ def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk
 
 
 def test_a_run_does_not_need_the_folders_it_was_made_from(own_csv: Path, tmp_path: Path) -> None:
-    from bridgemem.api import train
-
     dataset, backbone = load(own_csv), tmp_path / "backbone"
     train("recurrence", dataset, backbone)
     fit_run(dataset, backbone, tmp_path / "run", SMALL)
@@ -196,9 +202,99 @@ def test_tables_come_back_with_or_without_duckdb(tmp_path: Path, monkeypatch: py
         assert all(np.array_equal(found[key], values, equal_nan=key == "b") for key, values in columns.items())
 
 
-def test_a_damaged_table_is_said_to_be_damaged(tmp_path: Path) -> None:
-    (tmp_path / "ranks.parquet").write_bytes(b"PAR1 nothing more")
-    with pytest.raises(RunError, match="damaged"):
+def test_a_table_takes_the_place_of_one_of_the_other_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ranks.valid.parquet"
+    for value, without in enumerate((False, True, False)):
+        with monkeypatch.context() as here:
+            if without:
+                here.setitem(sys.modules, "duckdb", None)
+            written = write_table(path, {"a": np.array([value])})
+        assert left_in(tmp_path) == [written.name]
+        assert read_table(path)["a"].tolist() == [value]
+
+
+def test_two_tables_of_which_one_is_older_are_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "ranks.parquet", {"a": np.array([1])})
+    np.savez(tmp_path / "ranks.npz", a=np.array([2]))
+    with pytest.raises(RunError, match=r"ranks\.parquet and ranks\.npz are both there.* evaluate again\.$"):
+        read_table(path)
+    assert [read_columns(tmp_path / f"ranks.{kind}")["a"].tolist() for kind in ("parquet", "npz")] == [[1], [2]]
+
+
+def test_without_duckdb_a_parquet_table_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_table(tmp_path / "ranks.parquet", {"a": np.array([1])})
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(RunError, match=r"ranks\.parquet is Parquet.*: pip install duckdb\.$"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["ranks.parquet", "ranks.npz"])
+@pytest.mark.parametrize("content", [b"PAR1 nothing more", b"PK\x03\x04 nothing", b"\x93NUMPY", b""])
+def test_a_damaged_table_is_said_to_be_damaged(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(RunError, match=f"{name} is damaged"):
         read_table(tmp_path / "ranks.parquet")
     with pytest.raises(RunError, match="missing"):
         read_table(tmp_path / "none.parquet")
+
+
+def test_a_single_array_is_no_table(tmp_path: Path) -> None:
+    with (tmp_path / "ranks.npz").open("wb") as file:
+        np.save(file, np.arange(3))
+    with pytest.raises(RunError, match="damaged"):
+        read_table(tmp_path / "ranks.parquet")
+
+
+@pytest.fixture
+def odd_run(own_csv: Path, tmp_path: Path) -> Run:
+    """A run whose names hold all that anything takes for a line break."""
+    dataset = load(own_csv)
+    entities, relations = dataset.events.entities.names, dataset.events.relations.names
+    odd = replace(
+        dataset.events,
+        entities=Vocabulary("entity", ("Arvan\nlimited", "D\rE", *entities[2:])),
+        relations=Vocabulary("relation", ("make a\u2028statement", "visit\x85twice", *relations[2:])),
+    )
+    dataset = replace(dataset, events=odd)
+    train("recurrence", dataset, tmp_path / "backbone")
+    return fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL)[0]
+
+
+def test_names_with_line_breaks_keep_their_ids_and_their_memory(odd_run: Run, tmp_path: Path) -> None:
+    dataset = odd_run.dataset()
+    assert odd_run.relations() == dataset.events.relations.names
+    assert len(odd_run.relations()) == len(RELATIONS)
+    write_memory(dataset, tmp_path / "memory")
+    assert odd_run.dataset(memory_dir=tmp_path / "memory").events.entities == dataset.events.entities
+    # as earlier versions wrote them
+    flat = [name.replace("\n", " ") for name in dataset.events.entities.names]
+    (odd_run.folder / "entities.txt").write_bytes("\n".join([*flat, ""]).encode())
+    assert odd_run.dataset(memory_dir=tmp_path / "memory").events.entities == dataset.events.entities
+    (odd_run.folder / "entities.txt").write_bytes("\n".join([*flat[1:], "Nova", ""]).encode())
+    with pytest.raises(RunError, match="a memory of other entities"):
+        odd_run.dataset(memory_dir=tmp_path / "memory")
+
+
+def test_figures_that_are_written_at_once_are_all_kept(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(path: Path) -> Any:
+        found = read_json(path)
+        time.sleep(0.02)
+        return found
+
+    monkeypatch.setattr(runs, "read_json", slowly)
+    run, before = Run(run_copy), left_in(run_copy)
+    splits = [f"split {number}" for number in range(4)]
+    writers = [threading.Thread(target=run.write_metrics, args=({split: []},)) for split in splits]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert set(run.metrics()) == {"test", *splits}
+    assert left_in(run_copy) == before
+
+
+def test_the_config_names_the_gates_that_were_searched(walk: Walk, recurrence_run: Path) -> None:
+    for run in (Run(walk.run), Run(recurrence_run)):
+        searched = {point["gate"] for point in run.selection("time").grid}
+        assert searched == set(run.settings.gates)
+    assert "entropy" in Run(recurrence_run).settings.gates

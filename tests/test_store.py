@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from bridgemem import store
 from bridgemem.errors import RunError
@@ -15,13 +21,17 @@ from bridgemem.store import (
     check_free,
     link_or_copy,
     load_tensors,
+    locked,
     read_json,
+    read_names,
     save_tensors,
     whole_file,
     whole_folder,
     write_json,
+    write_names,
     write_tensors,
 )
+from builders import few
 from commands import left_in, small_files_only
 
 
@@ -188,3 +198,92 @@ def test_folders_are_copied_where_links_cannot_be_made(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "link", no_links)
     link_or_copy(saved(tmp_path / "backbone"), tmp_path / "run")
     assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
+
+
+def count_up(path: Path, times: int) -> None:
+    for _ in range(times):
+        with locked(path):
+            found = read_json(path) if path.exists() else 0
+            time.sleep(0.001)
+            write_json(path, found + 1)
+
+
+def test_whoever_changes_a_file_waits_for_whoever_does_already(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "count.json"
+    others = [threading.Thread(target=count_up, args=(path, 15)) for _ in range(4)]
+    for other in others:
+        other.start()
+    for other in others:
+        other.join()
+    assert read_json(path) == 60
+    assert left_in(path.parent) == ["count.json"]
+
+
+def test_other_processes_find_the_file_locked_until_it_is_written(tmp_path: Path) -> None:
+    beside = tmp_path / ".a.lock"
+    with locked(tmp_path / "a"), beside.open("a") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(StoppedError), locked(tmp_path / "a"):
+        raise StoppedError
+    assert left_in(tmp_path) == []
+    beside.touch()  # what a kill leaves
+    with locked(tmp_path / "a"):
+        assert beside.exists()
+    assert left_in(tmp_path) == []
+
+
+def test_a_file_is_written_without_waiting_where_nothing_can_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError("not supported")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    count_up(tmp_path / "a.json", 2)
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    count_up(tmp_path / "a.json", 2)
+    assert read_json(tmp_path / "a.json") == 4
+    assert left_in(tmp_path) == ["a.json"]
+
+
+def test_a_file_that_cannot_be_locked_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(RunError, match=r"file/a\.json cannot be written: [\w ]+\.$"),
+        locked(tmp_path / "file" / "a.json"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
+def test_a_file_in_a_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(RunError, match=r"a\.json cannot be written: Permission denied\."):
+        count_up(tmp_path / "locked" / "a.json", 1)
+
+
+@few
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+@example(["A\nlimited", "D\rE", "make a\u2028statement", "\x85", "\x0b\x0c"])
+@example(['["a"]'])
+@example(["[", '"a"', "]"])
+@example([""])
+@example([])
+def test_names_come_back_whatever_they_hold(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    path = tmp_path_factory.mktemp("names") / "names.txt"
+    write_names(path, names)
+    assert read_names(path) == tuple(names)
+
+
+def test_plain_names_are_one_a_line_as_earlier_versions_wrote_them(tmp_path: Path) -> None:
+    names = ("Kel", "[nobody]", '"Lor"', "make a\u2028statement", "D\rE")
+    write_names(tmp_path / "names.txt", names)
+    assert (tmp_path / "names.txt").read_bytes() == "\n".join([*names, ""]).encode()
+    assert read_names(tmp_path / "names.txt") == names
+
+
+def test_names_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
+    for name in ("bad.txt", "none.txt"):
+        with pytest.raises(RunError, match=f"{name} cannot be read"):
+            read_names(tmp_path / name)

@@ -31,7 +31,7 @@ from bridgemem.learning import Slice, fit_learned
 from bridgemem.progress import SILENT, Progress
 from bridgemem.reliability import calibrate, fit_calibrations
 from bridgemem.runs import Run, RunConfig, check_trained_on, open_backbone, training_note
-from bridgemem.store import write_json
+from bridgemem.store import whole_folder, write_json
 
 METHODS = ("fixed", "learned")
 # backbones that nothing can train again, as sentences call them
@@ -42,18 +42,22 @@ def load(
     source: Any,
     *,
     step: str | int | None = None,
-    valid: float = 0.1,
-    test: float = 0.1,
+    valid: float | None = None,
+    test: float | None = None,
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
     """Events, split by time: a benchmark's name, "world", a packed .npz, a CSV/TSV/Parquet file, or a data frame.
 
     step: the length of a time step, for files and frames alone; all others have their steps already.
+    valid, test: the last shares of the events, a tenth each; for what is not split yet.
     """
-    if step is not None and _has_steps(source):
-        what = source if isinstance(source, str | Path) else "this data"
+    what, packed = source if isinstance(source, str | Path) else "this data", _is_split(source)
+    if step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
+    if packed and not valid is test is None:
+        raise SettingsError(f"{what} is split already; leave valid and test out, or import the events anew with them.")
+    shares = [0.1 if share is None else share for share in (valid, test)]
     if isinstance(source, str) and source == "world":
         return simulate().dataset
     if isinstance(source, str) and source in CATALOG:
@@ -68,17 +72,17 @@ def load(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
         )
     if isinstance(source, EventLog):
-        return Dataset.chronological(name, source, valid, test)
+        return Dataset.chronological(name, source, *shares)
     reading = read_events(source, step=step, progress=progress)
     if reading.rejects.count or reading.dropped:
         warnings.warn(reading.sentence(), stacklevel=2)
-    return Dataset.chronological(name, reading.events, valid, test)
+    return Dataset.chronological(name, reading.events, *shares)
 
 
-def _has_steps(source: Any) -> bool:
+def _is_split(source: Any) -> bool:
     if isinstance(source, str | Path):
         return source in ("world", *CATALOG) or Path(source).suffix == ".npz"
-    return isinstance(source, Dataset | EventLog)
+    return isinstance(source, Dataset)
 
 
 def check_device(device: str) -> str:
@@ -135,8 +139,11 @@ def train(
         "seconds": time.perf_counter() - began,
         "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
     }
-    backbone.save(home)
-    write_json(home / "trained.json", note)
+    # the note in the same stroke: a backbone without one passes for one of any data
+    with whole_folder(home, replace=True) as aside:
+        aside.rmdir()
+        backbone.save(aside)
+        write_json(aside / "trained.json", note)
     # also what a kill in the middle of writing left of it
     for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
         shutil.rmtree(left, ignore_errors=True)
@@ -199,11 +206,10 @@ def fit_run(
     method: str = "fixed",
     learned_settings: LearnedSettings | None = None,
 ) -> tuple[Run, Fitted]:
-    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection.
+    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection and its calibrations.
 
     method "learned" fits the learned residual beside the fixed one, once for each filter.
     """
-    settings = settings or Settings()
     if method not in METHODS:
         raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
     if method == "learned" and history == "frozen":
@@ -238,9 +244,8 @@ def fit_run(
             again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
             sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
         learned = fit_learned(sources, wanted, seed, device, progress, fitted.choices)
-    run = Run.create(folder, dataset, backbone_folder, fitted, settings, config, replace, learned)
-    calibrate(run, dataset, device, progress)
-    return run, fitted
+    finish = partial(calibrate, dataset=dataset, device=device, progress=progress)
+    return Run.create(folder, dataset, backbone_folder, fitted, config, replace, learned, finish), fitted
 
 
 def _checked_backbone(folder: Path, dataset: Dataset, twice: bool) -> Backbone:
@@ -265,18 +270,16 @@ def _trained_again(
     backbone: Backbone, home: Path, seed: int, device: str, progress: Progress, dataset: Dataset
 ) -> Backbone:
     """A backbone of the same kind and settings, trained on another train split; it is kept for the next fit."""
-    if not home.is_dir() or not _trained_so(home, dataset, backbone.settings):
+    if not home.is_dir() or not _trained_so(home, dataset, backbone.settings, seed):
         train(backbone.name, dataset, home, backbone.settings, seed, device, progress)
     return open_backbone(home)
 
 
-def _trained_so(folder: Path, dataset: Dataset, settings: Any) -> bool:
-    """Whether a saved backbone has these settings and was trained on this very train split, as far as it is noted."""
-    fingerprint = dataset.train.fingerprint
-    return (
-        open_backbone(folder).settings == settings
-        and training_note(folder).get("fingerprint", fingerprint) == fingerprint
-    )
+def _trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:
+    """Whether a backbone that `train` saved has these settings, this seed, and was trained on this very train split."""
+    note = training_note(folder)
+    noted = note.get("fingerprint"), note.get("seed")
+    return noted == (dataset.train.fingerprint, seed) and open_backbone(folder).settings == settings
 
 
 @dataclass(frozen=True)
@@ -317,8 +320,11 @@ def reproduce(
     home = reproduced_backbone(runs, dataset, backbone, backbone_seed)
     if retrain or not (home / "config.toml").is_file():
         train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
-    elif not _trained_so(home, dataset, backbone_settings):
-        raise SettingsError(f"{home} was trained on other data or with other settings; say --retrain to replace it.")
+    elif not _trained_so(home, dataset, backbone_settings, backbone_seed):
+        raise SettingsError(
+            f"{home} was trained on other data, with other settings or another seed, or does not say on what; say "
+            "--retrain to replace it."
+        )
     made, records = [], []
     suffix = "" if history == "rolling" else f"-{history}"
     for seed in seeds:

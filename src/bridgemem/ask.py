@@ -150,9 +150,9 @@ class Answers:
                 writer.writerow(columns)
                 writer.writerows(zip(*columns.values(), strict=True))
             return
-        from bridgemem.runs import write_table
+        from bridgemem.runs import write_parquet
 
-        write_table(path, {name: _array(values) for name, values in self.columns().items()})
+        write_parquet(path, {name: _array(values) for name, values in self.columns().items()})
 
 
 def _values(c: Candidate) -> tuple[Any, ...]:

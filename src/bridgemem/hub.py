@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 KINDS = ("toml", "json", "safetensors", "npz", "parquet", "txt", "md")
 # a plain name, or one folder and a plain name: nothing hidden, absolute, or leading out of the folder
 FILE = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]*\.(?:" + "|".join(KINDS) + ")", re.ASCII)
+# every run has them
+MARKS = ("config.toml", "model.safetensors", "selection.json")
 # hubs put it into every repository themselves
 IGNORED = (".gitattributes",)
 
@@ -43,6 +45,7 @@ def push(
 ) -> Pushed:
     """Put a run into a repository of a hub, in one commit; what an earlier push left there and this run lacks goes.
 
+    A repository that holds anything but a run is refused, and stays as it is.
     A new repository is private unless `public`: a run on own data carries all of its events. The endpoint is the hub's
     address; left out, huggingface_hub takes it from HF_ENDPOINT. The token comes from HF_TOKEN or an earlier login.
     """
@@ -55,11 +58,11 @@ def push(
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         api.create_repo(repository, private=not public, exist_ok=True)
-        left = [name for name in api.list_repo_files(repository) if FILE.fullmatch(name) and name not in names]
+        left = set(_replaceable(api.list_repo_files(repository), repository)) - set(names)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(path_in_repo=name, path_or_fileobj=run.folder / name) for name in names
         ]
-        operations += [CommitOperationDelete(path_in_repo=name) for name in left]
+        operations += [CommitOperationDelete(path_in_repo=name) for name in sorted(left)]
         done = api.create_commit(repository, operations, commit_message=message or "A run of bridgemem")
         return Pushed(repository, done.oid, len(names))
 
@@ -114,9 +117,17 @@ def checked(names: list[str], where: str) -> list[str]:
     foreign = next((name for name in kept if not FILE.fullmatch(name)), None)
     if foreign is not None:
         raise RunError(f"{where} holds {foreign!r}, which is no file of a run; a run has {', '.join(KINDS)} alone.")
-    if "config.toml" not in kept:
-        raise RunError(f"{where} holds no run: it has no config.toml.")
+    if lacking := next((name for name in MARKS if name not in kept), None):
+        raise RunError(f"{where} holds no run: it has no {lacking}.")
     return kept
+
+
+def _replaceable(names: list[str], repository: str) -> list[str]:
+    """The files of a repository that a push may replace: none, or those of an earlier push."""
+    try:
+        return checked(names, repository) if set(names) - set(IGNORED) else []
+    except RunError as problem:
+        raise RunError(f"{str(problem).rstrip('.')}; push to another repository, this one is not replaced.") from None
 
 
 def check_run(run: Run) -> None:

@@ -32,7 +32,6 @@ from bridgemem.forecast import Residual
 from bridgemem.horizon import Activity, Windowed, at_least_once
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run
-from bridgemem.store import write_json
 
 # two numbers need no more questions than this, and a reliability curve few more
 MOST_FITTED = 20_000
@@ -206,7 +205,7 @@ def _readable(run: Run, dataset: Dataset | None, split: str) -> Dataset:
     return dataset.without_test() if split == "valid" else dataset
 
 
-def reliability_records(run: Run, found: list[Reliability], device: str = "cpu") -> list[Record]:
+def reliability_records(run: Run, found: list[Reliability]) -> list[Record]:
     """Single-step reliability as records, for tables; their ranks are raw ones."""
     config = run.config
     return [
@@ -222,7 +221,7 @@ def reliability_records(run: Run, found: list[Reliability], device: str = "cpu")
             seed=config.seed,
             queries=one.questions,
             settings={"backbone_seed": config.backbone_seed, **one.settings()},
-            device=describe_device(device),
+            device=describe_device("cpu"),
             version=config.version,
             lock=one.calibration.lock,
             mrr=one.metrics.mrr,
@@ -275,5 +274,5 @@ def evaluate_within(
         settings = {**record.settings, "windows": windows, **(own.settings() if own else {})}
         # of a single window there is nothing to resample
         records.append(replace(record, horizon=within, settings=settings, gain=record.gain if windows > 1 else {}))
-    write_json(run.folder / f"metrics.within{within}.json", {split: [asdict(record) for record in records]})
+    run.write_metrics({split: [asdict(record) for record in records]}, within)
     return records

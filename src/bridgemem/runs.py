@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -20,7 +22,6 @@ from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsEr
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.benchmarks import benchmark_name, load_benchmark, pack, unpack
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import Vocabulary
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.learned import Learned, LearnedSettings
@@ -29,12 +30,15 @@ from bridgemem.memory.mapped import open_memory
 from bridgemem.store import (
     FORMAT,
     link_or_copy,
+    locked,
     read_config,
     read_json,
+    read_names,
     read_tensors,
     whole_file,
     whole_folder,
     write_json,
+    write_names,
     write_tensors,
 )
 
@@ -93,22 +97,25 @@ class Run:
         dataset: Dataset,
         backbone: Path,
         fitted: Fitted,
-        settings: Settings,
         config: RunConfig,
         replace: bool = False,
         learned: Mapping[str, Fit] | None = None,
+        finish: Callable[[Run], object] | None = None,
     ) -> Run:
-        """Write a fitted model; `backbone` is the folder of the saved backbone, `learned` one residual a filter."""
+        """Write a fitted model; `backbone` is the folder of the saved backbone, `learned` one residual a filter.
+
+        finish: what is yet to be written into the run before it appears under its name.
+        """
         learned = learned or {}
         with whole_folder(Path(folder), replace) as aside:
-            tables = {"run": asdict(config), "settings": asdict(settings)}
+            tables = {"run": asdict(config), "settings": asdict(fitted.train.settings)}
             if learned:
                 tables["learned"] = asdict(next(iter(learned.values())).model.settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
             if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
             for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-                (aside / f"{kind}.txt").write_text(_lines(vocabulary), encoding="utf-8")
+                write_names(aside / f"{kind}.txt", vocabulary.names)
             link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
             tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
@@ -119,7 +126,10 @@ class Run:
             write_json(aside / "selection.json", locked)
             epochs = {"epochs": fitted.epochs, "nll": fitted.curve}
             write_json(aside / "epochs.json", {**epochs, "learned": {name: f.as_dict() for name, f in learned.items()}})
-            write_card(cls(aside))
+            made = cls(aside)
+            if finish is not None:
+                finish(made)
+            write_card(made)
         return cls(folder)
 
     def dataset(self, data_dir: Path | None = None, memory_dir: Path | None = None) -> Dataset:
@@ -140,7 +150,12 @@ class Run:
     def _mapped(self, memory_dir: Path) -> Dataset:
         dataset, config = open_memory(memory_dir), self.config
         for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-            if self._names(kind) != _lines(vocabulary):
+            # earlier versions wrote a space for a line break
+            own, there = (
+                [name.replace("\n", " ") for name in names]
+                for names in (read_names(self.folder / f"{kind}.txt"), vocabulary.names)
+            )
+            if own != there:
                 raise RunError(
                     f"{memory_dir} is a memory of other {kind} than those of {self.folder}; `bridgemem memory "
                     f"{self.folder}` writes one."
@@ -153,12 +168,6 @@ class Run:
                 f"on; `bridgemem memory {self.folder}` writes one."
             )
         return dataset
-
-    def _names(self, kind: str) -> str:
-        try:
-            return (self.folder / f"{kind}.txt").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise RunError(f"{self.folder}/{kind}.txt cannot be read: {problem}.") from None
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
@@ -253,11 +262,13 @@ class Run:
             raise SelectionError(f"{path} holds a lambda or tau that cannot have been chosen; fit a new run.")
         return selection
 
-    def write_metrics(self, values: dict[str, Any]) -> None:
-        path = self.folder / "metrics.json"
-        known = read_json(path) if path.is_file() else {}
-        write_json(path, {**(known if isinstance(known, dict) else {}), **values})
-        write_card(self)
+    def write_metrics(self, values: dict[str, Any], within: int = 1) -> None:
+        """Put the records of a split, for questions of so many steps, beside those of other splits."""
+        path = self.folder / ("metrics.json" if within == 1 else f"metrics.within{within}.json")
+        with locked(path):
+            known = read_json(path) if path.is_file() else {}
+            write_json(path, {**(known if isinstance(known, dict) else {}), **values})
+            write_card(self)
 
     def metrics(self) -> dict[str, Any]:
         path = self.folder / "metrics.json"
@@ -267,14 +278,11 @@ class Run:
 
     def relations(self) -> tuple[str, ...]:
         """The relations' names, by id."""
-        return tuple(self._names("relations").splitlines())
+        return read_names(self.folder / "relations.txt")
 
     def ranks_path(self, split: str) -> Path:
+        """The table of a split's ranks by its usual name; `table_file` knows the other that it may have."""
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
-
-
-def _lines(vocabulary: Vocabulary) -> str:
-    return "\n".join(name.replace("\n", " ") for name in vocabulary.names) + "\n"
 
 
 def open_backbone(folder: Path) -> Backbone:
@@ -302,33 +310,59 @@ def check_trained_on(folder: Path, dataset: Dataset) -> None:
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
-    """Columns as Parquet, or as .npz where DuckDB is not installed; returns the path written."""
-    try:
-        import duckdb
-    except ImportError:
-        path = path.with_suffix(".npz")
-        with whole_file(path) as aside, aside.open("wb") as handle:
+    """A table of a run as Parquet, or as .npz where DuckDB is not installed; returns the path written.
+
+    One of the other kind, which an evaluation elsewhere left, goes: it is not of these columns.
+    """
+    packed = path.with_suffix(".npz")
+    if _duckdb() is None:
+        with whole_file(packed) as aside, aside.open("wb") as handle:
             np.savez_compressed(handle, allow_pickle=False, **columns)
-        return path
+        path.unlink(missing_ok=True)
+        return packed
+    write_parquet(path, columns)
+    packed.unlink(missing_ok=True)
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Columns as Parquet, whole or not at all."""
+    duckdb = _needed_duckdb(path)
     with whole_file(path) as aside, duckdb.connect() as connection:
         connection.register("ranks", columns)
         try:
             connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
         except duckdb.Error as problem:
             raise RunError(f"{path} cannot be written: {str(problem).splitlines()[0]}.") from None
-    return path
+
+
+def table_file(path: Path) -> Path | None:
+    """The file that holds a table which `write_table` was to write to a path, of either kind; None if there is none."""
+    found = [file for file in (path, path.with_suffix(".npz")) if file.is_file()]
+    if len(found) > 1:
+        raise RunError(
+            f"{path} and {found[1].name} are both there, and one of them is of an earlier evaluation; evaluate again."
+        )
+    return found[0] if found else None
 
 
 def read_table(path: Path) -> dict[str, np.ndarray]:
     """Columns of a table that `write_table` wrote, in either form."""
-    packed = path.with_suffix(".npz")
-    if not path.is_file() and packed.is_file():
-        with np.load(packed, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    if not path.is_file():
+    found = table_file(path)
+    if found is None:
         raise RunError(f"{path} is missing.")
-    import duckdb
+    return read_columns(found)
 
+
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """Columns of this very file, Parquet or .npz."""
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return {name: file[name] for name in file.files}
+        except (OSError, EOFError, ValueError, TypeError, AttributeError, BadZipFile, zlib.error) as problem:
+            raise RunError(f"{path} is damaged: {problem}.") from None
+    duckdb = _needed_duckdb(path)
     with duckdb.connect() as connection:
         try:
             columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
@@ -336,3 +370,20 @@ def read_table(path: Path) -> dict[str, np.ndarray]:
             raise RunError(f"{path} is damaged: {str(problem).splitlines()[0]}.") from None
     # DuckDB keeps NaN as a missing value, which comes back masked
     return {name: np.ma.filled(c, np.nan) if isinstance(c, np.ma.MaskedArray) else c for name, c in columns.items()}
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ImportError:
+        return None
+    return duckdb
+
+
+def _needed_duckdb(path: Path) -> Any:
+    found = _duckdb()
+    if found is None:
+        raise RunError(
+            f"{path} is Parquet, and DuckDB, which reads and writes it, is not installed: pip install duckdb."
+        )
+    return found

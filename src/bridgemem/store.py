@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,52 @@ def whole_file(path: Path) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file while it is read, changed and written anew; whoever else would, in any process or thread, waits.
+
+    What is locked is a file beside it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
+    locks, nobody waits: of two that write at once the later one wins, and what the other one added is lost.
+    """
+    fcntl = _fcntl()
+    if fcntl is None:
+        yield
+        return
+    path = Path(path)
+    beside = path.parent / f".{path.name}.lock"
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = beside.open("a")
+        except OSError as problem:
+            raise RunError(f"{path} cannot be written: {problem.strerror or problem}.") from None
+        with file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not _same(beside, file.fileno()):
+                continue  # whoever held it has taken it away; the next one makes a new file
+            try:
+                yield
+            finally:
+                beside.unlink(missing_ok=True)
+            return
+
+
+def _same(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _fcntl() -> Any:
+    try:
+        import fcntl
+    except ImportError:  # as on Windows
+        return None
+    return fcntl
+
+
 def _sync_tree(folder: Path) -> None:
     for inner in folder.rglob("*"):
         sync(inner)
@@ -103,6 +149,33 @@ def read_json(path: Path) -> Any:
         raise RunError(f"{path} is missing.") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
+
+
+def write_names(path: Path, names: Iterable[str]) -> None:
+    """Names by id: one a line, or a JSON list of them where a name holds a line break."""
+    names = list(names)
+    text = "".join(f"{name}\n" for name in names)
+    if _names(text) != names:
+        text = json.dumps(names, indent=0) + "\n"
+    with whole_file(path) as aside:
+        aside.write_bytes(text.encode())
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """What `write_names` wrote; as bytes, because a name may hold what else is taken for a line break."""
+    try:
+        return tuple(_names(path.read_bytes().decode()))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise RunError(f"{path} cannot be read: {problem}.") from None
+
+
+def _names(text: str) -> list[str]:
+    if text.startswith("["):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            if all(isinstance(name, str) for name in found):
+                return list(found)
+    return text.removesuffix("\n").split("\n")
 
 
 def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:

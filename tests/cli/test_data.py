@@ -15,7 +15,7 @@ from bridgemem.api import load
 from bridgemem.events.benchmarks import CATALOG, pack, unpack
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.read import read_events
-from commands import Walk, bridgemem, left_in, planted_rows, small_files_only, write_rows
+from commands import Walk, bridgemem, left_in, named_own, planted_rows, small_files_only, write_rows
 
 pytest_plugins = ("small_runs",)
 HEADING = "subject,relation,object,time\n"
@@ -201,6 +201,19 @@ def test_packing_or_downloading_an_unknown_name_leaves_no_folder(tmp_path: Path)
     assert "'nope'" in bridgemem("data", "pack", "nope", "-o", tmp_path / "packed").refused()
     assert "'nope'" in bridgemem("data", "download", "nope").refused()
     assert left_in(tmp_path) == []
+
+
+def test_packing_replaces_a_file_only_when_told(own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, out = tmp_path / "held", tmp_path / "deep" / "out"
+    pack(named_own(load(own_csv), "own", monkeypatch), held / "own.npz")
+    command = ("data", "pack", "own", "--data-dir", held, "-o", out)
+    assert bridgemem(*command).code == 0
+    assert left_in(out) == ["own.npz"]
+    (out / "own.npz").write_bytes(b"mine")
+    assert "--force" in bridgemem(*command).refused()
+    assert (out / "own.npz").read_bytes() == b"mine"
+    assert bridgemem(*command, "--force").code == 0
+    assert unpack(out / "own.npz").events.fingerprint == load(own_csv).events.fingerprint
 
 
 def test_a_data_set_without_test_is_said_to_have_none(own_csv: Path, tmp_path: Path) -> None:

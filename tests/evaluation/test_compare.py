@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,18 @@ def test_only_methods_that_both_have_are_compared(first: Run, tmp_path: Path) ->
     gone = dict.fromkeys(f"bridgemem_by_static_{f}" for f in FILTERS)
     found = compare(first, changed(first, tmp_path / "a", **gone))
     assert {d.method for d in found} == {"backbone", "bridgemem_by_time"}
+
+
+def test_ranks_of_a_machine_without_duckdb_are_compared_too(
+    first: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as there:
+        columns = read_table(first.ranks_path("test"))
+        there.setitem(sys.modules, "duckdb", None)
+        other = Run(shutil.copytree(first.folder, tmp_path / "there"))
+        write_table(other.ranks_path("test"), columns)
+    assert not other.ranks_path("test").exists()
+    assert compare(first, other) == compare(first, first)
 
 
 def test_a_run_that_was_not_evaluated_is_refused_with_the_remedy(first: Run, tmp_path: Path) -> None:

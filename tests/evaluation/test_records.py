@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from dataclasses import asdict, replace
 
 import pytest
 
 from bridgemem.errors import DataError
+from bridgemem.evaluation import records
 from bridgemem.evaluation.records import Record, read_records, write_records
 
 ONE = Record(
@@ -122,3 +125,26 @@ def test_bytes_that_are_no_text_are_a_data_error(tmp_path):
 def test_a_missing_file_is_a_data_error(tmp_path):
     with pytest.raises(DataError, match="no file of records"):
         read_records(tmp_path / "records.jsonl")
+
+
+def test_records_that_are_written_at_once_are_all_kept(tmp_path, monkeypatch):
+    def slowly(path):
+        found = read_records(path)
+        time.sleep(0.01)
+        return found
+
+    path = tmp_path / "records.jsonl"
+    write_records(path, [ONE])
+    monkeypatch.setattr(records, "read_records", slowly)
+
+    def write(seeds):
+        for seed in seeds:
+            write_records(path, [replace(ONE, seed=seed)])
+
+    writers = [threading.Thread(target=write, args=(range(first, first + 5),)) for first in (100, 200, 300, 400)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(read_records(path)) == 21
+    assert [p.name for p in tmp_path.iterdir()] == ["records.jsonl"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -59,6 +60,21 @@ def test_parts_join_to_the_very_files_and_records_of_one_reading(run, split, sha
     assert [asdict(r) for r in join_parts(run, split)] == [asdict(r) for r in whole]
     assert results(run, split) == expected
     assert not parts_folder(run).exists(), "joined parts are taken away"
+
+
+def test_parts_of_machines_with_and_without_duckdb_join(run, monkeypatch):
+    whole = evaluate(run)
+    for number, machines in ((1, ("with", "without")), (2, ("without", "with")), (3, ("without",))):
+        for machine in machines:
+            with monkeypatch.context() as there:
+                if machine == "without":
+                    there.setitem(sys.modules, "duckdb", None)
+                last = write_part(run, Shard(number, 3))
+        assert last.suffix == {"with": ".parquet", "without": ".npz"}[machines[-1]]
+        other = last.with_suffix({".npz": ".parquet", ".parquet": ".npz"}[last.suffix])
+        assert not other.exists()
+        other.write_bytes(b"older")  # copied from elsewhere, and not what the note tells of
+    assert [asdict(r) for r in join_parts(run)] == [asdict(r) for r in whole]
 
 
 def test_a_shard_gives_rows_of_the_whole_bit_for_bit(run):

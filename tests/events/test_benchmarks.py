@@ -239,8 +239,21 @@ def test_a_pack_with_objects_is_never_unpickled(tmp_path):
 def test_a_missing_pack_and_an_unwritable_place_are_named(tmp_path):
     with pytest.raises(NotFoundError, match=r"none.npz does not exist"):
         unpack(tmp_path / "none.npz")
+    (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot be written"):
-        pack(odd_dataset(), tmp_path / "none" / "d.npz")
+        pack(odd_dataset(), tmp_path / "file" / "d.npz")
+
+
+def test_a_pack_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    pack(odd_dataset(), tmp_path / "d.npz")
+    monkeypatch.setattr(np, "savez_compressed", full)
+    with pytest.raises(DataError, match="No space left"):
+        pack(Dataset("tiny", tiny_log(), 3, 4), tmp_path / "d.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["d.npz"]
+    assert same(unpack(tmp_path / "d.npz"), odd_dataset())
 
 
 def test_benchmarks_load_with_nothing_but_numpy(tmp_path):

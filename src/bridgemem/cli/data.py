@@ -24,6 +24,14 @@ from bridgemem.progress import terminal_progress
 
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
 Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")]
+
+
+def _check_free(path: Path, force: bool) -> None:
+    from bridgemem.errors import SettingsError
+
+    if path.exists() and not force:
+        raise SettingsError(f"{path} exists already; choose another name, or say --force to replace it.")
 
 
 @app.command("list")
@@ -139,7 +147,7 @@ def import_(
     valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")] = False,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -151,8 +159,7 @@ def import_(
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
-    if out.exists() and not force:
-        raise SettingsError(f"{out} exists already; choose another name, or say --force to replace it.")
+    _check_free(out, force)
     columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
         paths = [str(path) for path in sources]
@@ -160,7 +167,6 @@ def import_(
             paths, columns=columns, format=format_, step=whole_or_text(step), strict=strict, progress=progress
         )
         dataset = Dataset.chronological(out.stem, reading.events, valid, test)
-        out.parent.mkdir(parents=True, exist_ok=True)
         pack(dataset, out)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {
@@ -189,18 +195,20 @@ def pack_(
     names: Annotated[list[str], typer.Argument(help="Named data sets.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the packed files.")],
     data_dir: DataDir = None,
+    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Named data sets as compact files that load with numpy alone."""
     from bridgemem.events.benchmarks import load_benchmark, pack
 
+    paths = {name: out / f"{name}.npz" for name in names}
+    for path in paths.values():
+        _check_free(path, force)
     written = {}
     with terminal_progress(quiet=quiet) as progress:
-        for name in names:
-            dataset, path = load_benchmark(name, data_dir, progress=progress), out / f"{name}.npz"
-            out.mkdir(parents=True, exist_ok=True)
-            pack(dataset, path)
+        for name, path in paths.items():
+            pack(load_benchmark(name, data_dir, progress=progress), path)
             written[str(path)] = path.stat().st_size
 
     def text() -> None:

@@ -25,7 +25,7 @@ from bridgemem.events.log import Clock
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.memory.scan import PairScan
 from bridgemem.memory.segments import Note, SegmentWriter, seal, vocabulary_digest
-from bridgemem.store import whole_file, write_json
+from bridgemem.store import whole_file, write_json, write_names
 
 COLUMNS = ("actor", "candidate", "step", "order", "relation", "direction")
 BLOCK = 1 << 17  # rows the kernel reads at a time: large enough for numpy, small enough for the cache
@@ -321,7 +321,7 @@ def write_mined(
     names = vocabulary_digest(entities, relations) if entities is not None and relations is not None else None
     for kind, listed in (("entities", entities), ("relations", relations)):
         if listed is not None:
-            _write(out / f"{kind}.txt", "".join(f"{name}\n" for name in listed).encode())
+            write_names(out / f"{kind}.txt", listed)
     index, sizes = out / "index", (mining.n_entities, mining.n_relations)
     joined = notes[0] if len(notes) == 1 else join_segments(index, notes, *sizes)
     seal(index, [joined], *sizes, names)

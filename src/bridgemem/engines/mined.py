@@ -24,7 +24,7 @@ from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.mapped import open_dyads
 from bridgemem.memory.segments import Segments, open_segments
 from bridgemem.progress import SILENT, Progress
-from bridgemem.store import read_json, read_tensors
+from bridgemem.store import read_json, read_names, read_tensors
 
 _BLOCK = 1 << 20
 
@@ -90,18 +90,18 @@ class Mined:
 
     @property
     def entities(self) -> Vocabulary:
-        return self._names("entity", "entities.txt")
+        return Vocabulary("entity", self._names("entities"))
 
     @property
     def relations(self) -> Vocabulary:
-        return self._names("relation", "relations.txt")
+        return Vocabulary("relation", self._names("relations"))
 
-    def _names(self, kind: str, file: str) -> Vocabulary:
-        try:
-            text = (self.folder / file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as problem:
-            raise RunError(f"{self.folder / file} cannot be read: {problem}.") from None
-        return Vocabulary(kind, tuple(text.removesuffix("\n").split("\n")))
+    def _names(self, kind: str) -> tuple[str, ...]:
+        path = self.folder / f"{kind}.txt"
+        names, expected = read_names(path), self.about[f"n_{kind}"]
+        if len(names) != expected:  # earlier versions cut a name that holds a line break in two
+            raise RunError(f"{path} holds {len(names):,} names, and {DONE} tells of {expected:,}; mine again.")
+        return names
 
     def prior_before(self, step: int | None) -> Tensor:
         """log pi of the events strictly before a step, or of all: float64 [2R], counted from the index in blocks."""

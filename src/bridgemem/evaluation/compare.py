@@ -10,7 +10,7 @@ from bridgemem.errors import RunError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.intervals import Gain, paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
-from bridgemem.runs import Run, read_table
+from bridgemem.runs import Run, read_table, table_file
 
 SAME = ("dataset", "fingerprint", "valid_start", "test_start", "history")
 ASKED = ("actor", "relation", "step", "answer")
@@ -54,7 +54,7 @@ def compare(first: Run, second: Run, split: str = "test") -> list[Difference]:
 def _ranks(run: Run, split: str) -> dict[str, np.ndarray]:
     """The ranks of a run on a split."""
     path = run.ranks_path(split)
-    if not (path.is_file() or path.with_suffix(".npz").is_file()):
+    if table_file(path) is None:
         remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
         raise RunError(f"{run.folder} was not evaluated on {split}; {remedy}.")
     columns = read_table(path)

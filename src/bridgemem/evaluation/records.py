@@ -53,12 +53,13 @@ class Record:
 
 def write_records(path: Path, records: list[Record]) -> None:
     """Add records to a file of JSON lines, replacing earlier measurements of the same thing."""
-    from bridgemem.store import whole_file
+    from bridgemem.store import locked, whole_file
 
-    kept = {record.key(): record for record in (read_records(path) if path.exists() else [])}
-    kept.update({record.key(): record for record in records})
-    with whole_file(path) as aside:
-        aside.write_text("".join(json.dumps(asdict(r)) + "\n" for r in kept.values()), encoding="utf-8")
+    with locked(path):
+        kept = {record.key(): record for record in (read_records(path) if path.exists() else [])}
+        kept.update({record.key(): record for record in records})
+        with whole_file(path) as aside:
+            aside.write_text("".join(json.dumps(asdict(r)) + "\n" for r in kept.values()), encoding="utf-8")
 
 
 def read_records(path: Path) -> list[Record]:

@@ -29,7 +29,7 @@ from bridgemem.evaluation.replay import batch_size
 from bridgemem.events.dataset import Dataset
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, read_table, write_table
+from bridgemem.runs import Run, read_columns, write_table
 from bridgemem.store import read_json, write_json
 
 FORMAT = 1
@@ -282,7 +282,7 @@ def _table(folder: Path, note: Mapping[str, Any], steps: tuple[int, int]) -> Ran
         raise RunError(f"{path} is missing, or not the one that was written; write this shard again.")
     if note["steps"] != list(steps):
         raise RunError(f"{path} holds other steps than this shard of the data has; write this shard again.")
-    return read_table(folder / f"{path.stem}.parquet")
+    return read_columns(path)
 
 
 def _digest(path: Path) -> str:

@@ -330,7 +330,8 @@ def _verify(benchmark: Benchmark, dataset: Dataset, place: str) -> None:
 
 def pack(dataset: Dataset, path: str | Path) -> None:
     """Write a data set, a named one or a user's own, to one compressed .npz; the file appears whole or not at all."""
-    path = Path(path)
+    from bridgemem.store import whole_file
+
     events = dataset.events
     about = {
         "format": PACK_FORMAT,
@@ -350,15 +351,11 @@ def pack(dataset: Dataset, path: str | Path) -> None:
         names = [name.encode() for name in vocabulary.names]
         arrays[f"{key}_names"] = np.frombuffer(b"".join(names), np.uint8)
         arrays[f"{key}_sizes"] = _smallest(np.array([len(name) for name in names], np.int64))
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("wb") as file:
+        with whole_file(Path(path)) as aside, aside.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
-        aside.replace(path)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error}.") from None
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def unpack(path: str | Path) -> Dataset:
@@ -438,9 +435,7 @@ def download(
                     advance(1, note=file)
             dataset = _read_folder(benchmark, Path(aside), progress)
             _verify(benchmark, dataset, f"the download from {base_url or benchmark.urls['train.txt']}")
-            packed = Path(aside) / place.name
-            pack(dataset, packed)
-            packed.replace(place)
+            pack(dataset, place)
     except OSError as error:
         raise DataError(f"{folder} cannot be written: {error}.") from None
     return place
