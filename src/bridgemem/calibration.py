@@ -46,9 +46,9 @@ class Calibration:
             raise SettingsError("a calibration has a temperature above 0 and a floor from 0 to below 1.")
 
     def probabilities(self, score: Tensor) -> Tensor:
-        """float64 [n, E] of log scores [n, E]; each row sums to 1."""
-        p = (score.double() / self.temperature).softmax(1)
-        return p.mul_(1 - self.floor).add_(self.floor / score.shape[1])
+        """float64 [n, E] of log scores [n, E]; each row sums to 1, and whoever has a score of -inf gets nothing."""
+        p, named = (score.double() / self.temperature).softmax(1), (score > -torch.inf).double()
+        return p.mul_(1 - self.floor).add_(named.mul_(self.floor / named.sum(1, keepdim=True)))
 
 
 def answer_log_p(score: Tensor, answer: Tensor) -> Tensor:

@@ -21,10 +21,10 @@ from bridgemem.evidence import batches as batches_module
 from bridgemem.evidence.batches import StateTable, head_loss
 from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss, negative_log_likelihood, select_epochs
+from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss, select_epochs
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.residual import memory_state
-from builders import SMALL_READER, random_log, random_transitions, small_world
+from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
 
 DEVICES = [
     "cpu",

@@ -31,6 +31,16 @@ def test_the_entropy_gate_closes_where_one_candidate_has_all_and_where_all_have_
     assert relative_entropy(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_score_of_minus_infinity_counts_as_if_it_were_not_there(dtype):
+    log_p = torch.randn(5, 40, generator=torch.Generator().manual_seed(0)).to(dtype)
+    wide = torch.full((5, 90), -torch.inf, dtype=dtype)
+    wide[:, 7:47] = log_p
+    row, candidate = torch.tensor([0, 0, 2, 4]), torch.tensor([3, 9, 1, 39])
+    assert torch.allclose(relative_entropy(wide), relative_entropy(log_p), atol=1e-7)
+    assert torch.allclose(met_mass(wide, row, candidate + 7), met_mass(log_p, row, candidate), atol=1e-7)
+
+
 @few
 @given(
     rows=st.lists(st.lists(st.floats(-30, 5), min_size=4, max_size=4), min_size=1, max_size=5),

@@ -14,10 +14,10 @@ from bridgemem.evidence import reader as reader_module
 from bridgemem.evidence import transitions as transitions_module
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, ReaderTraining, negative_log_likelihood, select_epochs, train_reader
+from bridgemem.evidence.reader import Reader, ReaderTraining, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
-from builders import SMALL_READER, random_log, random_transitions, small_world
+from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
 
 
 def world_examples() -> tuple[Examples, TokenSpace, torch.Tensor]:

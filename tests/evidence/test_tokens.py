@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bridgemem.config import Settings
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
-from builders import few
+from builders import few, token_parts
 
 PAPER = TokenSpace.of(Settings(), n_relations=3)
 
@@ -32,8 +32,7 @@ def test_every_direction_relation_and_bin_has_its_own_id():
     ids = [encode(PAPER, r, d, lag) for d in (0, 1) for r in range(3) for lag in lags]
     assert ids == list(range(PAPER.size))
     assert encode(PAPER, 2, 1, 65, found=False) == PAPER.pad == PAPER.size
-    direction, relation, recency = PAPER.parts()
-    assert [encode(PAPER, r, d, lags[b]) for d, r, b in zip(direction, relation, recency, strict=True)] == ids
+    assert [encode(PAPER, r, d, lags[b]) for d, r, b in token_parts(PAPER)] == ids
 
 
 def test_without_directions_both_orientations_share_a_token():

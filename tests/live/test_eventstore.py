@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,57 @@ def test_a_log_by_name_keeps_its_times_under_a_finer_clock(store: EventStore) ->
     store.follow(hourly)
     store.append(named_events(at_six), source="s", key="k")
     assert store.events().step.tolist() == [54]
+
+
+def test_only_events_decide_what_a_store_follows(store: EventStore) -> None:
+    store.follow(one_event(0, DAYS), "one run")
+    store.append([], source="s", key="empty")
+    store.close()
+    with EventStore(store.path) as reopened:
+        other = random_log(0)
+        reopened.follow(other, "another run")
+        reopened.append([("a", "r", "b", 4)], source="s", key="k")
+    with EventStore(store.path, read_only=True) as reopened:
+        assert reopened.clock == other.clock
+        with pytest.raises(DataError, match="other data"):
+            reopened.follow(other, "one run")
+        reopened.follow(other, "another run")
+
+
+ANOTHER = """
+import sys, time
+from bridgemem.live.eventstore import EventStore, StoreInUseError
+print("ready", flush=True)
+while True:
+    try:
+        with EventStore(sys.argv[1]) as store:
+            print(store.append([("a", "r", "b", 1)], source="another", key="1").ids)
+        break
+    except StoreInUseError:
+        time.sleep(0.05)
+"""
+
+
+def test_of_two_processes_that_begin_the_same_store_neither_loses_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, begin = tmp_path / "new.duckdb", EventStore._create
+    with subprocess.Popen([sys.executable, "-c", ANOTHER, path], stdout=subprocess.PIPE, text=True) as another:
+        assert another.stdout is not None
+        said = another.stdout
+
+        def slow(self: EventStore) -> None:
+            assert said.readline() == "ready\n"
+            time.sleep(1)  # the other one has written by now, unless it waits for this one
+            begin(self)
+
+        monkeypatch.setattr(EventStore, "_create", slow)
+        with EventStore(path) as store:
+            store.append([("b", "r", "a", 2)], source="one", key="2")
+        assert said.readline().startswith("['e")
+    with EventStore(path, create=False) as store:
+        assert [r.ids for r in store.receipts()] == [["e1"], ["e2"]]
+    assert [file.name for file in tmp_path.iterdir()] == ["new.duckdb"]
 
 
 def test_an_empty_batch_moves_the_offset(store: EventStore) -> None:

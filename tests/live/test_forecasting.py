@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from test_eventstore import same_log
+from torch import Tensor
 
+from bridgemem.backbones.base import Scores
 from bridgemem.errors import DataError, NotFoundError, RunError
-from bridgemem.forecast import Forecaster
+from bridgemem.evaluation.queries import Queries
+from bridgemem.forecast import Candidate, Forecaster, Residual
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
 from bridgemem.runs import Run
-from commands import TINY_READER, Walk, bridgemem, compared
+from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
 
 pytest_plugins = ("small_runs",)
 
@@ -26,6 +29,28 @@ NEWS: list[NewEvent] = [
     ("Nova", "sing to", "Kel", "2024-02-12"),
     ("Castel", "sing to", "Dunhal", "2024-01-05"),
 ]
+
+# forty new names and a new relation, all of them from the day on that is asked for
+LATER: list[NewEvent] = [
+    (f"New {i}", (*RELATIONS, "sing to")[i % 6], ("Arvan", f"New {i + 1}")[i % 2], f"2024-02-{11 + i % 9}")
+    for i in range(40)
+]
+TINY = {"cygnet": ("width=8", "epochs=1"), "regcn": ("width=8", "epochs=1", "kernels=4", "dropout=0.0")}
+
+
+@pytest.fixture(scope="session", params=["recurrence", "hri", *TINY])
+def both_run(request: pytest.FixtureRequest, own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a fixed and a learned residual, on a backbone without an uncertainty of its own."""
+    home, backbone = tmp_path_factory.mktemp("both"), request.param
+    if request.param in TINY:
+        options = (option for value in TINY[request.param] for option in ("--set", value))
+        trained = bridgemem("train", request.param, "-d", own_csv, "-o", home / "backbone", *options)
+        assert trained.code == 0, trained.err
+        backbone = home / "backbone"
+    learned = ("--method", "learned", "--learned-set", "max_epochs=2", "--learned-set", "strangers=3")
+    fitted = bridgemem("fit", "-d", own_csv, "-b", backbone, "-o", home / "run", *TINY_READER, *learned)
+    assert fitted.code == 0, fitted.err
+    return Run(home / "run")
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +116,55 @@ def test_forecasts_for_a_step_do_not_see_it_or_later_ones(live: LiveForecaster) 
     assert live.forecast("Arvan", "visit", "2024-02-10", top=99) == before
 
 
+def same_candidates(one: Sequence[Candidate], other: Sequence[Candidate]) -> None:
+    """The same names in the same order, with the same numbers up to how they are rounded."""
+    for mine, its in zip(one, other, strict=True):
+        assert (mine.name, mine.rank, mine.backbone_rank) == (its.name, its.rank, its.backbone_rank)
+        assert (mine.score, mine.residual, mine.probability) == pytest.approx(
+            (its.score, its.residual, its.probability)
+        )
+
+
+@pytest.mark.parametrize("method", ["fixed", "learned"])
+def test_names_of_later_steps_change_no_forecast_before_them(both_run: Run, method: str, tmp_path: Path) -> None:
+    def answers(live: LiveForecaster, at: str) -> list[list[Candidate]]:
+        asked = [(actor, relation) for actor in (*ACTORS, "Early") for relation in RELATIONS[:2]]
+        within = {"visit": 3}
+        return [live.forecast(actor, relation, at, 99, within=within.get(relation)) for actor, relation in asked]
+
+    def why(live: LiveForecaster, at: str) -> dict[str, object]:
+        found = asdict(live.explain("Arvan", "visit", "Belmor", at))
+        numbers = ("base", "uncertainty", "residual", "score", "gate", "log_p0", "rank", "backbone_rank")
+        return {name: found[name] for name in numbers if name in found}
+
+    with EventStore(tmp_path / "events.duckdb") as store:
+        live = LiveForecaster(both_run, store, method=method)
+        live.add([("Arvan", "visit", "Early", "2024-02-10")], "wire", "0")
+        days = ("2024-01-25", "2024-02-10", "2024-02-11")
+        before, because = [answers(live, day) for day in days], why(live, days[-1])
+        live.add(LATER, "wire", "1")
+        for day, expected in zip(days, before, strict=True):
+            for mine, its in zip(answers(live, day), expected, strict=True):
+                same_candidates(mine, its)
+        assert why(live, days[-1]) == pytest.approx(because)
+        assert "Early" not in {c.name for c in live.forecast("Arvan", "visit", "2024-02-10", 99)}
+        assert "Early" in {c.name for c in live.forecast("Arvan", "visit", "2024-02-11", 99)}
+        now = live.forecast("Arvan", "visit", top=99)
+        assert {"Early", "New 0", "New 39"} < {c.name for c in now}
+        assert sum(c.probability or 0.0 for c in now) == pytest.approx(1)
+
+
+def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaster) -> None:
+    live.add([("Arvan", "visit", "Nova", "2024-02-11"), ("Kel", "sing to", "Solo", "2024-02-11")], "wire", "1")
+    with pytest.raises(NotFoundError, match="'Nova' is no candidate at 2024-02-11"):
+        live.explain("Arvan", "visit", "Nova", "2024-02-11")
+    assert live.explain("Arvan", "visit", "Nova", "2024-02-12").events
+    # an event under a relation that the run was fitted without makes a candidate for that relation alone
+    with pytest.raises(NotFoundError, match="that the run can read"):
+        live.explain("Kel", "visit", "Solo")
+    assert live.forecast("Kel", "sing to")[0].name == "Solo"
+
+
 def test_new_names_never_make_a_forecast_fail(live: LiveForecaster) -> None:
     live.add(NEWS, "wire", "1")
     for actor in live.events.entities.names:
@@ -114,6 +188,27 @@ def test_events_of_an_unknown_relation_leave_other_forecasts_as_they_were(live: 
     before = live.forecast("Arvan", "visit", top=99)
     live.add([("Arvan", "sing to", "Kel", "2024-02-12")], "wire", "1")
     assert live.forecast("Arvan", "visit", top=99) == before
+
+
+def test_the_first_unknown_step_lies_behind_events_of_whatever_relation(live: LiveForecaster) -> None:
+    live.add([("Castel", "sing to", "Dunhal", "2024-03-01")], "wire", "1")
+    assert live.forecast("Arvan", "visit") == live.forecast("Arvan", "visit", "2024-03-02")
+    assert int(live.view.forecaster.query("Arvan", "visit").step) == int(live.view.fitted.query("Arvan", "visit").step)
+    assert live.forecast("Arvan", "visit", within=live.events.end)
+
+
+def test_questions_wait_for_the_backbone_alone_while_a_batch_comes_in(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, kept_waiting = Residual.of, list[bool]()
+
+    def watched(self: Residual, queries: Queries, scores: Scores) -> Tensor:
+        kept_waiting.append(live._asking.locked())
+        return of(self, queries, scores)
+
+    monkeypatch.setattr(Residual, "of", watched)
+    live.add(NEWS[:1], "wire", "1")
+    assert kept_waiting == [False]
 
 
 def test_batches_one_by_one_make_the_same_view_as_opening_anew(live: LiveForecaster) -> None:

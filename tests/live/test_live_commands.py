@@ -55,6 +55,28 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
     assert "exists already" in bridgemem("refresh", recurrence_run, "--store", store, "--out", new).refused()
 
 
+def test_a_file_of_ids_is_about_those_that_the_run_calls_so(recurrence_run: Path, tmp_path: Path) -> None:
+    events = Run(recurrence_run).dataset().events
+    store = tmp_path / "s"
+    ids = write_rows(tmp_path / "ids.csv", [("1", "0", "2", "2024-02-10"), ("0", "visit", "1", "2024-02-10")])
+    told = bridgemem("ingest", store, ids, "--run", recurrence_run, "--json").json
+    # entities are told by id; of the relations one is not, so that they are names
+    assert (told["new_entities"], told["new_relations"]) == (0, 1)
+    ids = write_rows(tmp_path / "all.csv", [("3", "1", "2", "2024-02-11"), ("3", "1", "2", "2024-02-12")])
+    assert "New names" not in bridgemem("ingest", store, ids, "--run", recurrence_run).out
+    far = write_rows(tmp_path / "far.csv", [("3", "1", str(events.n_entities), "2024-02-13")])
+    assert "New names: 2 entities, 0 relations." in bridgemem("ingest", store, far, "--run", recurrence_run).out
+    names, relations = events.entities.names, events.relations.names
+    with EventStore(store) as opened:
+        stored = [opened.event(f"e{n}")[:3] for n in range(1, 6)]
+    assert stored == [
+        (names[1], "0", names[2]),
+        (names[0], "visit", names[1]),
+        *2 * [(names[3], relations[1], names[2])],
+        ("3", relations[1], str(events.n_entities)),
+    ]
+
+
 def test_what_cannot_be_done_is_one_sentence_and_leaves_no_file(
     news: Path, recurrence_run: Path, tmp_path: Path
 ) -> None:

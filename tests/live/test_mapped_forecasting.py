@@ -89,8 +89,21 @@ def test_what_is_added_and_taken_back_gives_the_same_answers(both):
         live.retract(ids[0])
     same_answers(plain, mapped)
     assert isinstance(mapped.events, GrownLog)
+    assert (mapped.events.start, mapped.events.end) == (plain.events.start, plain.events.end)
     assert "subject" not in vars(mapped.events), "nothing above puts the columns together"
     same_log(mapped.events, plain.events)
+
+
+def test_names_of_later_steps_change_no_forecast_before_them(both):
+    asked = [("Arvan", "visit", day, 99) for day in ("2024-01-25", "2024-02-10")]
+    crowd: list[NewEvent] = [(f"New {i}", "visit", "Arvan", "2024-02-10") for i in range(40)]
+    for live in both:
+        before = [[(c.name, c.score) for c in live.forecast(*question)] for question in asked]
+        chances = [c.probability for question in asked for c in live.forecast(*question)]
+        live.add(crowd, "wire", "1")
+        assert [[(c.name, c.score) for c in live.forecast(*question)] for question in asked] == before
+        assert [c.probability for question in asked for c in live.forecast(*question)] == pytest.approx(chances)
+        assert "New 39" in {c.name for c in live.forecast("Arvan", "visit", top=99)}
 
 
 def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,15 +16,15 @@ from hypothesis import strategies as st
 from bridgemem.errors import DataError, RunError, SelectionError, SettingsError
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
-from bridgemem.evidence.reader import negative_log_likelihood
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.forecast import Forecaster
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.naming import NewEvent
 from bridgemem.live.refresh import merged_counts, next_name, refresh, widen_transitions
-from bridgemem.runs import Run
-from builders import SMALL_READER, few, log_of, logs, random_log, random_transitions, rows_of
+from bridgemem.runs import REFRESHES, Run
+from bridgemem.store import write_json
+from builders import SMALL_READER, few, log_of, logs, negative_log_likelihood, random_log, random_transitions, rows_of
 
 pytest_plugins = ("small_runs",)
 
@@ -147,6 +148,15 @@ def test_the_run_that_was_refreshed_stays_as_it_was(recurrence_run: Path, store:
     assert Forecaster.open(recurrence_run).forecast("Arvan", "visit") == plain
 
 
+def test_new_names_keep_their_ids_whatever_they_hold(recurrence_run: Path, store: EventStore, tmp_path: Path) -> None:
+    odd: list[NewEvent] = [("Arvan", "make a\u2028statement", "No\x85va", "2024-02-12")]
+    LiveForecaster(Run(recurrence_run), store).add(odd, "wire", "1")
+    refresh(Run(recurrence_run), store, tmp_path / "new", epochs=1)
+    new = Run(tmp_path / "new")
+    assert new.relations() == new.dataset().events.relations.names
+    assert new.relations()[-1] == "make a\u2028statement"
+
+
 def test_a_warm_reader_goes_on_from_its_weights(recurrence_run: Path, store: EventStore, tmp_path: Path) -> None:
     run = Run(recurrence_run)
     LiveForecaster(run, store).add(OLD_NAMES, "wire", "1")
@@ -201,10 +211,35 @@ def test_bad_wishes_are_refused_before_any_work(recurrence_run: Path, store: Eve
         refresh(Run(recurrence_run), store, epochs=0)
 
 
-def test_names_of_runs_count_on(tmp_path: Path) -> None:
-    assert next_name(tmp_path / "run") == tmp_path / "run-2"
-    (tmp_path / "run-2").mkdir()
-    assert next_name(tmp_path / "run") == next_name(tmp_path / "run-2") == tmp_path / "run-3"
+def test_names_that_a_refresh_brought_are_no_candidates_before_they_came(
+    recurrence_run: Path, store: EventStore, tmp_path: Path
+) -> None:
+    live = LiveForecaster(Run(recurrence_run), store)
+    live.add(NEW_NAMES, "wire", "1")
+    refresh(Run(recurrence_run), store, tmp_path / "new")
+    refreshed = Forecaster.open(tmp_path / "new")
+    for day, known in (("2024-02-12", False), ("2024-02-13", True)):
+        found = refreshed.forecast("Arvan", "visit", day, 99)
+        assert ("Nova" in {c.name for c in found}) == known
+        assert sum(c.probability or 0.0 for c in found) == pytest.approx(1)
+
+
+def test_names_of_runs_count_on(recurrence_run: Path, tmp_path: Path) -> None:
+    def run(name: str, *sources: str) -> Run:
+        copy = Path(shutil.copytree(recurrence_run, tmp_path / name))
+        if sources:
+            write_json(copy / REFRESHES, [{"source": source} for source in sources])
+        return Run(copy)
+
+    first = run("run")
+    assert next_name(first) == tmp_path / "run-2"
+    second = run("run-2", "run")
+    assert next_name(first) == next_name(second) == tmp_path / "run-3"
+    assert next_name(run("run-3", "run", "run-2")) == tmp_path / "run-4"
+    # a number that belongs to the name stays with it, of a run that was fitted and of one that was named by hand
+    assert next_name(run("icews05-15")) == tmp_path / "icews05-15-2"
+    assert next_name(run("news-2024", "run")) == tmp_path / "news-2024-2"
+    assert next_name(run("icews05-15-2", "icews05-15")) == tmp_path / "icews05-15-3"
 
 
 def test_touched_pairs_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

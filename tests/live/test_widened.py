@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,12 @@ from bridgemem.backbones.history import History
 from bridgemem.backbones.hri import LAST_ALPHA, LAST_LAMBDA, Hri, HriSettings
 from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
+from bridgemem.calibration import Calibration
 from bridgemem.errors import BackboneError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.evidence.gate import relative_entropy
 from bridgemem.live.widened import Widened
 from builders import small_world, tiny_cenet
 
@@ -60,11 +63,60 @@ def test_without_growth_nothing_is_changed(name: str) -> None:
     assert own.log_p.equal(wide.log_p)
 
 
+def mixed() -> Mixture:
+    members = [kind.fit(small_world().dataset) for kind in (Hri, Recurrence)]
+    return Mixture(MixtureSettings(("hri", "recurrence")), members)
+
+
+@pytest.mark.parametrize("frozen_at", [None, 30])
+@pytest.mark.parametrize("kind", [tiny_cenet, mixed, lambda: Hri.fit(small_world().dataset)])
+def test_an_entity_that_came_later_is_a_candidate_after_its_first_event(
+    kind: Callable[[], Backbone], frozen_at: int | None
+) -> None:
+    old, events = small_world().dataset.events, grown(extra=40)
+    widened, asked = Widened(kind(), old.n_entities, old.n_relations), Queries.of(events.between(10, 50))
+    found = score_queries(widened, asked, History(events, frozen_at))
+    for row in range(0, len(asked), 7):
+        known = events.prefix(min(int(asked.step[row]), frozen_at or 99))
+        here = set(range(old.n_entities)) | set(known.subject.tolist()) | set(known.object.tolist())
+        assert set((found.of_candidates[row] > -torch.inf).nonzero().flatten().tolist()) == here
+    assert found.absent is not None
+    assert 0 < found.absent.sum() < len(asked) * (events.n_entities - old.n_entities)
+    assert found.log_p.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [tiny_cenet, mixed, lambda: RecurrenceDyadic.fit(small_world().dataset)])
+def test_names_of_later_steps_leave_uncertainty_entropy_and_probabilities_as_they_were(
+    kind: Callable[[], Backbone],
+) -> None:
+    old, events = small_world().dataset.events, grown(extra=40)
+    widened, now = Widened(kind(), old.n_entities, old.n_relations), 40
+    crowd = np.arange(200) + events.n_entities
+    entities = Vocabulary("entity", (*events.entities.names, *map(str, crowd)))
+    columns = (crowd, crowd % events.n_relations, crowd % 7, now + crowd % 5)
+    before = events.prefix(now)
+    later = EventLog.from_columns(*columns, entities, events.relations, events.clock)
+    asked = Queries.of(events.between(20, now + 1))
+    assert int(asked.actor.max()) >= old.n_entities
+    calm, crowded = (score_queries(widened, asked, History(log)) for log in (before, before.append(later)))
+    own = slice(0, events.n_entities)
+    assert calm.of_candidates.equal(crowded.of_candidates[:, own])
+    assert calm.uncertainty is not None
+    assert crowded.uncertainty is not None
+    assert torch.allclose(crowded.uncertainty, calm.uncertainty)
+    assert torch.allclose(relative_entropy(crowded.of_candidates), relative_entropy(calm.of_candidates))
+    p = Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(crowded.of_candidates)
+    assert torch.allclose(p[:, own], Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(calm.of_candidates))
+    assert not p[:, events.n_entities :].any()
+    # whoever reads all log scores, as ranks do, still finds a number for each of the later names
+    assert crowded.log_p.isfinite().all()
+
+
 @pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic, Hri])
 def test_a_training_free_backbone_scores_new_names_as_a_fresh_fit_does(kind: type[Backbone]) -> None:
     world = small_world().dataset
     # after the train split, so that a fit on everything has seen the same of it
-    late = grown().between(world.valid_start, world.events.end)
+    late = grown(extra=900).between(world.valid_start, world.events.end)
     names = late.entities, late.relations
     early = world.train
     s, r, o, t = (
@@ -73,7 +125,10 @@ def test_a_training_free_backbone_scores_new_names_as_a_fresh_fit_does(kind: typ
     events = EventLog(s, r, o, t, *names, late.clock)
     widened = Widened(kind.fit(world), world.events.n_entities, world.events.n_relations)
     fresh = kind.fit(Dataset("fresh", events, world.valid_start))
-    asked = Queries.of(events.between(world.valid_start + 1, events.end))
+    # from the step on at which each of the new names has come
+    new = range(world.events.n_entities, events.n_entities)
+    came = [events.step[(events.subject == name) | (events.object == name)][0] for name in new]
+    asked = Queries.of(events.between(int(max(came)) + 1, events.end))
     assert int(asked.actor.max()) >= world.events.n_entities
     assert int((asked.relation % events.n_relations).max()) >= world.events.n_relations
     own, wide = (score_queries(b, asked, History(events)) for b in (fresh, widened))
@@ -124,10 +179,7 @@ def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> 
 
 def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
     old, events = small_world().dataset.events, grown()
-    mixture = Mixture(
-        MixtureSettings(("hri", "recurrence")), [of.fit(small_world().dataset) for of in (Hri, Recurrence)]
-    )
-    widened = Widened(mixture, old.n_entities, old.n_relations)
+    widened = Widened(mixed(), old.n_entities, old.n_relations)
     known, unknown = (3, 1, 40), (old.n_entities, 1, 40)
     for asked in (queries(known, unknown), queries(unknown)):
         found = widened.score(asked, History(events))

@@ -23,11 +23,18 @@ class Scores:
     """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle.
 
     members float [k, n, E]: the log probabilities of those that a backbone is made of, if it is made of several.
+    absent bool [n, E]: entities that are no candidates, since nobody knew of them before the step; None without any.
     """
 
     log_p: Tensor
     uncertainty: Tensor | None = None
     members: Tensor | None = None
+    absent: Tensor | None = None
+
+    @property
+    def of_candidates(self) -> Tensor:
+        """The log scores, -inf for whoever is no candidate: all that forecasts, gates and features may read."""
+        return self.log_p if self.absent is None else self.log_p.masked_fill(self.absent, -torch.inf)
 
 
 class Backbone(ABC):
@@ -129,4 +136,4 @@ def score_queries(backbone: Backbone, queries: Queries, past: History) -> Scores
     scores = check_scores(backbone.score(blind, past), blind, past.events.n_entities, backbone.name)
     if scores.uncertainty is not None:
         return scores
-    return replace(scores, uncertainty=met_mass(scores.log_p, *past.met(queries.actor, queries.step)))
+    return replace(scores, uncertainty=met_mass(scores.of_candidates, *past.met(queries.actor, queries.step)))

@@ -70,10 +70,14 @@ def ingest(
         raise DataError(f"{told} Nothing was taken in; mend the file, or say --skip-rejected to take the other rows.")
     # a file's own content names its batch, so that the same file twice is one batch
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
-    whose = source or file.name
+    whose, events = source or file.name, named_events(reading.events, base)
+    new = {
+        "new_entities": len({name for s, _, o, _ in events for name in (s, o)} - set(base.entities.names)),
+        "new_relations": len({r for _, r, _, _ in events} - set(base.relations.names)),
+    }
     with EventStore(store, duplicates=duplicates) as opened:
         opened.follow(base, opened_run.origin)
-        receipt = opened.append(named_events(reading.events), source=whose, key=named, offset=offset)
+        receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)
     if left_out or reading.dropped:
         warn(f"bridgemem: {told}")
@@ -85,12 +89,14 @@ def ingest(
             ids = f", {receipt.ids[0]} to {receipt.ids[-1]}" if receipt.ids else ""
             say(f"Batch {receipt.batch}: {len(receipt.ids):,} events{ids}; {receipt.accepted:,} of them count.")
             say(f"{receipt.duplicates:,} were known already, {receipt.late:,} came late.")
+            if any(new.values()):
+                say(f"New names: {new['new_entities']:,} entities, {new['new_relations']:,} relations.")
         if left_out:
             say(f"{left_out:,} row{' was' if left_out == 1 else 's were'} left out.")
         if reached is not None:
             say(f"{whose} was read up to {reached}.")
 
-    emit({**asdict(receipt), "left_out": left_out, "last_offset": reached}, as_json, text)
+    emit({**asdict(receipt), **new, "left_out": left_out, "last_offset": reached}, as_json, text)
 
 
 def retract(

@@ -80,11 +80,10 @@ class Block:
     at: Tensor
 
     @classmethod
-    def sparse(cls, table: Tensor, at: Tensor, size: int, empty: tuple[float, ...] = ()) -> Block:
-        """A table of the candidates at int64 [k] alone; all others share one more row, of zeros if not said."""
-        rest = torch.tensor([empty], device=table.device) if empty else table.new_zeros((1, table.shape[1]))
+    def sparse(cls, table: Tensor, at: Tensor, size: int) -> Block:
+        """A table of the candidates at int64 [k] alone; all others share one more row, of zeros."""
         index = at.new_full((size,), len(table)).index_copy_(0, at, torch.arange(len(at), device=at.device))
-        return cls(torch.cat([table, rest]), index)
+        return cls(F.pad(table, (0, 0, 0, 1)), index)
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,22 @@ def spread(values: Tensor, at: Tensor, size: int, empty: float = 0.0) -> Tensor:
     """values [k, ...] as the rows `at` of a tensor of that many rows, the others filled."""
     made = torch.full((size, *values.shape[1:]), empty, dtype=values.dtype, device=values.device)
     return made.index_copy_(0, at, values)
+
+
+def highest(rating: Tensor, most: int) -> Tensor:
+    """The candidates with the highest ratings of each row, int64 [n, most], -1 where too few are above -inf.
+
+    Of equal ones the first: which of them topk takes hangs on all others, and on names that came later.
+    """
+    value, candidate = rating.topk(min(most + 1, rating.shape[1]), dim=1)
+    if value.shape[1] > most:
+        last = value[:, most]
+        tied = ((value[:, most - 1] == last) & (last > -torch.inf)).nonzero().squeeze(1)
+        part, level = rating[tied], last[tied, None]
+        above, equal = part > level, part == level
+        first = equal & (equal.cumsum(1, dtype=torch.int32) <= most - above.sum(1, keepdim=True))
+        candidate[tied, :most] = (above | first).nonzero()[:, 1].view(-1, most)
+    return candidate.masked_fill_(value == -torch.inf, -1)[:, :most]
 
 
 class Activity:
@@ -262,7 +277,7 @@ class FeatureReader:
         """The features of a batch, from facts strictly before each query's step."""
         past, moments = self.past, _Moments.of(queries, self.past)
         states = past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
-        log_p = scores.log_p.float().log_softmax(1)
+        log_p = scores.of_candidates.float().log_softmax(1)
         company = self.neighbours.shared(moments.actor, moments.cut)
         found = self._candidates(states, moments, log_p, company[0])
         row, candidate = found.keys // self.entities, found.keys % self.entities
@@ -310,11 +325,11 @@ class FeatureReader:
         weight[states.row, states.candidate] = -torch.inf
         size = rows_at_once(log_p)
         best = [
-            weight.index_select(0, which).add_(part).topk(most, dim=1)
+            highest(weight.index_select(0, which).add_(part), most)
             for which, part in zip(moments.which.split(size), log_p.split(size), strict=True)
         ]
-        rating, candidate = torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
-        row, place = (rating > -torch.inf).nonzero(as_tuple=True)
+        candidate = torch.cat(best)
+        row, place = (candidate >= 0).nonzero(as_tuple=True)
         return row, candidate[row, place]
 
     def _transitions(self, evidence: Evidence) -> Tensor:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from bridgemem.config import GATES
 from bridgemem.errors import SettingsError
-
-GATES = ("uncertain", "entropy", "none")
 
 
 def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
@@ -27,10 +24,14 @@ def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
 
 
 def relative_entropy(log_p: Tensor) -> Tensor:
-    """Entropy of log scores [n, E] as a share of log E, float64 [n] in [0, 1]; 0 where there is a single candidate."""
+    """Entropy of log scores [n, E] as a share of the largest that so many candidates have, float64 [n] in [0, 1].
+
+    A score of -inf belongs to no candidate; 0 where there is a single one.
+    """
     normalised = log_p.log_softmax(1)
-    entropy = -(normalised.exp() * normalised).sum(1).double()
-    return (entropy / max(math.log(log_p.shape[1]), 1e-9)).clamp(0, 1)
+    # the lowest finite number, since 0 times -inf is nothing
+    entropy = -(normalised.exp() * normalised.clamp(min=torch.finfo(log_p.dtype).min)).sum(1, dtype=torch.float64)
+    return (entropy / (log_p > -torch.inf).sum(1).double().log().clamp(min=1e-9)).clamp(0, 1)
 
 
 def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
@@ -38,7 +39,10 @@ def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
 
     log_p [n, E] log scores, not necessarily normalised; (row, candidate) int64 [m] names the met ones -> [n].
     """
-    met = torch.zeros(log_p.shape, dtype=torch.bool, device=log_p.device)
-    met[row, candidate] = True
-    # summed row by row, since adding by index on a GPU takes another order every time
-    return log_p.softmax(dim=1).mul_(met).sum(1).clamp(0, 1)
+    n, entities = log_p.shape
+    met = (row * entities + candidate).unique()
+    mass = log_p.softmax(dim=1).view(-1)[met].double()
+    # one after the other in each row: adding by index on a GPU takes another order every time, and the sum of a whole
+    # row is rounded otherwise where names that are no candidates lie in between
+    sizes = torch.bincount(met // max(entities, 1), minlength=n)
+    return torch.segment_reduce(mass, "sum", lengths=sizes, unsafe=True).clamp(0, 1).to(log_p.dtype)

@@ -52,9 +52,12 @@ class Reader(nn.Module):
         z = z.flatten(0, 2)
         return z, self.attention(z.tanh()).squeeze(1)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens int64 [n, K] -> unnormalised log odds [n, 2R], to which log pi is still to be added."""
-        m, _ = memory_state(*self.token_tables(), tokens)
+    def forward(self, tokens: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """tokens int64 [n, K] -> unnormalised log odds [n, 2R], to which log pi is still to be added.
+
+        tables: its own, where they are at hand.
+        """
+        m, _ = memory_state(*(tables or self.token_tables()), tokens)
         return self.head(m)
 
     def loss(self, batch: Batch) -> Tensor:
@@ -80,22 +83,15 @@ class Reader(nn.Module):
 
     @torch.no_grad()
     def evidence(self, tokens: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """A_nn of every directed relation for every state, float32 [n, 2R]; tables: its own, where they are at hand."""
+        """A_nn of every directed relation for every state, float32 [n, 2R]; tables as in `forward`."""
         tables = tables or self.token_tables()
-        blocks = [
-            neural_evidence(self.head(memory_state(*tables, part)[0]), self.log_prior) for part in tokens.split(_CHUNK)
-        ]
+        blocks = [neural_evidence(self(part, tables), self.log_prior) for part in tokens.split(_CHUNK)]
         return torch.cat(blocks) if blocks else tokens.new_empty((0, len(self.log_prior)), dtype=torch.float32)
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor) -> Tensor:
         """alpha [n, K] of each event in its state."""
         return memory_state(*self.token_tables(), tokens)[1]
-
-
-def negative_log_likelihood(reader: Reader, examples: Examples) -> float:
-    """Mean -log p(target | state) over the examples, in nats."""
-    return mean_loss(reader, StateTable(examples, len(reader.log_prior)).whole())
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,12 +45,6 @@ class TokenSpace:
         recency = torch.bucketize(lag, edges)
         directed = relation + (direction * self.n_relations if self.directions else 0)
         return torch.where(found, directed * self.n_bins + recency, self.pad)
-
-    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Direction, relation and bin of every token, int64 [size] each."""
-        directed, recency = np.divmod(np.arange(self.size), self.n_bins)
-        direction, relation = np.divmod(directed, self.n_relations)
-        return direction, relation, recency
 
 
 def distinct_states(tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -153,7 +153,7 @@ class Transitions:
         space = TokenSpace.of(settings, len(log_pi) // 2)
         if counts.shape != (space.size, space.n_directed):
             raise ValueError(f"counts of shape {tuple(counts.shape)} do not belong to these settings")
-        # nothing is allocated or drawn before the weights are known to fit; only the table of token parts is real
+        # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             reader = Reader(space, log_pi, settings.width, settings.hidden)
         weights = {k.removeprefix("reader."): v.clone() for k, v in tensors.items() if k.startswith("reader.")}

@@ -33,7 +33,7 @@ from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsE
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.live.naming import NewEvent, checked, extended, ids_of, stored_text
 from bridgemem.memory.timeline import changes
-from bridgemem.store import whole_file
+from bridgemem.store import locked, whole_file
 
 if TYPE_CHECKING:
     import duckdb
@@ -112,9 +112,14 @@ class EventStore:
         if not self.path.exists():
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
-            self._create()
+            with locked(self.path):
+                # whoever was quicker may have stored events in it by now
+                if not self.path.exists():
+                    self._create()
         self._database: duckdb.DuckDBPyConnection | None = self._connect()
-        self.clock = self._read_clock()
+        about = self._about()
+        self.clock = Clock(*json.loads(about["clock"])) if "clock" in about else None
+        self._origin = about.get("origin")
 
     def close(self) -> None:
         """Let the file go; a store that is not closed loses nothing either."""
@@ -132,41 +137,27 @@ class EventStore:
     def follow(self, base: EventLog, origin: str | None = None) -> None:
         """Continue a log: take over its clock, and let its events count where late ones and duplicates are told.
 
-        origin: which data the store's events came after, if that is known; they may count already in any other.
+        origin: which data the store's events came after, if that is known; they may count already in any other. Clock
+        and origin are written with the first events: a store without any follows whatever it is opened for next.
         """
-        if self.clock is None:
-            if not self.read_only:
-                with self._writing() as cursor:
-                    self._write_clock(cursor, base.clock)
-            self.clock = base.clock
+        self.clock, self._origin = self.clock or base.clock, self._origin or origin
         if self.clock != base.clock:
             raise DataError(
                 f"{self.path} counts time from {self.clock.label(0)} in steps of {self.clock.unit}, and the run from "
                 f"{base.clock.label(0)} in steps of {base.clock.unit}; use a store of the run's own."
             )
-        if origin is not None and self._followed(origin) != origin:
+        if origin not in (None, self._origin):
             raise DataError(
                 f"{self.path} holds events that came after other data than the run's, and may be part of it by now; "
                 "use a store of the run's own."
             )
         self._base, self._base_ids = base, (ids_of(base.entities), ids_of(base.relations))
 
-    def _followed(self, origin: str) -> str:
-        """Which data the store follows: what it once began with, or what it begins with now."""
-        with self._reading() as cursor:
-            found = cursor.execute("SELECT value FROM about WHERE name = 'origin'").fetchone()
-        if found is not None:
-            return str(found[0])
-        if not self.read_only:
-            with self._writing() as cursor:
-                cursor.execute("INSERT INTO about VALUES ('origin', ?)", [origin])
-        return origin
-
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
         """Write a batch durably, once for each key."""
-        clock = self.clock or (self._base.clock if self._base else Clock())
+        clock = self.clock or Clock()
         rows = [checked(event, place, clock) for place, event in enumerate(events, 1)]
         source, key = stored_text(source, "the source"), stored_text(key, "the key")
         where = None if offset is None else stored_text(str(offset), "the offset")
@@ -177,8 +168,8 @@ class EventStore:
                 if found[0] != digest:
                     raise DataError(f"the key {key!r} was used for another batch; give every batch a key of its own.")
                 return replace(self._receipt(cursor, key), replayed=True)
-            if rows and self.clock is None:
-                self._write_clock(cursor, clock)
+            if rows:
+                self._tell(cursor, clock)
             batch, first = (
                 cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
                 for table in ("batches", "events")
@@ -397,14 +388,17 @@ class EventStore:
             raise StoreError(f"{self.path} cannot be opened: {_reason(problem)}.") from None
         return len(start) < 12 or start[8:] == b"DUCK"
 
-    def _read_clock(self) -> Clock | None:
+    def _about(self) -> dict[str, str]:
         with self._reading() as cursor:
-            found = cursor.execute("SELECT value FROM about WHERE name = 'clock'").fetchone()
-        return None if found is None else Clock(*json.loads(found[0]))
+            return dict(cursor.execute("SELECT name, value FROM about").fetchall())
 
-    @staticmethod
-    def _write_clock(cursor: duckdb.DuckDBPyConnection, clock: Clock) -> None:
-        cursor.execute("INSERT INTO about VALUES ('clock', ?)", [json.dumps([clock.kind, clock.origin, clock.unit])])
+    def _tell(self, cursor: duckdb.DuckDBPyConnection, clock: Clock) -> None:
+        """Write how the store counts time and which data it follows, where it does not say so yet."""
+        for name, value in (("clock", json.dumps([clock.kind, clock.origin, clock.unit])), ("origin", self._origin)):
+            cursor.execute(
+                "INSERT INTO about SELECT $1, $2 WHERE $2 IS NOT NULL AND $1 NOT IN (SELECT name FROM about)",
+                [name, value],
+            )
 
     @contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:

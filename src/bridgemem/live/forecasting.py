@@ -2,8 +2,9 @@
 
 What a run was fitted on is frozen: backbone, transitions and choice know the names of its data and no others. Relations
 that came later are forecast by recurrence alone, and their events are no evidence for other relations, until
-`bridgemem refresh` fits a run that knows them. Entities that came later are actors and candidates like any other; a
-training-free backbone scores them as such, a trained one puts them last, and the residual lifts them by what happened.
+`bridgemem refresh` fits a run that knows them. Entities that came later are actors like any other, and
+candidates after their first event; a training-free backbone scores them as such, a trained one puts them last, and the
+residual lifts them by what happened.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bridgemem.backbones.base import score_queries
 from bridgemem.config import Settings
 from bridgemem.errors import BridgeMemError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
@@ -97,7 +99,7 @@ class AnyRelation(Forecaster):
         at: str | int | None = None,
         inverse: bool = False,
     ) -> Explanation:
-        return self.view.asked(relation).explain(actor, relation, candidate, _asked_at(self.view, at), inverse)
+        return self.view.asked(relation).explain(actor, relation, candidate, at, inverse)
 
 
 class LiveForecaster:
@@ -177,7 +179,7 @@ class LiveForecaster:
     ) -> list[Candidate]:
         """The likeliest answers, as Forecaster.forecast gives them."""
         with self.asking() as view:
-            return view.asked(relation).forecast(actor, relation, _asked_at(view, at), top, inverse, within)
+            return view.asked(relation).forecast(actor, relation, at, top, inverse, within)
 
     def explain(
         self,
@@ -189,7 +191,7 @@ class LiveForecaster:
     ) -> Explanation:
         """Why a candidate has its score, as Forecaster.explain gives it."""
         with self.asking() as view:
-            return view.asked(relation).explain(actor, relation, candidate, _asked_at(view, at), inverse)
+            return view.asked(relation).explain(actor, relation, candidate, at, inverse)
 
     def _update(self) -> None:
         view, at = self._view, self.store.snapshot()
@@ -208,9 +210,9 @@ class LiveForecaster:
         reading = self._grown(reading)
         events = reading.events
         readable = events if events.n_relations == relations else narrow(events, events.n_entities, relations)
-        fitted = Forecaster(
-            readable, self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration
-        )
+        parts = (self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration)
+        # without a time, the step after all events is asked for, of whatever relation they are
+        fitted = Forecaster(readable, *parts, events.end)
         self._prepare(fitted, None if before is None else before.fitted)
         later = None
         if events.n_relations > relations:
@@ -233,25 +235,16 @@ class LiveForecaster:
         """Build what a question needs; the index of the pairs goes on from an earlier one where that is possible."""
         if before is not None and (added := _continuation(before.events, forecaster.events)) is not None:
             vars(forecaster.past)["dyads"] = before.past.dyads.append(added)
-        # the indices are built first, so that questions do not wait for them
-        past, end = forecaster.past, forecaster.events.end
-        query = Queries(*(torch.tensor([value]) for value in (0, 0, end)))
+        past, query = forecaster.past, Queries(*(torch.tensor([value]) for value in (0, 0, forecaster.end)))
         past.met(query.actor, query.step)
         past.occurrences(query.actor, query.relation, query.step)
         forecaster.transitions.evidence(query, past)
         # a backbone that cannot answer says so to whoever asks; taking in events goes on
-        with self._asking, suppress(BridgeMemError):
-            forecaster.forecast(0, 0, top=1)
-
-
-def _asked_at(view: View, at: str | int | None) -> str | int | None:
-    """The time that is asked for: without one, the first step after all events, of whatever relation."""
-    if at is not None:
-        return at
-    try:
-        return view.events.clock.label(view.events.end)
-    except OverflowError:
-        return None
+        with suppress(BridgeMemError):
+            # questions wait for the backbone alone, and for none of the indices
+            with self._asking:
+                scores = score_queries(forecaster.backbone, query, past)
+            forecaster.residual.of(query, scores)
 
 
 def _continuation(before: EventLog, now: EventLog) -> EventLog | None:

@@ -64,9 +64,15 @@ def _label(clock: Clock, step: int) -> str:
         raise DataError(f"step {step} lies too far ahead for a date.") from None
 
 
-def named_events(events: EventLog) -> list[NewEvent]:
-    """A log as events by name, with times that any clock of the same kind can place."""
+def named_events(events: EventLog, base: EventLog | None = None) -> list[NewEvent]:
+    """A log as events by name, with times that any clock of the same kind can place.
+
+    base: the log that they follow; entities or relations that are all told by its ids get its names.
+    """
     clock, entities, relations = events.clock, events.entities.names, events.relations.names
+    if base is not None:
+        entities = _by_id(entities, np.union1d(events.subject, events.object), base.entities)
+        relations = _by_id(relations, np.unique(events.relation), base.relations)
     texts = {}
     for step in np.unique(events.step).tolist():
         time = clock.origin + step * clock.unit
@@ -75,6 +81,14 @@ def named_events(events: EventLog) -> list[NewEvent]:
     columns = (events.subject, events.relation, events.object, events.step)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [(entities[s], relations[r], entities[o], texts[step]) for s, r, o, step in rows]
+
+
+def _by_id(names: tuple[str, ...], used: np.ndarray, known: Vocabulary) -> tuple[str, ...]:
+    """Names of which some are used, int64 [n]; in place of ids of a vocabulary, if all that are used are, its names."""
+    ids = {name: i for i, name in enumerate(map(str, range(len(known))))}
+    if not {names[i] for i in used.tolist()} <= ids.keys() - set(known.names):
+        return names
+    return tuple(known.names[ids[name]] if name in ids else name for name in names)
 
 
 def shown_time(text: str) -> str:

@@ -45,6 +45,7 @@ from bridgemem.store import (
     read_config,
     whole_folder,
     write_json,
+    write_names,
     write_tensors,
 )
 
@@ -93,7 +94,7 @@ def refresh(
 
     epochs: of the reader; the few of a warm start, or as many as the run was fitted with.
     """
-    target = next_name(run.folder) if out is None else Path(out)
+    target = next_name(run) if out is None else Path(out)
     if epochs is not None and epochs < 1:
         raise SettingsError(f"epochs must be at least 1, not {epochs}.")
     check_free(target, replace_out)
@@ -160,10 +161,15 @@ def chosen_on(run: Run, dataset: Dataset) -> EventLog:
     return fitted if until < 0 else fitted.prefix(until)
 
 
-def next_name(folder: Path) -> Path:
-    """The run's name with the next free number behind it: run, run-2, run-3."""
-    stem, dash, number = folder.name.rpartition("-")
-    stem, number = (stem, number) if dash and number.isdecimal() else (folder.name, "1")
+def next_name(run: Run) -> Path:
+    """The run's name with the next free number behind it: run, run-2, run-3.
+
+    A number at the end counts on only behind the name of the run that was fitted: icews05-15 becomes icews05-15-2.
+    """
+    folder, notes = run.folder, run.refreshes()
+    stem, _, number = folder.name.rpartition("-")
+    if not (notes and stem == notes[0].get("source") and number.isdecimal()):
+        stem, number = folder.name, "1"
     following = int(number) + 1
     while (folder.parent / f"{stem}-{following}").exists():
         following += 1
@@ -300,8 +306,7 @@ def _write(
         (aside / "config.toml").write_text(write_toml({**tables, "run": asdict(config)}), encoding="utf-8")
         pack(after, aside / "data.npz")
         for kind, vocabulary in (("entities", after.events.entities), ("relations", after.events.relations)):
-            names = (name.replace("\n", " ") for name in vocabulary.names)
-            (aside / f"{kind}.txt").write_text("\n".join(names) + "\n", encoding="utf-8")
+            write_names(aside / f"{kind}.txt", vocabulary.names)
         link_or_copy(run.folder / "backbone", aside / "backbone")
         if made.new_entities or made.new_relations:
             mark_widened(aside / "backbone", before.events.n_entities, before.events.n_relations)

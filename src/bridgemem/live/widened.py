@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
@@ -42,7 +42,8 @@ class Widened(Backbone):
     n_entities, n_relations: what the backbone was fitted on; how far the vocabulary has grown is read from the history
     of each call. A training-free backbone grows with it and scores everybody itself. Of a trained one the candidates
     that it does not know get the lowest score of their row, and queries whose actor or relation it does not know are
-    answered by recurrence, which needs no training.
+    answered by recurrence, which needs no training. Either way an entity that came later is no candidate before its
+    first event: otherwise the names of a later step would take their share of what is forecast for an earlier one.
     """
 
     name: ClassVar[str] = "widened"
@@ -70,8 +71,9 @@ class Widened(Backbone):
         events = past.events
         if (events.n_entities, events.n_relations) == (self.n_entities, self.n_relations):
             return self.backbone.score(queries, past)
+        absent = self._absent(queries, past)
         if (own_kind := self._grown_to(past)) is not None:
-            return own_kind.score(queries, past)
+            return replace(own_kind.score(queries, past), absent=absent)
         plain, inverse = queries.relation % events.n_relations, queries.relation // events.n_relations
         knows = (queries.actor < self.n_entities) & (plain < self.n_relations)
         rows, others = knows.nonzero().squeeze(1), (~knows).nonzero().squeeze(1)
@@ -99,12 +101,26 @@ class Widened(Backbone):
             # those that do not know the actor say what recurrence does, each of them
             each = [None] * self.backbone.n_members if own is None or own.members is None else own.members
             members = torch.stack([widen(member) for member in each])
+        scores = Scores(log_p, members=members, absent=absent)
         if own is None or own.uncertainty is None:
-            return Scores(log_p, members=members)
+            return scores
         uncertainty = own.uncertainty.new_empty(len(queries))
         uncertainty[rows] = own.uncertainty
-        uncertainty[others] = met_mass(log_p[others], *past.met(rest.actor, rest.step)).to(uncertainty.dtype)
-        return Scores(log_p, uncertainty, members)
+        met = past.met(rest.actor, rest.step)
+        uncertainty[others] = met_mass(scores.of_candidates[others], *met).to(uncertainty.dtype)
+        return replace(scores, uncertainty=uncertainty)
+
+    def _absent(self, queries: Queries, past: History) -> Tensor | None:
+        """The entities that came later and had no event before the step of each query, bool [n, E]; None without."""
+        later = torch.arange(self.n_entities, past.events.n_entities, device=past.device)
+        steps, which = queries.step.unique(return_inverse=True)
+        seen, _ = past.met(later.repeat(len(steps)), steps.repeat_interleave(len(later)))
+        unseen = torch.ones(len(steps) * len(later), dtype=torch.bool, device=past.device).index_fill_(0, seen, False)
+        if not unseen.any():
+            return None
+        absent = unseen.new_zeros((len(queries), past.events.n_entities))
+        absent[:, self.n_entities :] = unseen.view(len(steps), len(later))[which]
+        return absent
 
     def _grown_to(self, past: History) -> Backbone | None:
         """A training-free backbone on all that a history names, built once for each history; None for a trained one."""

@@ -34,6 +34,10 @@ class GrownLog(EventLog):
         return len(self.base) + len(self.fresh)
 
     @property
+    def start(self) -> int:
+        return min((log.start for log in (self.base, self.fresh) if len(log)), default=0)
+
+    @property
     def end(self) -> int:
         return max(self.base.end, self.fresh.end)
 
