@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from itertools import product
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ from bridgemem.config import Settings
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.world import World, WorldSettings, simulate
+from bridgemem.evidence.batches import StateTable
 from bridgemem.evidence.counts import CountTable, log_prior
-from bridgemem.evidence.examples import mine
-from bridgemem.evidence.reader import Reader
+from bridgemem.evidence.examples import Examples, mine
+from bridgemem.evidence.reader import Reader, mean_loss
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 
@@ -97,6 +99,16 @@ def random_transitions(events: EventLog, settings: Settings = SMALL_READER, seed
         for parameter in reader.parameters():
             torch.nn.init.normal_(parameter, std=0.7)
     return Transitions(settings, log_pi, CountTable.of(mine(events, space, settings), space), reader.eval())
+
+
+def negative_log_likelihood(reader: Reader, examples: Examples) -> float:
+    """Mean -log p(target | state) over the examples, in nats."""
+    return mean_loss(reader, StateTable(examples, len(reader.log_prior)).whole())
+
+
+def token_parts(space: TokenSpace) -> list[tuple[int, int, int]]:
+    """Direction, relation and bin of every token, by id."""
+    return list(product(range(2), range(space.n_relations), range(space.n_bins)))
 
 
 def futures(events: EventLog, now: int, seed: int = 0) -> dict[str, EventLog]:

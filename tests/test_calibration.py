@@ -48,6 +48,17 @@ def test_the_fit_finds_the_temperature_and_floor_that_the_answers_were_drawn_wit
     assert Curve.of(best.values.numpy(), (best.indices == answer).numpy()).error < 0.03
 
 
+def test_a_score_of_minus_infinity_has_no_probability() -> None:
+    calibration = Calibration(2.0, 0.3, 1, 0.0, 0.0, 0.0)
+    score = torch.tensor([[1.0, 0.5, -3.0], [0.0, 0.0, 0.0]])
+    wide = torch.full((2, 9), -torch.inf)
+    wide[:, [1, 4, 8]] = score
+    p = calibration.probabilities(wide)
+    assert torch.allclose(p[:, [1, 4, 8]], calibration.probabilities(score))
+    assert p.sum(1).tolist() == pytest.approx([1, 1])
+    assert int((p == 0).sum()) == 12
+
+
 def test_the_likelihoods_are_those_of_a_slow_computation() -> None:
     score, answer = drawn(2.0, 0.1, n=50)
     table = answer_log_p(score, answer)

@@ -30,6 +30,8 @@ def test_defaults_are_the_papers():
     [
         {"k": 0},
         {"window": -1},
+        {"window": 10**20},
+        {"bins": (1, 10**20)},
         {"bins": (4, 1)},
         {"bins": (1, 1)},
         {"bins": (0, 4)},

@@ -12,7 +12,7 @@ from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import EventLog
+from bridgemem.events.log import Clock, EventLog, parse_date
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import FixedExplanation, LearnedExplanation
 from bridgemem.forecast import Forecaster
@@ -76,7 +76,9 @@ def test_many_events_that_say_nothing_make_nothing_likelier(pooling: str) -> Non
     full = [e for e in everything(of, log.end) if len(e.events) == settings.k]
     assert len(full) > 20
     assert 0.8 < sum(e.likelier for e in full) / len(full) < 1.25
-    assert f"{full[0].likelier:.3g} times as likely" in full[0].sentence()
+    ratio = f"{math.exp(full[0].a):.3g} times"
+    words = f"each of their {settings.k} remembered events add up to {ratio} the average"
+    assert (words if pooling == "sum" else f"{ratio} as likely as on average") in full[0].sentence()
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -192,6 +194,29 @@ def test_questions_outside_the_data_are_refused(events: EventLog) -> None:
         of.forecast(0, 0, 2**31)
     with pytest.raises(DataError, match="at least 1"):
         of.forecast(0, 0, top=0)
+
+
+def test_the_data_begin_at_the_first_event_where_times_are_whole_numbers(events: EventLog) -> None:
+    columns = (events.subject, events.relation, events.object, events.step + 1960)
+    of = forecaster(EventLog(*columns, events.entities, events.relations), CHOICES[0])
+    first, steps = 1960 + events.start, events.end - events.start
+    assert of.forecast(0, 0, first)
+    with pytest.raises(DataError, match=f"'1200' lies before the data set begins, at {first}"):
+        of.forecast(0, 0, "1200")
+    assert of.forecast(0, 0, within=steps)
+    with pytest.raises(DataError, match=f"there are {steps} steps"):
+        of.forecast(0, 0, within=steps + 1)
+
+
+def test_a_calendar_that_ends_after_the_last_event_is_told(events: EventLog) -> None:
+    clock = Clock("date", parse_date("9999-12-31") - (events.end - 1) * 86400, 86400)
+    columns = (events.subject, events.relation, events.object, events.step)
+    of = forecaster(EventLog(*columns, events.entities, events.relations, clock), CHOICES[0])
+    assert of.forecast(0, 0, "9999-12-31")
+    with pytest.raises(DataError, match="the step after the last event lies too far ahead; the last event is at 9999"):
+        of.forecast(0, 0)
+    with pytest.raises(DataError, match="before the data set begins"):
+        of.forecast(0, 0, "0001-01-01")
 
 
 def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from bridgemem.forecast import Forecaster
 from bridgemem.horizon import Activity, Windowed, at_least_once, in_windows
 from bridgemem.reliability import evaluate_within
 from bridgemem.runs import Run
+from bridgemem.store import read_json
 from builders import log_of, random_log, random_transitions, rows_of
 
 pytest_plugins = ("small_runs",)
@@ -174,6 +176,9 @@ def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence
         if r.method == "bridgemem":
             assert 0 <= r.settings["ece"] <= 1
             assert np.isfinite(r.gain["mrr"]).all()
-    assert (run.folder / "metrics.within2.json").is_file()
+    evaluate_within(run, 2, split="valid")
+    kept = read_json(run.folder / "metrics.within2.json")
+    assert set(kept) == {"test", "valid"}
+    assert kept["test"] == [asdict(record) for record in records]
     with pytest.raises(SettingsError, match="at least 2"):
         evaluate_within(run, 1)

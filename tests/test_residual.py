@@ -17,7 +17,7 @@ from bridgemem.evaluation.replay import Choice, corrections
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.residual import correction, count_evidence, log_base, memory_state, mixture
-from builders import few, random_log, random_transitions, rows_of
+from builders import few, random_log, random_transitions, rows_of, token_parts
 
 SETTINGS = Settings(k=4, window=20, bins=(1, 4, 16), width=4, hidden=5)
 
@@ -86,9 +86,9 @@ def weights(transitions: Transitions) -> dict:
 
 def plain_examples(transitions: Transitions, events) -> list:
     mined = mine(events, transitions.space, transitions.settings)
-    direction, relation, recency = (p.tolist() for p in transitions.space.parts())
+    parts = token_parts(transitions.space)
     return [
-        ([(direction[t], relation[t], recency[t]) for t in tokens if t != transitions.space.pad], target)
+        ([parts[t] for t in tokens if t != transitions.space.pad], target)
         for tokens, target in zip(mined.tokens.tolist(), mined.target.tolist(), strict=True)
     ]
 

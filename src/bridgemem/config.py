@@ -15,9 +15,11 @@ from bridgemem.errors import SettingsError
 
 T = TypeVar("T")
 
+GATES = ("uncertain", "entropy", "none")
 # far beyond any use, and small enough that no setting asks for more memory than there is
 MOST_EVENTS = 1024
 MOST_UNITS = 8192
+MOST_STEPS = 2**31 - 1  # no two events lie further apart
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ class Settings:
         for name in ("k", "width", "hidden", "batch", "max_epochs", "patience", "max_examples"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name, most in (("k", MOST_EVENTS), ("width", MOST_UNITS), ("hidden", MOST_UNITS)):
+        limits = {"k": MOST_EVENTS, "width": MOST_UNITS, "hidden": MOST_UNITS, "window": MOST_STEPS}
+        for name, most in limits.items():
             if getattr(self, name) > most:
                 raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
         if self.window < 0:
             raise SettingsError(f"window must be a number of steps, or 0 for the whole past, not {self.window}.")
-        if list(self.bins) != sorted(set(self.bins)) or any(edge < 1 for edge in self.bins):
-            raise SettingsError(f"bins must be growing lags of at least 1, not {self.bins}.")
+        if list(self.bins) != sorted(set(self.bins)) or any(not 1 <= edge <= MOST_STEPS for edge in self.bins):
+            raise SettingsError(f"bins must be growing lags from 1 to {MOST_STEPS}, not {self.bins}.")
         if self.pooling not in ("sum", "mean"):
             raise SettingsError(f"pooling must be 'sum' or 'mean', not {self.pooling!r}.")
         # written so that NaN, which no comparison holds for, is refused too
@@ -71,7 +74,7 @@ class Settings:
             raise SettingsError(f"lambdas must be finite and not negative, not {self.lambdas}.")
         if not all(tau >= 0 for tau in self.taus):
             raise SettingsError(f"taus must be numbers that are not negative, or inf, not {self.taus}.")
-        unknown = set(self.gates) - {"uncertain", "entropy", "none"}
+        unknown = set(self.gates) - set(GATES)
         if unknown:
             raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain, entropy or none.")
 

@@ -107,10 +107,18 @@ class FixedExplanation(Explanation):
             return f"{head}, and nothing more, since {why}."
         main = max(self.events, key=lambda e: e.share)
         return (
-            f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): after what "
-            f"happened between them this relation is {self.likelier:.3g} times as likely as on average, mostly because "
-            f"{main.subject} did '{main.relation}' to {main.object} {steps(main.lag)} before ({main.share:.0%} of it)."
+            f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
+            f"{self._weighed()}, {main.share:.0%} of it because {main.subject} did '{main.relation}' to {main.object} "
+            f"{steps(main.lag)} before."
         )
+
+    def _weighed(self) -> str:
+        """What the events say of the relation, in words: e^A."""
+        ratio = math.exp(self.a)
+        if math.isclose(ratio, self.likelier, rel_tol=1e-6):
+            return f"after what happened between them this relation is {ratio:.3g} times as likely as on average"
+        count = len(self.events)
+        return f"its chances after each of their {count} remembered events add up to {ratio:.3g} times the average"
 
 
 @dataclass(frozen=True)
@@ -242,9 +250,9 @@ def take_apart(
     """Why the fixed residual gives one candidate of one query its score."""
     scores = score_queries(backbone, query, past)
     assert scores.uncertainty is not None
-    base = float(scores.log_p[0, candidate].double())
+    base = float(scores.of_candidates[0, candidate].double())
     u = scores.uncertainty
-    admitted = gate(choice.gate, u, scores.log_p)
+    admitted = gate(choice.gate, u, scores.of_candidates)
     evidence = transitions.evidence(query, past)
     place = (evidence.candidate == candidate).nonzero().flatten().tolist()
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
@@ -363,7 +371,7 @@ def take_apart_learned(
     assert scores.uncertainty is not None
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
     inverse, relation = divmod(asked, events.n_relations)
-    base = scores.log_p[0].double()
+    base = scores.of_candidates[0].double()
     pair = PairPast.of(reader.past, query, candidate)
     parts, between, company = GroupParts(0.0, {}, {}, 0.0), EventParts(0.0, (), 0.0, 0, 0.0), dict[int, float]()
     place = (found.candidate == candidate).nonzero().flatten()

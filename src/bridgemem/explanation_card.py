@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FORMATS = (".md", ".html")
 MOST_EVENTS = 400  # the newest that a picture shows
 MOST_RELATIONS = 12
+NAME_LENGTH = 32  # letters of a name that fit into a picture
 COLOURS = ("#4E79A7", "#F28E2B")  # from the actor, to the actor
 NO_PICTURE = "There is no picture: drawing needs matplotlib, which the extra 'plots' installs."
 
@@ -162,10 +163,10 @@ def _label_times(axes: Axes, one: Shown, events: EventLog) -> None:
     axes.set_xlim(first - 0.03 * (one.step - first) - 0.5, one.step + 0.03 * (one.step - first) + 0.5)
 
 
-def _short(name: str, most: int = 32) -> str:
+def _short(name: str) -> str:
     """A name on one line, without what no reader shows, and not so long that it leaves the picture."""
     plain = "".join(c if c.isprintable() else " " for c in name)
-    return plain if len(plain) <= most else plain[: most - 1] + "…"
+    return plain if len(plain) <= NAME_LENGTH else plain[: NAME_LENGTH - 1] + "…"
 
 
 def _chance(one: Shown) -> str:

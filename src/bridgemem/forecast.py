@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,8 +94,11 @@ class Forecaster:
         choice: Choice,
         learned: Learned | None = None,
         calibration: Calibration | None = None,
+        end: int | None = None,
     ) -> None:
+        """end: the first unknown step, where more is known than these events."""
         self.events = events
+        self.end = events.end if end is None else end
         self.backbone = backbone
         self.transitions = transitions
         self.choice = choice
@@ -120,6 +124,11 @@ class Forecaster:
         if method not in (None, "fixed", "learned"):
             raise SettingsError(f"method is fixed or learned, not {method!r}.")
         run = Run(folder)
+        if run.config.history == "frozen":
+            raise RunError(
+                f"{folder} was fitted and measured with frozen history, and a forecast reads all that happened before "
+                "its step; fit a run without --history frozen to ask it."
+            )
         locked = run.selection(selection)
         learned = None if method == "fixed" else run.learned(selection)
         if method == "learned" and learned is None:
@@ -151,18 +160,23 @@ class Forecaster:
     ) -> Queries:
         """The query in ids. `at` is a time of the data set (the first unknown step when left out)."""
         directed = self.events.relations.id(relation) + (self.events.n_relations if inverse else 0)
-        step = self.events.end if at is None else self.events.clock.step(at)
-        if step < 0:
-            raise DataError(f"{at!r} lies before the data set begins, at {self.events.clock.label(0)}.")
+        ids = [self.events.entities.id(actor), directed, self._step(at)]
+        return Queries(*(torch.tensor([value]) for value in ids))
+
+    def _step(self, at: str | int | None) -> int:
+        """The step asked for, if it is neither before the first event nor after the last date of the calendar."""
+        clock, start = self.events.clock, self.events.start
+        step = self.end if at is None else clock.step(at)
+        if step < start:
+            raise DataError(f"{at!r} lies before the data set begins, at {clock.label(start)}.")
         try:
-            self.events.clock.label(step)
+            clock.label(step)
         except OverflowError:
             step = LAST_STEP + 1
         if step > LAST_STEP:
-            end = self.events.clock.label(self.events.end)
-            raise DataError(f"{at!r} lies too far ahead; the first unknown step of the data set is {end}.")
-        ids = [self.events.entities.id(actor), directed, step]
-        return Queries(*(torch.tensor([value]) for value in ids))
+            asked = "the step after the last event" if at is None else repr(at)
+            raise DataError(f"{asked} lies too far ahead; the last event is at {clock.label(self.end - 1)}.")
+        return step
 
     def forecast(
         self,
@@ -180,16 +194,19 @@ class Forecaster:
         return self.answers(self.query(actor, relation, at, inverse), top, within)[0]
 
     def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
-        """The likeliest answers of each query, best first; all of them are scored at once."""
+        """The likeliest answers of each query, best first; all of them are scored at once.
+
+        A name that the run was fitted without, and that has no event before the step, is nobody's answer.
+        """
         if top < 1:
             raise DataError(f"top must be at least 1, not {top}.")
         if within is not None:
             if int(queries.step.max()) + check_within(within) - 1 > LAST_STEP:
                 raise DataError(f"within {within:,} steps lies too far ahead; ask for fewer.")
-            check_past(within, min(int(queries.step.min()), self.events.end))
+            check_past(within, min(int(queries.step.min()), self.end) - self.events.start)
         with self._by_name(queries):
             scores = score_queries(self.backbone, queries, self.past)
-        base, residual = scores.log_p.double(), self.residual.of(queries, scores)
+        base, residual = scores.of_candidates.double(), self.residual.of(queries, scores)
         score = base + residual
         best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
         columns = [
@@ -201,7 +218,7 @@ class Forecaster:
         ]
         names = self.events.entities.names
         return [
-            [Candidate(names[c], *values) for c, *values in zip(chosen, *own, strict=True)]
+            [c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf]
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
 
@@ -249,7 +266,15 @@ class Forecaster:
     ) -> Explanation:
         """Why a candidate has its score: parts that add up, and the events behind them."""
         query = self.query(actor, relation, at, inverse)
-        chosen = self.events.entities.id(candidate)
+        found = self._explained(query, self.events.entities.id(candidate))
+        if found.base == -math.inf:
+            raise NotFoundError(
+                f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
+                "read; ask for a time after its first one."
+            )
+        return found
+
+    def _explained(self, query: Queries, chosen: int) -> Explanation:
         with self._by_name(query):
             if self.learned is None:
                 return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)

@@ -20,6 +20,7 @@ from bridgemem.evaluation.filters import Filters
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.memory.occurrences import each_once
 from bridgemem.memory.timeline import Timeline, changes, expand
 
 
@@ -63,12 +64,8 @@ def _facts(events: EventLog, device: str | torch.device) -> Timeline:
     """The candidates of every (actor, directed relation) by step, each once in a step."""
     facts = Queries.of(events)
     assert facts.answer is not None
-    key = _key(facts, events.n_relations).numpy()
-    step, answer = facts.step.numpy(), facts.answer.numpy()
-    order = np.lexsort((answer, step, key))
-    key, step, answer = key[order], step[order], answer[order]
-    once = changes(key, step, answer)
-    return Timeline.build(key[once], step[once], answer[once], device)
+    key = _key(facts, events.n_relations)
+    return each_once(key.numpy(), facts.answer.numpy(), facts.step.numpy(), device)
 
 
 def _key(queries: Queries, n_relations: int) -> Tensor:

@@ -55,9 +55,9 @@ def mixture(a_ct: Tensor, a_nn: Tensor, support: Tensor, tau: float) -> Tensor:
     return torch.logaddexp(torch.log1p(-rho) + a_ct, rho.log() + a_nn)
 
 
-def log_base(p0: Tensor, epsilon: float = EPSILON) -> Tensor:
+def log_base(p0: Tensor) -> Tensor:
     """Equation 5, first term: log max{p0, epsilon}."""
-    return p0.clamp(min=epsilon).log()
+    return p0.clamp(min=EPSILON).log()
 
 
 def correction(a: Tensor, gate: Tensor, lam: float) -> Tensor:

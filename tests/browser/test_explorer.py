@@ -335,6 +335,7 @@ def test_the_page_reads_the_clock_as_the_service_does(
     for clock in (
         Clock("integer", 3, 7),
         Clock("date", 1_388_534_400, 86_400),
+        Clock("date", 1_388_556_000, 86_400),
         Clock("date", -86_400 * 900, 604_800),
         Clock("date", 1_388_534_400, 900),
     ):

@@ -70,6 +70,23 @@ def test_forecasts_that_cannot_be_made_are_refused(
     assert left_in(questions.parent) == ["q.csv"]
 
 
+def test_a_run_with_frozen_history_is_not_asked(own_csv: Path, tmp_path: Path) -> None:
+    run, store = tmp_path / "run", tmp_path / "run.events.duckdb"
+    frozen = ("--history", "frozen", *TINY_READER)
+    assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *frozen).code == 0
+    commands: list[tuple[str | Path, ...]] = [
+        ("forecast", run, *ASKED),
+        ("explain", run, *ASKED, "--candidate", "Kel"),
+        ("serve", run, "--port", "0", "--store", store),
+        ("explore", run, "--port", "0", "--no-browser", "--store", store),
+        ("forecast", run, *ASKED),  # with a store of its own by now
+    ]
+    for words in commands:
+        assert bridgemem(*words).refused().endswith("fit a run without --history frozen to ask it."), words
+    assert "Forecaster.open" not in (run / "README.md").read_text(encoding="utf-8")
+    assert store.is_file()
+
+
 def test_a_horizon_is_shown_with_its_days_and_what_the_probability_means(recurrence_run: Path) -> None:
     text = bridgemem("forecast", recurrence_run, *ASKED, "--within", "7").out
     assert text.startswith("(Arvan, visit, ?) from 2024-02-10 to 2024-02-16\n")

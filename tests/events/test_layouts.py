@@ -215,6 +215,13 @@ def test_codes_are_names_even_where_all_look_like_ids(write):
     assert known.events.subject.tolist() == [1, 0]
 
 
+def test_a_row_with_several_parties_is_rejected_once(write):
+    rows = [polecat("A;B", "AID", "C;D;E", day) for day in ("2023-01-02", "soon", "later")]
+    reading = read_events(write(lines(POLECAT, rows), "p.txt"))
+    assert (len(reading.events), reading.rejects.count, reading.rejects.total) == (6, 2, 3)
+    assert [row.line for row in reading.rejects.rows] == [3, 4]
+
+
 def test_several_parties_of_a_polecat_row_become_pairs(write):
     rows = [polecat("Iran; Iraq", "CONSULT", "Oman;Iran; None"), polecat("Iran;Iran", "AID", "Iran")]
     reading = read_events(write(lines(POLECAT, rows), "ngecEvents.txt"), strict=True)

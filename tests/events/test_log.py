@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import DataError, NotFoundError
-from bridgemem.events.log import Clock, EventLog, Vocabulary, parse_date
+from bridgemem.events.log import Clock, EventLog, Vocabulary, close_names, parse_date
 from builders import few, log_of, logs, random_log, rows_of, vocabulary
 
 
@@ -105,7 +107,7 @@ def test_names_are_found_by_name_by_id_and_by_digits():
     assert (names.id("Sweden"), names.id("Norway"), names.id(3), names.id("1"), names.id("7")) == (1, 0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("name", ["Swedn", "9", 9, -1, "", "²"])
+@pytest.mark.parametrize("name", ["Swedn", "9", 9, -1, "", "²", "9" * 5000])
 def test_an_unknown_name_is_one_clear_error(name):
     names = Vocabulary("entity", ("Norway", "Sweden"))
     with pytest.raises(NotFoundError, match="no entity is called"):
@@ -115,6 +117,25 @@ def test_an_unknown_name_is_one_clear_error(name):
 def test_a_close_name_is_suggested():
     with pytest.raises(NotFoundError, match="did you mean 'Sweden'"):
         Vocabulary("entity", ("Norway", "Sweden")).id("Swedn")
+
+
+def test_of_many_names_few_are_compared_letter_by_letter(monkeypatch):
+    compared = []
+
+    def close(text, names, n, cutoff):
+        compared.append(len(names))
+        return difflib_close(text, names, n, cutoff)
+
+    difflib_close = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", close)
+    names = [f"Ministry {i} ({place})" for i in range(2000) for place in ("Norway", "Sweden")]
+    assert close_names("Minstry 1234 (Swedn)", names, 3)[0] == "Ministry 1234 (Sweden)"
+    assert compared[0] <= 100
+
+
+def test_names_are_close_whatever_letters_they_are_made_of():
+    assert close_names("北京市政", ["北京市政府", "\ud800", "", "a\nb"], 3) == ["北京市政府"]
+    assert close_names("", ["a"], 3) == close_names("abc", [], 3) == []
 
 
 def test_a_clock_turns_steps_into_times_and_back():
@@ -133,10 +154,14 @@ def test_a_clock_turns_steps_into_times_and_back():
 @given(step=st.integers(0, 10**6), origin=st.integers(-(10**9), 10**9), unit=st.sampled_from([1, 900, 3600, 86400]))
 def test_every_label_leads_back_to_its_step(step, origin, unit):
     assert Clock("integer", origin, unit).step(Clock("integer", origin, unit).label(step)) == step
-    day = origin - origin % 86400
-    dates = Clock("date", day, unit)
-    if day + step * unit < 2**32:
-        assert dates.step(dates.label(step)) == step
+    for first in (origin, origin - origin % 86400, parse_date("0850-01-01")):
+        dates = Clock("date", first, unit)
+        if first + step * unit < 2**32:
+            assert dates.step(dates.label(step)) == step
+
+
+def test_a_day_that_begins_at_six_is_told_with_its_hour():
+    assert Clock("date", parse_date("2014-01-01T06:00"), 86400).label(1) == "2014-01-02 06:00:00"
 
 
 def test_times_that_are_none_are_refused():

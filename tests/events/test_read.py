@@ -209,6 +209,9 @@ def test_numbers_with_wide_gaps_are_names(write):
         (["2014-01-01", "2014-01-09"], "2d", [0, 4], Clock("date", 1388534400, 172800)),
         (["2014-01-01T00:00", "2014-01-01T00:01"], 60, [0, 1], Clock("date", 1388534400, 60)),
         (["1960-01-01", "1960-01-03"], None, [0, 1], Clock("date", -315619200, 172800)),
+        (["2014-01-01T06:00", "2014-01-02T06:00"], None, [0, 1], Clock("date", 1388534400, 86400)),
+        (["2014-01-01T12:00", "2014-01-08T12:00"], None, [0, 1], Clock("date", 1388534400, 604800)),
+        (["1960-01-01T06:00", "1960-01-03T06:00"], None, [0, 1], Clock("date", -315619200, 172800)),
     ],
 )
 def test_times_become_steps(write, times, step, steps, clock):
@@ -217,12 +220,21 @@ def test_times_become_steps(write, times, step, steps, clock):
     assert reading.events.step.tolist() == steps
 
 
+def test_days_begin_at_midnight_whatever_the_hour_of_the_first_events(write):
+    clock = read_events(write("0\t0\t1\t2014-01-01T06:00\n0\t0\t1\t2014-01-02T06:00\n")).events.clock
+    assert [clock.step(f"2014-01-02{hour}") for hour in ("", "T00:00", "T06:00", "T23:00")] == [1, 1, 1, 1]
+    assert clock.step("2014-01-03T05:00") == 2
+
+
 def test_weeks_begin_on_monday(write):
     reading = read_events(write("0\t0\t1\t2014-01-05\n0\t0\t1\t2014-01-06\n"), step="week")
     assert [reading.events.clock.label(t) for t in (0, 1)] == ["2013-12-30", "2014-01-06"]
 
 
-@pytest.mark.parametrize(("time", "step"), [("3", "day"), ("3", 0), ("2014-01-01", "fortnight"), ("2014-01-01", -1)])
+@pytest.mark.parametrize(
+    ("time", "step"),
+    [("3", "day"), ("3", 0), *(("2014-01-01", s) for s in ("fortnight", -1, "9" * 20 + "d", "9" * 5000 + "d", 10**17))],
+)
 def test_a_step_that_does_not_suit_the_times_is_a_settings_error(write, time, step):
     with pytest.raises(SettingsError):
         read_events(write(f"0\t0\t1\t{time}\n"), step=step)

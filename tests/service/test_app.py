@@ -24,8 +24,9 @@ from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.backbones.stored import write_scores
-from bridgemem.errors import SettingsError
+from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.evaluation.queries import Queries
+from bridgemem.events.log import Clock, EventLog, parse_date
 from bridgemem.forecast import Forecaster
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.live.forecasting import LiveForecaster
@@ -160,6 +161,61 @@ def test_a_run_of_stored_scores_gets_ready_and_answers_for_the_steps_it_has(tmp_
         assert client.get("/readyz").status_code == 200
 
 
+def test_a_backbone_that_can_never_answer_gets_ready_and_asks_nobody_to_come_again(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> None:
+        raise BackboneError("these are scores of other data; write them again.")
+
+    monkeypatch.setattr(Widened, "score", broken)
+    with TestClient(create_app(live)) as client:
+        ready(client)
+        answer = client.post("/v1/forecast", json=ASKED)
+        assert refused(answer, 503)["error"] == "these are scores of other data; write them again."
+        assert "retry-after" not in answer.headers
+
+
+def test_days_that_begin_at_six_are_asked_and_filed_as_they_are_told(tmp_path: Path) -> None:
+    log = random_log(4, n=300)
+    columns = (log.subject, log.relation, log.object, log.step)
+    clock = Clock("date", parse_date("2014-01-01T06:00"), 86_400)
+    dataset = dataset_of(EventLog(*columns, log.entities, log.relations, clock))
+    Recurrence.fit(dataset).save(tmp_path / "backbone")
+    run, _ = fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL_READER)
+    asked = {"actor": "entity 1", "relation": "relation 0", "top": 1}
+    with EventStore(tmp_path / "events.duckdb") as store:
+        client = TestClient(create_app(LiveForecaster(run, store)))
+        now = client.get("/v1/model").json()["next_time"]
+        assert client.post("/v1/forecast", json=asked).json()["step"] == log.end
+        assert client.post("/v1/forecast", json={**asked, "at": now}).json()["step"] == log.end
+        stored = client.post("/v1/events", json=batch(event("entity 1", "relation 0", "Newland", now))).json()
+        assert (stored["accepted"], stored["late"]) == (1, 0)
+        found = client.post("/v1/forecast", json={**asked, "top": 20}).json()
+        why = {"actor": "entity 1", "relation": "relation 0", "candidate": "Newland"}
+        told = client.post("/v1/explain", json=why).json()
+    assert found["step"] == log.end + 1
+    assert "Newland" in {c["name"] for c in found["candidates"] if c["residual"]}
+    assert (told["time"], [e["time"] for e in told["events"]]) == (found["time"], [now])
+
+
+def test_the_model_begins_at_the_first_event(tmp_path: Path) -> None:
+    log = random_log(4, n=300)
+    columns = (log.subject, log.relation, log.object, log.step + 1960)
+    dataset = dataset_of(EventLog(*columns, log.entities, log.relations))
+    Recurrence.fit(dataset).save(tmp_path / "backbone")
+    run, _ = fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL_READER)
+    with EventStore(tmp_path / "events.duckdb") as store:
+        client = TestClient(create_app(LiveForecaster(run, store)))
+        assert client.get("/v1/model").json()["first_time"] == str(1960 + log.start)
+        asked = {"actor": "entity 1", "relation": "relation 0", "at": 1200}
+        assert "before the data set begins" in refused(client.post("/v1/forecast", json=asked), 422)["error"]
+
+
+def test_a_time_before_the_calendar_is_no_time_ahead(client: Any) -> None:
+    answer = client.post("/v1/forecast", json={**ASKED, "at": "0001-01-01"})
+    assert "lies before the data set begins, at 2024-01-01" in refused(answer, 422)["error"]
+
+
 def test_health_readiness_and_metrics(client: Any) -> None:
     assert client.get("/healthz").json() == {"state": "alive"}
     ready(client)
@@ -205,6 +261,21 @@ def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
     # and they are seen one step later, so that the test can fail
     later = client.post("/v1/explain", json={**why, "at": SECOND_NEXT}).json()
     assert NEXT in {e["time"] for e in later["events"]}
+
+
+def test_names_of_a_later_step_take_no_share_of_an_answer_before_it(client: Any) -> None:
+    question, why = {**ASKED, "at": NEXT, "top": 99}, {**ASKED, "at": NEXT, "candidate": "Belmor"}
+    before = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", question), ("explain", why))]
+    crowd = [event(f"New {i}", "visit", "Arvan", NEXT) for i in range(50)]
+    assert client.post("/v1/events", json=batch(*crowd)).status_code == 200
+    after = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", question), ("explain", why))]
+    chances = [[c.pop("probability") for c in found[0]["candidates"]] for found in (before, after)]
+    assert chances[1] == pytest.approx(chances[0])
+    assert after == before
+    early = client.post("/v1/explain", json={**why, "candidate": "New 7"})
+    assert (early.status_code, "no candidate" in early.json()["error"]) == (404, True)
+    later = client.post("/v1/forecast", json={**question, "at": SECOND_NEXT}).json()["candidates"]
+    assert {f"New {i}" for i in range(50)} < {c["name"] for c in later}
 
 
 def test_a_batch_delivered_twice_counts_once(client: Any) -> None:
@@ -321,7 +392,7 @@ def test_a_store_that_cannot_be_written_asks_to_try_later(
 def test_a_mistake_of_the_service_tells_nothing_of_its_inside(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Forecaster, "forecast", lambda *args, **named: 1 / 0)
+    monkeypatch.setattr(Forecaster, "answers", lambda *args, **named: 1 / 0)
     client = TestClient(create_app(live), raise_server_exceptions=False)
     assert "division" not in refused(client.post("/v1/forecast", json=ASKED), 500)["error"]
 
@@ -401,16 +472,16 @@ def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, mon
 
 def test_too_many_at_once_are_asked_to_come_again(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    forecast = Forecaster.forecast
+    answers_of = Forecaster.answers
 
     def slow(*args: Any, **named: Any) -> Any:
         begun.set()
         go_on.wait(30)
-        return forecast(*args, **named)
+        return answers_of(*args, **named)
 
     with TestClient(create_app(live, limits=Limits(concurrent=1))) as client:
         ready(client)  # making ready forecasts too
-        monkeypatch.setattr(Forecaster, "forecast", slow)
+        monkeypatch.setattr(Forecaster, "answers", slow)
         answers: list[Any] = []
         first = threading.Thread(target=lambda: answers.append(client.post("/v1/forecast", json=ASKED)))
         first.start()

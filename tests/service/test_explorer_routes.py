@@ -32,7 +32,7 @@ from bridgemem.explorer.routes import CHARTS, FILES, asset
 from bridgemem.explorer.views import outcome, overview, pair_past, quality
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
+from bridgemem.runs import Run, read_table, write_table
 from bridgemem.service.app import create_app
 from bridgemem.service.loadtest import SERVE
 from commands import bridgemem
@@ -149,6 +149,11 @@ def test_long_times_fall_into_few_stretches(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(views, "MOST_BINS", 4)
     found = overview(log((0, 0, 1, 0), (0, 0, 1, 2), (0, 0, 1, 3), (0, 0, 1, 9)))
     assert (found.stretch, found.activity, found.end) == (3, [2, 1, 0, 1], 10)
+
+
+def test_the_overview_begins_at_the_first_event() -> None:
+    found = overview(log((0, 0, 1, 1960), (0, 0, 1, 1962)))
+    assert (found.start, found.end, found.stretch, found.activity) == (1960, 1963, 1, [1, 0, 1])
 
 
 def test_a_log_without_events_has_nothing_to_ask() -> None:
@@ -301,6 +306,16 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
         assert sum(part.queries for part in own) == found.queries
         (whole,) = [m for m in found.measured if (m.method, m.filter) == ("bridgemem", f)]
         assert sum(p.queries * p.gain[0] for p in own) / found.queries == pytest.approx(whole.gain["mrr"][0])
+
+
+def test_the_parts_of_a_cross_fitted_residual_go_by_its_name(evaluated: Run) -> None:
+    rows = evaluated.metrics()["test"]
+    rows += [{**r, "method": "cross-fitted"} for r in rows if r["method"] == "bridgemem"]
+    (evaluated.folder / "metrics.json").write_text(json.dumps({"test": rows}))
+    columns = read_table(evaluated.ranks_path("test"))
+    learned = {f"learned_by_{f}_{f}": columns[f"bridgemem_by_{f}_{f}"] for f in ("static", "time")}
+    write_table(evaluated.ranks_path("test"), {**columns, **learned})
+    assert {part.method for part in quality(evaluated).parts} == {"bridgemem", "cross-fitted"}
 
 
 def test_a_residual_that_was_fitted_on_the_queries_shown_is_remarked_on(evaluated: Run) -> None:

@@ -21,7 +21,8 @@ from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
-from bridgemem.memory.timeline import Timeline, changes, expand
+from bridgemem.memory.occurrences import first_meetings
+from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.steps import Steps
 
@@ -254,34 +255,24 @@ def learning_rate(epoch: int, settings: EstSettings) -> float:
     return settings.learning_rate * (0.1 + 0.45 * (1 + math.cos(math.pi * share)))
 
 
-def first_answers(train: Queries, n_relations: int, device: torch.device) -> Timeline:
-    """Each answer that (actor, directed relation) ever had, filed under the pair at the step when it came first."""
-    assert train.answer is not None
-    key = (train.actor * (2 * n_relations) + train.relation).numpy()
-    answer, step = train.answer.numpy(), train.step.numpy()
-    order = np.lexsort((step, answer, key))
-    key, answer, step = key[order], answer[order], step[order]
-    first = changes(key, answer)
-    return Timeline.build(key[first], step[first], answer[first], device)
-
-
 class _Trainer:
     """All epochs over the train queries in random order, their past read from the same split."""
 
     def __init__(self, net: EstNet, dataset: Dataset, checkpoint: Checkpoint) -> None:
         self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
         device, n_relations = net.entity.device, dataset.events.n_relations
-        on_host = Queries.of(dataset.train)
-        train = on_host.to(device)
+        train = Queries.of(dataset.train)
         assert train.answer is not None
+        key = train.actor * (2 * n_relations) + train.relation
         self.sequences = Sequences.of(dataset.train, self.settings.k, device)
-        self.answers = first_answers(on_host, n_relations, device)
+        self.answers = first_meetings(key.numpy(), train.answer.numpy(), train.step.numpy(), device)
+        actor, relation, step, answer = torch.stack([train.actor, train.relation, train.step, train.answer]).to(device)
         # all that is read of a query, side by side, so that an epoch is shuffled at once
         self.queries = torch.stack(
             [
-                *(train.actor, train.relation, train.step, train.answer),
-                *self.sequences.line.before(train.actor, train.step),
-                *self.answers.before(train.actor * (2 * n_relations) + train.relation, train.step),
+                *(actor, relation, step, answer),
+                *self.sequences.line.before(actor, step),
+                *self.answers.before(key.to(device), step),
             ]
         )
         self.size = min(self.settings.batch, len(train))

@@ -132,10 +132,10 @@ def _opened(
     except BridgeMemError as problem:
         if store is not None:
             raise
+        # nobody named the store, and without it the run can be asked as it was fitted, or says why it cannot
+        plain = Forecaster.open(run, selection, data_dir, method, memory_dir)
         if not isinstance(problem, StoreInUseError | DataError):
             raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
-        # nobody named the store, and without it the run can be asked as it was fitted
-        plain = Forecaster.open(run, selection, data_dir, method, memory_dir)
         warn(f"bridgemem: {problem} The events stored there are left out.")
         return plain, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"

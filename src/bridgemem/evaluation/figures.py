@@ -9,16 +9,15 @@ from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.report import HEADINGS, SHORT, place, selected, standard
 
+BACKBONE = "cenet"  # the paper's own
 COLOURS = {"mrr": "#4E79A7", "hits1": "#76B7B2", "hits3": "#F28E2B", "hits10": "#B07AA1"}
 
 
-def gains_figure(
-    records: list[Record], filter_name: str, backbone: str = "cenet"
-) -> list[tuple[str, dict[str, list[float]]]]:
+def gains_figure(records: list[Record], filter_name: str) -> list[tuple[str, dict[str, list[float]]]]:
     """Per data set the mean gain and interval of each metric over the residual's seeds: what the bars show."""
     found: dict[str, list[Record]] = {}
     for r in selected(standard(records), filter_name):
-        if r.method == "bridgemem" and r.backbone == backbone and all(m in r.gain for m in METRICS):
+        if r.method == "bridgemem" and r.backbone == BACKBONE and all(m in r.gain for m in METRICS):
             found.setdefault(place(r.dataset, r.split), []).append(r)
     return [
         (name, {m: [sum(r.gain[m][i] for r in group) / len(group) for i in range(3)] for m in METRICS})
@@ -26,11 +25,11 @@ def gains_figure(
     ]
 
 
-def draw_gains(records: list[Record], filter_name: str, stem: Path, backbone: str = "cenet") -> list[Path]:
+def draw_gains(records: list[Record], filter_name: str, stem: Path) -> list[Path]:
     """The bar chart of the gains as SVG and PNG beside each other; returns the files."""
-    groups = gains_figure(records, filter_name, backbone)
+    groups = gains_figure(records, filter_name)
     if not groups:
-        raise DataError(f"no record of bridgemem on {backbone} under the {filter_name} filter: nothing to draw.")
+        raise DataError(f"no record of bridgemem on {BACKBONE} under the {filter_name} filter: nothing to draw.")
     try:
         import matplotlib as mpl
     except ImportError:
@@ -52,7 +51,7 @@ def draw_gains(records: list[Record], filter_name: str, stem: Path, backbone: st
         axes.errorbar(at, heights, [low, high], fmt="none", ecolor="#30343B", elinewidth=0.8, capsize=2)
     axes.axhline(0, color="#30343B", linewidth=0.8)
     axes.set_xticks(range(len(groups)), [name for name, _ in groups])
-    axes.set_ylabel(f"gain over {backbone}")
+    axes.set_ylabel(f"gain over {BACKBONE}")
     axes.set_title(
         f"Gain of the residual, {SHORT[filter_name]} filter (bars: mean of seeds; whiskers: 95 %)", fontsize=9
     )

@@ -13,7 +13,8 @@ from torch import Tensor
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
 from bridgemem.memory.mapped import memory_of
-from bridgemem.memory.timeline import Timeline, changes, expand
+from bridgemem.memory.occurrences import each_once
+from bridgemem.memory.timeline import expand
 
 FILTERS = ("raw", "static", "time")
 
@@ -32,16 +33,9 @@ class Filters:
         assert facts.answer is not None
         key = (facts.actor * self._n_directed + facts.relation).numpy()
         step, answer = facts.step.numpy(), facts.answer.numpy()
-        self._time = self._build(key, step, answer, device)
-        self._static = self._build(key, np.zeros_like(step), answer, device)
-
-    @staticmethod
-    def _build(key: np.ndarray, step: np.ndarray, answer: np.ndarray, device: str | torch.device) -> Timeline:
-        """Each (key, step, answer) once: a mask must not take the same candidate out twice."""
-        order = np.lexsort((answer, step, key))
-        key, step, answer = key[order], step[order], answer[order]
-        fresh = changes(key, step, answer)
-        return Timeline.build(key[fresh], step[fresh], answer[fresh], device)
+        # a mask must not take the same candidate out twice
+        self._time = each_once(key, answer, step, device)
+        self._static = each_once(key, answer, np.zeros_like(step), device)
 
     def mask(self, name: str, queries: Queries) -> tuple[Tensor, Tensor]:
         """(row, candidate) int64 [m]: the entries that the filter removes; never the answer itself."""

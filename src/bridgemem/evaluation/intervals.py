@@ -8,6 +8,8 @@ import numpy as np
 
 from bridgemem.evaluation.metrics import METRICS, per_query
 
+REPLICATES = 2000
+
 
 @dataclass(frozen=True)
 class Gain:
@@ -18,16 +20,14 @@ class Gain:
     high: float
 
 
-def paired_gains(
-    before: np.ndarray, after: np.ndarray, step: np.ndarray, replicates: int = 2000, seed: int = 0
-) -> dict[str, Gain]:
+def paired_gains(before: np.ndarray, after: np.ndarray, step: np.ndarray, seed: int = 0) -> dict[str, Gain]:
     """The gain of each metric from one set of ranks to another on the same queries (float64 [n] each, step int [n])."""
     difference = per_query(after) - per_query(before)
     _, cluster = np.unique(step, return_inverse=True)
     steps = int(cluster.max()) + 1
     sums = np.stack([np.bincount(cluster, weights=difference[:, m], minlength=steps) for m in range(4)], axis=1)
     sizes = np.bincount(cluster, minlength=steps)
-    draws = np.random.default_rng(seed).multinomial(steps, np.full(steps, 1 / steps), size=replicates)
+    draws = np.random.default_rng(seed).multinomial(steps, np.full(steps, 1 / steps), size=REPLICATES)
     resampled = (draws @ sums) / (draws @ sizes)[:, None]
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
     point = difference.mean(axis=0)

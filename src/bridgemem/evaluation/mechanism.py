@@ -33,24 +33,24 @@ def _met(columns: Columns) -> np.ndarray:
     return ~np.isnan(columns["answer_lag"])
 
 
-def by_support(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
+def by_support(columns: Columns) -> dict[str, np.ndarray]:
     """By n_B of the answer's own state; 0 where its events were never seen to lead anywhere."""
     support = np.where(_met(columns), columns["answer_support"], np.nan)
     return _by_edges(support, SUPPORT_EDGES, "no dyadic past")
 
 
-def by_recency(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
+def by_recency(columns: Columns) -> dict[str, np.ndarray]:
     """By the steps since the pair's last event inside the window."""
     return _by_edges(columns["answer_lag"], LAG_EDGES, "none in the window")
 
 
-def by_uncertainty(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
+def by_uncertainty(columns: Columns) -> dict[str, np.ndarray]:
     """By the backbone's u_q, in fifths of the unit interval."""
     fifth = np.clip((columns["uncertainty"] * 5).astype(int), 0, 4)
     return {f"{i / 5:.1f} to {(i + 1) / 5:.1f}": fifth == i for i in range(5)}
 
 
-def by_repeat(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
+def by_repeat(columns: Columns) -> dict[str, np.ndarray]:
     """By whether the exact triple was seen before, and if not, whether the pair has a dyadic past."""
     seen, past = columns["triple_seen"].astype(bool), _met(columns)
     return {
@@ -60,13 +60,13 @@ def by_repeat(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
     }
 
 
-def by_relation(columns: Columns, n_relations: int) -> dict[str, np.ndarray]:
-    """By relation, both directions together."""
-    relation = columns["relation"] % n_relations
+def by_relation(columns: Columns) -> dict[str, np.ndarray]:
+    """By relation."""
+    relation = columns["relation"]
     return {str(r): relation == r for r in np.unique(relation)}
 
 
-PARTS: dict[str, Callable[[Columns, int], dict[str, np.ndarray]]] = {
+PARTS: dict[str, Callable[[Columns], dict[str, np.ndarray]]] = {
     "support": by_support,
     "uncertainty": by_uncertainty,
     "repeat": by_repeat,
@@ -82,7 +82,8 @@ def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> lis
     columns = read_table(run.ranks_path(split))
     if "triple_seen" not in columns:
         raise RunError(f"{run.folder} was evaluated by an older version; evaluate it again.")
-    masks = PARTS[by](columns, len(names))
+    columns["relation"] = columns["relation"] % len(names)  # both directions together
+    masks = PARTS[by](columns)
     if by == "relation":
         # two relations of one name stay two parts
         shared = {name for name, times in Counter(names).items() if times > 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -13,6 +14,9 @@ import numpy as np
 from bridgemem.errors import DataError, NotFoundError
 
 Columns = np.ndarray
+
+DAY = 86_400
+LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
 @dataclass(frozen=True)
@@ -34,11 +38,30 @@ class Vocabulary:
         """The id of a name; a number (or its digits, when no name matches) is taken as the id itself."""
         if isinstance(name, str) and name in self._ids:
             return self._ids[name]
-        if str(name).isdecimal() and int(name) < len(self):
-            return int(name)
-        close = difflib.get_close_matches(str(name), self.names, n=3, cutoff=0.6)
+        text = str(name)
+        # no id has as many digits as make a number that int() refuses to read
+        if text.isdecimal() and len(text) < 20 and int(text) < len(self):
+            return int(text)
+        close = close_names(text, self.names, most=3)
         hint = f"; did you mean {', '.join(repr(c) for c in close)}?" if close else "."
-        raise NotFoundError(f"no {self.kind} is called {str(name)!r}{hint}")
+        raise NotFoundError(f"no {self.kind} is called {text!r}{hint}")
+
+
+def close_names(text: str, names: Sequence[str], most: int) -> list[str]:
+    """Those of some names that are written nearly as a text is, the closest first."""
+    text = text[:200]
+    # letter by letter is slow, so it is done for the names alone that share the most pairs of letters with the text
+    size = np.array([len(name) + 1 for name in names], np.int64)
+    shared = np.flatnonzero(np.isin(_letter_pairs("\n".join(names)), np.unique(_letter_pairs(text))))
+    count = np.bincount(np.searchsorted(size.cumsum(), shared, side="right"), minlength=len(size))[: len(size)]
+    likely = np.argsort(-count / (size + len(text)), kind="stable")[:LIKELY]
+    return difflib.get_close_matches(text, dict.fromkeys(names[i] for i in likely.tolist()), most, cutoff=0.6)
+
+
+def _letter_pairs(text: str) -> np.ndarray:
+    """A number for every two letters that follow each other, uint32; unlike pairs seldom share one."""
+    letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
+    return letters[:-1] * np.uint32(1_000_003) + letters[1:]
 
 
 @dataclass(frozen=True)
@@ -58,8 +81,10 @@ class Clock:
         time = self.origin + int(step) * self.unit
         if self.kind == "integer":
             return str(time)
-        moment = datetime.fromtimestamp(0, UTC) + timedelta(seconds=time)
-        return moment.strftime("%Y-%m-%d" if self.unit % 86400 == 0 else "%Y-%m-%d %H:%M:%S")
+        moment = datetime(1970, 1, 1) + timedelta(seconds=time)
+        # the hour is left out where it is midnight at every step, so that the label always leads back to its step
+        days = self.unit % DAY == 0 and self.origin % DAY == 0
+        return moment.date().isoformat() if days else moment.isoformat(" ")
 
     def step(self, time: str | int) -> int:
         """The step that a user's time falls into; bare digits on a clock of dates are 20141201 or epoch seconds."""
@@ -85,7 +110,7 @@ def parse_date(text: str) -> int:
     """Seconds since 1970-01-01 UTC of an ISO date or date-time."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise DataError(f"{text!r} is not a date: write it as 2014-12-01 or 2014-12-01T06:00.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -160,6 +185,11 @@ class EventLog:
     @property
     def n_relations(self) -> int:
         return len(self.relations)
+
+    @property
+    def start(self) -> int:
+        """The step of the first event, which may be far from 0 where times are whole numbers."""
+        return int(self.step[0]) if len(self) else 0
 
     @property
     def end(self) -> int:

@@ -306,6 +306,9 @@ def _rejects(
 ) -> Rejects:
     """All rejected rows in the order of files and lines: those that were no rows, and those with a faulty value."""
     bad = np.flatnonzero(~good)
+    # a row between several parties has become several, side by side; it is rejected once
+    again = np.logical_and.reduce([np.diff(columns[name][bad], prepend=-1) == 0 for name in ("file", "line")])
+    bad = bad[~again]
     rows = list(gathered.rejects)
     fields = (
         (actors, actors.columns[0]),

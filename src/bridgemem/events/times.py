@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.log import Clock, parse_date
+from bridgemem.events.log import DAY, Clock, parse_date
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
 COMPACT_DATE = re.compile(r"(19|20)[0-9]{6}")
-SPAN = re.compile(r"([0-9]*) *(s|sec|second|min|minute|h|hour|d|day|w|week)s?")
+SPAN = re.compile(r"([0-9]{0,9}) *(s|sec|second|min|minute|h|hour|d|day|w|week)s?")
 SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
-SECONDS |= {"d": 86_400, "day": 86_400, "w": 604_800, "week": 604_800}
-MONDAY = 4 * 86_400  # 1970-01-05, from which weeks are counted
+SECONDS |= {"d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY}
+MONDAY = 4 * DAY  # 1970-01-05, from which weeks are counted
 LAST_STEP = 2**31 - 1
 
 
@@ -75,7 +75,10 @@ def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
         origin = 0 if last // unit <= LAST_STEP else first - first % unit
     else:
         unit = (int(np.gcd.reduce(values - first)) or _coarsest(first)) if step is None else seconds(step)
-        origin = first if step is None else _floor(first, unit)
+        if step is not None:
+            origin = _floor(first, unit)
+        else:  # days begin at midnight, whatever the hour that all the times have
+            origin = _floor(first, DAY) if unit % DAY == 0 else first
     if (last - origin) // unit > LAST_STEP:
         raise DataError(f"the times span more than {LAST_STEP:,} steps of {unit}: give a longer step.")
     return Clock(kind, origin, unit)
@@ -88,7 +91,7 @@ def seconds(step: str | int) -> int:
         unit = int(match[1] or 1) * SECONDS[match[2]]
     else:
         unit = int(step) if INTEGER.fullmatch(str(step)) else 0
-    if unit < 1:
+    if not 1 <= unit <= LAST_STEP:
         raise SettingsError(f"{step!r} is not a time step: give hour, day, week, 15min, 7d, or a number of seconds.")
     return unit
 
@@ -101,14 +104,14 @@ def _whole(step: str | int) -> int:
 
 def _floor(moment: int, unit: int) -> int:
     """Where the first step begins: on a Monday for weeks, at midnight for days, else at a multiple of the step."""
-    if unit % 604_800 == 0:
-        return moment - (moment - MONDAY) % 604_800
-    return moment - moment % (86_400 if unit % 86_400 == 0 else unit)
+    if unit % (7 * DAY) == 0:
+        return moment - (moment - MONDAY) % (7 * DAY)
+    return moment - moment % (DAY if unit % DAY == 0 else unit)
 
 
 def _coarsest(moment: int) -> int:
     """The step of a log with one moment only: the coarsest usual one that it is a multiple of."""
-    return next(unit for unit in (86_400, 3600, 60, 1) if moment % unit == 0)
+    return next(unit for unit in (DAY, 3600, 60, 1) if moment % unit == 0)
 
 
 def _date(text: str) -> int | None:

@@ -145,18 +145,6 @@ class World:
     def events(self) -> EventLog:
         return self.dataset.events
 
-    @property
-    def structured(self) -> np.ndarray:
-        """bool [E, E]: the pairs with a weight of their own."""
-        return self.weight > 0
-
-    def next_relation(self, tokens: np.ndarray) -> np.ndarray:
-        """float64 [..., 2R]: the exact law of the next directed relation, given the token of the pair's last event.
-
-        tokens: int [...]; -1 stands for a pair without an event within the window.
-        """
-        return np.vstack([self.transition, self.base])[tokens]
-
     def true_scores(
         self, actor: np.ndarray, relation: np.ndarray, step: np.ndarray, events: EventLog | None = None
     ) -> np.ndarray:
@@ -171,18 +159,7 @@ class World:
         for rows, now, pairs in self._pasts(step, events):
             chance = law[pairs.tokens(now)[actor[rows]], relation[rows, None]]
             joint[rows] = pairs.probability(now)[actor[rows]] * chance
-        return _log(joint)
-
-    def pair_scores(self, actor: np.ndarray, step: np.ndarray, events: EventLog | None = None) -> np.ndarray:
-        """float64 [n, E]: log probability that an event of the step joins actor and candidate, by whatever relation.
-
-        This is what true_scores is worth without the transitions: their difference is the headroom of dyadic memory.
-        """
-        actor = np.asarray(actor)
-        chance = np.empty((len(actor), self.settings.actors))
-        for rows, now, pairs in self._pasts(step, events):
-            chance[rows] = pairs.probability(now)[actor[rows]]
-        return _log(chance)
+        return np.log(np.maximum(joint, np.finfo(np.float64).tiny))
 
     def _pasts(self, step: np.ndarray, events: EventLog | None) -> Iterator[tuple[np.ndarray, int, _Pairs]]:
         """For each step asked about, in time order: the rows that ask, the step, the pairs as its past left them."""
@@ -195,11 +172,6 @@ class World:
             pairs.remember(events.subject[fresh], events.relation[fresh], events.object[fresh], events.step[fresh])
             read = past
             yield np.flatnonzero(np.asarray(step) == now), int(now), pairs
-
-
-def _log(probability: np.ndarray) -> np.ndarray:
-    """The log, finite for the impossible too."""
-    return np.log(np.maximum(probability, np.finfo(np.float64).tiny))
 
 
 @dataclass(eq=False)

@@ -42,7 +42,7 @@ export function label(clock, step) {
   const time = clock.origin + step * clock.unit;
   if (clock.kind === "integer") return String(time);
   const text = new Date(time * 1000).toISOString();
-  return clock.unit % 86400 === 0 ? text.slice(0, 10) : text.slice(0, 19).replace("T", " ");
+  return clock.unit % 86400 === 0 && clock.origin % 86400 === 0 ? text.slice(0, 10) : text.slice(0, 19).replace("T", " ");
 }
 
 export function table(into, header, rows) {

@@ -21,7 +21,7 @@ function readAddress() {
   question.relation = given.get("relation") ?? question.relation ?? "";
   question.inverse = given.get("inverse") === "1";
   const step = Number(given.get("step") ?? NaN);
-  question.step = Number.isInteger(step) && step >= 0 ? Math.min(step, overview.end) : overview.end;
+  question.step = Number.isInteger(step) && step >= overview.start ? Math.min(step, overview.end) : overview.end;
   chosen = given.get("candidate") ?? "";
   tab = given.get("page") === "quality" ? "quality" : "ask";
 }
@@ -52,18 +52,18 @@ function showQuestion() {
   relationBox.show(relation);
   for (const radio of document.getElementsByName("inverse")) radio.checked = (radio.value === "1") === inverse;
   const slider = byId("step");
-  slider.max = overview.end;
+  [slider.max, slider.min] = [overview.end, overview.start];
   slider.value = step;
   slider.setAttribute("aria-valuetext", step === overview.end ? `${time}, the first unknown step` : time);
   byId("time").textContent = time;
-  byId("earlier").disabled = step === 0;
+  byId("earlier").disabled = step === overview.start;
   byId("later").disabled = byId("latest").disabled = step === overview.end;
-  [...byId("activity").children].forEach((bar, i) => bar.classList.toggle("past", i * overview.stretch < step));
+  [...byId("activity").children].forEach((bar, i) => bar.classList.toggle("past", overview.start + i * overview.stretch < step));
 }
 
 function drawActivity() {
   const most = Math.max(1, ...overview.activity), svg = byId("activity"), space = "http://www.w3.org/2000/svg";
-  svg.setAttribute("viewBox", `0 0 ${Math.max(1, overview.end / overview.stretch)} 1`);
+  svg.setAttribute("viewBox", `0 0 ${Math.max(1, (overview.end - overview.start) / overview.stretch)} 1`);
   svg.replaceChildren(...overview.activity.map((count, i) => {
     const bar = document.createElementNS(space, "rect"), height = count / most;
     for (const [name, value] of Object.entries({ x: i + 0.1, y: 1 - height, width: 0.8, height })) bar.setAttribute(name, value);
@@ -117,7 +117,7 @@ function showAsked(time, happened) {
     : happened.length ? `it was ${happened.slice(0, 3).join(", ")}${happened.length > 3 ? ` and ${happened.length - 3} more` : ""}`
       : "it did not happen that day";
   byId("asked").replaceChildren(...words, `, at ${time} `, make("span", { class: "muted" },
-    `(from ${step === 0 ? "no events at all" : "events before it alone"}; ${overview.clock.unit === 86400 ? truth : truth.replace("that day", "then")})`));
+    `(from ${step === overview.start ? "no events at all" : "events before it alone"}; ${overview.clock.unit === 86400 ? truth : truth.replace("that day", "then")})`));
 }
 
 function movement({ rank, backbone_rank: before }, happened) {
@@ -270,7 +270,7 @@ function listen() {
     radio.addEventListener("change", () => change({ inverse: radio.value === "1" }));
   }
   byId("step").addEventListener("input", (event) => change({ step: Number(event.target.value) }));
-  byId("earlier").addEventListener("click", () => change({ step: Math.max(0, question.step - 1) }));
+  byId("earlier").addEventListener("click", () => change({ step: Math.max(overview.start, question.step - 1) }));
   byId("later").addEventListener("click", () => change({ step: Math.min(overview.end, question.step + 1) }));
   byId("latest").addEventListener("click", () => change({ step: overview.end }));
   byId("more").addEventListener("click", () => { top = Math.min(MOST, top + MORE); forecast(); });

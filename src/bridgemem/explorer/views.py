@@ -11,6 +11,7 @@ import torch
 
 from bridgemem.backbones.base import score_queries
 from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.evaluation.evaluate import column_of
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.mechanism import by_support
@@ -30,12 +31,13 @@ LATELY = 0.1  # the share of the events that the first question is taken from
 
 @dataclass(frozen=True)
 class Overview:
-    """The steps that can be asked for, 0..end, how busy they were, and a question to begin with.
+    """The steps that can be asked for, start..end, how busy they were, and a question to begin with.
 
-    activity: events in stretches of `stretch` steps from step 0 to the end; empty without events.
+    activity: events in stretches of `stretch` steps from the start to the end; empty without events.
     """
 
     clock: Clock
+    start: int
     end: int
     activity: list[int]
     stretch: int
@@ -45,15 +47,15 @@ class Overview:
 
 def overview(events: EventLog) -> Overview:
     if not len(events):
-        return Overview(events.clock, events.end, [], 1, None, None)
-    stretch = math.ceil(events.end / MOST_BINS)
-    activity = np.bincount(events.step // stretch, minlength=math.ceil(events.end / stretch))
+        return Overview(events.clock, events.start, events.end, [], 1, None, None)
+    stretch = math.ceil((events.end - events.start) / MOST_BINS)
+    activity = np.bincount((events.step - events.start) // stretch)
     late = slice(len(events) - math.ceil(LATELY * len(events)), None)
     asked = events.subject[late].astype(np.int64) * events.n_relations + events.relation[late]
     values, counts = np.unique(asked, return_counts=True)
     actor, relation = divmod(int(values[counts.argmax()]), events.n_relations)
     names = events.entities.names[actor], events.relations.names[relation]
-    return Overview(events.clock, events.end, activity.tolist(), stretch, *names)
+    return Overview(events.clock, events.start, events.end, activity.tolist(), stretch, *names)
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,10 @@ def opinions(
     """The backbone's own best candidates, and behind them the one looked at where it is none of them."""
     asked = forecaster.query(actor, relation, inverse=inverse)
     query = Queries(asked.actor, asked.relation, torch.tensor([step]))
-    log_p = score_queries(forecaster.backbone, query, forecaster.past).log_p[0].double()
+    log_p = score_queries(forecaster.backbone, query, forecaster.past).of_candidates[0].double()
     share, looked_at = log_p.softmax(0), forecaster.events.entities.id(candidate)
-    best: list[int] = torch.argsort(log_p, descending=True, stable=True)[:top].tolist()
+    known = int((log_p > -torch.inf).sum())
+    best: list[int] = torch.argsort(log_p, descending=True, stable=True)[: min(top, known)].tolist()
     shown = best if looked_at in best else [*best, looked_at]
     names = forecaster.events.entities.names
     return [Opinion(names[c], rank_of(log_p, c), float(share[c])) for c in shown]
@@ -165,7 +168,7 @@ def quality(run: Run) -> Quality:
         if split is None:
             raise RunError(f"{run.folder} was not evaluated yet; `bridgemem evaluate {run.folder}` does it.")
         measured = _measured(found[split])
-        return Quality(split, int(found[split][0]["queries"]), measured, _parts(run, split))
+        return Quality(split, int(found[split][0]["queries"]), measured, _parts(run, split, measured))
     except BridgeMemError as problem:
         return Quality(None, why=str(problem))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError):
@@ -187,13 +190,13 @@ def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
     )
 
 
-def _parts(run: Run, split: str) -> tuple[Part, ...]:
+def _parts(run: Run, split: str, measured: tuple[Measured, ...]) -> tuple[Part, ...]:
     columns = read_table(run.ranks_path(split))
-    masks = {name: mask for name, mask in by_support(columns, 0).items() if mask.any()}
+    masks = {name: mask for name, mask in by_support(columns).items() if mask.any()}
     found = []
     for f in SELECTION_FILTERS:
-        for method in MAIN_METHODS[1:]:
-            after = columns.get(f"{method}_by_{f}_{f}")
+        for method in (m.method for m in measured if m.filter == f and m.method != "backbone"):
+            after = columns.get(f"{column_of(method, f)}_{f}")
             if after is None:
                 continue
             for name, mask in masks.items():

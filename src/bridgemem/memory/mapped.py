@@ -100,13 +100,13 @@ class MappedDyads(DyadMemory):
         raise RunError("a memory on disk takes in no events; write a new one with `bridgemem memory`.")
 
 
-def open_dyads(folder: Path | str, resident: int = RESIDENT) -> DyadMemory:
+def open_dyads(folder: Path | str) -> DyadMemory:
     """The index of pairs alone, from a folder with a single segment."""
     segments = open_segments(folder)
     if len(segments.parts) != 1:
         raise RunError(f"{folder} is in {len(segments.parts)} segments; `bridgemem memory --segments` makes them one.")
     part = segments.parts[0]
-    keep = Residence(tuple(part.columns.values()), resident)
+    keep = Residence(tuple(part.columns.values()), RESIDENT)
     return MappedDyads(part, segments.n_entities, segments.end, keep)
 
 

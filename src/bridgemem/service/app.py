@@ -16,6 +16,7 @@ from fastapi.security import HTTPBearer
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.explorer.routes import explorer_router
+from bridgemem.live.eventstore import StoreError
 from bridgemem.service.asking import Live, Service
 from bridgemem.service.limits import Guard, Limits, refusal, retry_later
 from bridgemem.service.metrics import Measured, Metrics
@@ -201,7 +202,8 @@ def _errors(app: FastAPI) -> None:
         if isinstance(problem, DataError | SettingsError):
             return refusal(422, str(problem))
         LOG.error("%s %s: %s", request.method, request.url.path, problem)
-        return retry_later(503, str(problem))
+        # a store can be written again some time; what else is wrong stays so
+        return (retry_later if isinstance(problem, StoreError) else refusal)(503, str(problem))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:

@@ -13,9 +13,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.errors import DataError, NotFoundError
+from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog, Vocabulary
-from bridgemem.events.times import LAST_STEP
 from bridgemem.explain import LearnedExplanation
 from bridgemem.forecast import Forecaster
 from bridgemem.live.eventstore import NewEvent, Receipt
@@ -119,8 +118,8 @@ class Service:
         view = self.live.view
         self._directory.of(view.events)
         if view.events.n_entities and view.events.n_relations:
-            # stored scores may end before the step after the last event; whoever asks for one that they lack is told
-            with suppress(NotFoundError):
+            # a backbone that cannot answer, such as stored scores that end before, says so to whoever asks
+            with suppress(BridgeMemError):
                 self.kept.of(view.asked(0)).forecast(0, 0, top=1)
 
     def add(self, batch: NewEvents) -> Received:
@@ -130,14 +129,14 @@ class Service:
         return Received.model_validate(receipt, from_attributes=True)
 
     def forecast(self, question: ForecastQuestion) -> Forecast:
-        forecaster, step, time = self._asked(self.live.view, question)
-        asked = (question.actor, question.relation, time, question.top, question.inverse, question.within)
-        found = forecaster.forecast(*asked)
+        forecaster = self._asked(self.live.view, question)
+        query = forecaster.query(question.actor, question.relation, question.at, question.inverse)
+        found, step = forecaster.answers(query, question.top, question.within)[0], int(query.step)
         return Forecast(
             actor=question.actor,
             relation=question.relation,
             inverse=question.inverse,
-            time=time,
+            time=forecaster.events.clock.label(step),
             step=step,
             within=question.within,
             candidates=[RankedCandidate.model_validate(c, from_attributes=True) for c in found],
@@ -145,9 +144,9 @@ class Service:
 
     def explain(self, question: ExplainQuestion) -> FixedExplained | LearnedExplained:
         view = self.live.view
-        forecaster, _, time = self._asked(view, question)
+        forecaster = self._asked(view, question)
         self._directory.of(view.events)[0].check(question.candidate)
-        found = forecaster.explain(question.actor, question.relation, question.candidate, time, question.inverse)
+        found = forecaster.explain(question.actor, question.relation, question.candidate, question.at, question.inverse)
         method = "learned" if isinstance(found, LearnedExplanation) else "fixed"
         return _EXPLANATION.validate_python({**asdict(found), "sentence": found.sentence(), "method": method})
 
@@ -164,7 +163,7 @@ class Service:
             events=len(events),
             entities=events.n_entities,
             relations=events.n_relations,
-            first_time=events.clock.label(0),
+            first_time=events.clock.label(events.start),
             last_time=_label(events, events.end - 1) if len(events) else None,
             next_time=_label(events, events.end),
         )
@@ -180,21 +179,12 @@ class Service:
         found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
         return NamesFound(names=found, known=len(names))
 
-    def _asked(self, view: View, question: Question) -> tuple[Forecaster, int, str]:
-        """Who answers, and the step and time asked; names that do not occur are refused with suggestions."""
-        events = view.events
-        entities, relations = self._directory.of(events)
+    def _asked(self, view: View, question: Question) -> Forecaster:
+        """Who answers; names that do not occur are refused with suggestions."""
+        entities, relations = self._directory.of(view.events)
         entities.check(question.actor)
         relations.check(question.relation)
-        try:
-            step = events.end if question.at is None else events.clock.step(question.at)
-        except (OverflowError, ValueError):
-            step = LAST_STEP
-        time = _label(events, step)
-        if time is None or step >= LAST_STEP:
-            asked = "the step after the last event" if question.at is None else repr(question.at)
-            raise DataError(f"{asked} lies too far ahead; ask for a time closer to the events that are known.")
-        return self.kept.of(view.asked(question.relation)), step, time
+        return self.kept.of(view.asked(question.relation))
 
 
 def _label(events: EventLog, step: int) -> str | None:

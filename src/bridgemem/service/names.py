@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import numpy as np
 
 from bridgemem.errors import NotFoundError
+from bridgemem.events.log import close_names
 
 SUGGESTED = 5
 
@@ -40,26 +40,19 @@ class Names:
         """The name itself, or an error with suggestions."""
         if name in self._exact:
             return name
-        raise UnknownNameError(self.kind, name, self.close(name))
+        raise UnknownNameError(self.kind, name, [self.names[place] for place in self._close(name.casefold())])
 
-    def close(self, name: str) -> list[str]:
-        """Names that may have been meant: by their letters first, then those that hold the text."""
-        places: dict[str, int] = {}
-        for place in self._by_count:
-            places.setdefault(self._folded[place], place)
-        similar = difflib.get_close_matches(name.casefold()[:200], places, n=SUGGESTED, cutoff=0.6)
-        found = dict.fromkeys(self.names[places[folded]] for folded in similar)
-        found |= dict.fromkeys(self.names[place] for place in self._holding(name.casefold()))
-        return list(found)[:SUGGESTED]
+    def _close(self, wanted: str) -> list[int]:
+        """Places of names that may have been meant: by their letters first, then those that hold the text."""
+        similar = close_names(wanted, self._folded, SUGGESTED)
+        found = dict.fromkeys(self._holding(folded)[0] for folded in similar)
+        return list(found | dict.fromkeys(self._holding(wanted)))[:SUGGESTED]
 
     def search(self, text: str, most: int) -> list[tuple[str, int]]:
         """(name, events) of the names that hold the text, whichever case; close ones where none does."""
         wanted = text.strip().casefold()
-        found = [(self.names[place], int(self.counts[place])) for place in self._holding(wanted)[:most]]
-        if found or not wanted:
-            return found
-        counts = {self.names[place]: int(self.counts[place]) for place in range(len(self))}
-        return [(name, counts[name]) for name in self.close(text)[:most]]
+        found = self._holding(wanted) or self._close(wanted)
+        return [(self.names[place], int(self.counts[place])) for place in found[:most]]
 
     def _holding(self, wanted: str) -> list[int]:
         """Places of the names that hold the text: those equal to it, then that begin with it, then any."""
