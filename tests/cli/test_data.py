@@ -44,7 +44,12 @@ def test_a_good_file_is_called_good(own_csv: Path) -> None:
     found = bridgemem("data", "check", own_csv, "--json").json
     assert (found["events"], found["rejected"], found["rejects"]) == (600, 0, [])
     outcome = bridgemem("data", "check", own_csv)
-    assert (outcome.code, outcome.out, outcome.err) == (0, "All 600 rows were read.\n", "")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines() == [
+        "Read as plain: subject from subject, relation from relation, object from object, time from time.",
+        "All 600 rows were read.",
+        "A step is 1 day.",
+    ]
 
 
 def test_rejected_rows_are_listed_with_their_lines_and_end_with_code_2(tmp_path: Path) -> None:
@@ -117,6 +122,39 @@ def test_check_reads_a_file_as_import_does(tmp_path: Path) -> None:
     assert "are for files" in bridgemem("data", "check", packed, "--subject", "who").refused()
 
 
+@pytest.mark.parametrize(("step", "length"), [((), "1 second"), (("--step", "day"), "1 day")])
+def test_the_length_of_a_step_is_said_and_one_that_is_too_fine_is_remarked(
+    step: tuple[str, ...], length: str, tmp_path: Path
+) -> None:
+    rows = [(s, r, o, f"{day}T12:{i // 60 % 60:02d}:{i % 60:02d}") for i, (s, r, o, day) in enumerate(planted_rows())]
+    path, packed = write_rows(tmp_path / "own.csv", rows), tmp_path / "own.npz"
+    outcomes = [
+        bridgemem("data", "check", path, *step),
+        bridgemem("data", "import", path, "-o", packed, *step),
+        bridgemem("data", "stats", path, *step),
+        bridgemem("data", "stats", packed),
+        bridgemem("data", "check", packed),
+    ]
+    for outcome in outcomes:
+        assert (outcome.code, f"step is {length}" in outcome.out) == (0, True)
+        assert outcome.err.count("--step day") == (not step)
+
+
+def test_epoch_seconds_are_cut_into_days(tmp_path: Path) -> None:
+    rows = [(s, r, o, str(1_704_067_200 + 6000 * i)) for i, (s, r, o, _) in enumerate(planted_rows())]
+    path, out = write_rows(tmp_path / "own.csv", rows), tmp_path / "own.npz"
+    outcome = bridgemem("data", "import", path, "-o", out)
+    assert "--step day" in outcome.err
+    assert "A step is 1,200 units of the times." in outcome.out
+    assert bridgemem("data", "import", path, "-o", out, "--force", "--step", "day", "--json").json["step"] == "1 day"
+    assert bridgemem("data", "stats", out, "--json").json["first"] == "2024-01-01"
+
+
+def test_what_is_packed_is_not_imported_again(walk: Walk, tmp_path: Path) -> None:
+    packed = walk.home / "own.npz"
+    assert "is a packed data set" in bridgemem("data", "import", packed, "-o", tmp_path / "x.npz").refused()
+
+
 def test_import_replaces_nothing_unless_told_to(own_csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "own.npz"
     command = ("data", "import", own_csv, "-o", out)
@@ -149,11 +187,11 @@ def test_import_reports_rejected_rows_and_strict_refuses_them(tmp_path: Path) ->
         (HEADING + "A,x,B,-4\n", "negative"),
         (HEADING + "A,x,B,2024-01-01\n", "too few time steps"),
         (HEADING + "".join(f"A,x,{c},2024-01-01\n" for c in "BCDEF"), "too few time steps"),
-        ("subject,object,time\nA,B,2024-01-01\n", "no column for subject"),
+        ("subject,object,time\nA,B,2024-01-01\n", "no column for relation"),
     ],
     ids=["empty", "heading only", "no dates", "text for a number", "negative", "one row", "one step", "three columns"],
 )
-@pytest.mark.parametrize("command", ["stats", "import"])
+@pytest.mark.parametrize("command", ["check", "stats", "import"])
 def test_files_that_cannot_be_used_are_refused_in_one_sentence(
     command: str, text: str, phrase: str, tmp_path: Path
 ) -> None:
@@ -201,6 +239,12 @@ def test_packing_or_downloading_an_unknown_name_leaves_no_folder(tmp_path: Path)
     assert "'nope'" in bridgemem("data", "pack", "nope", "-o", tmp_path / "packed").refused()
     assert "'nope'" in bridgemem("data", "download", "nope").refused()
     assert left_in(tmp_path) == []
+
+
+def test_the_world_is_packed_as_any_named_data_set(tmp_path: Path) -> None:
+    assert bridgemem("data", "pack", "world", "-o", tmp_path).code == 0
+    packed = bridgemem("data", "check", tmp_path / "world.npz", "--json").json
+    assert packed == bridgemem("data", "check", "world", "--json").json
 
 
 def test_packing_replaces_a_file_only_when_told(own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

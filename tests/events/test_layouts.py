@@ -257,8 +257,8 @@ def test_a_relation_that_is_missing_and_a_day_that_is_none_are_rejected(write):
     reading = read_events(write(lines(POLECAT, rows), "p.txt"))
     assert [(row.line, row.reason) for row in reading.rejects.rows] == [
         (3, "the relation is empty"),
-        (4, "the time '2023-13-01' is neither a whole number nor a date"),
-        (5, "the time 'None' is neither a whole number nor a date"),
+        (4, "the time '2023-13-01' is neither a whole number nor a date; write dates as 2024-01-31"),
+        (5, "the time 'None' is neither a whole number nor a date; write dates as 2024-01-31"),
     ]
 
 
@@ -336,6 +336,19 @@ def test_both_ways_acled_writes_a_day_meet_in_one_log(write):
 def test_a_step_shorter_than_the_days_of_a_file_is_refused(write, layout):
     with pytest.raises(SettingsError, match="too short a step"):
         read_events(write(FILES[layout], "e.txt"), step="hour")
+
+
+@pytest.mark.parametrize("added", ["20150219", ""])
+@pytest.mark.parametrize("headings", [GDELT_1, GDELT_1[:-1]])
+def test_a_gdelt_file_of_version_1_has_days_only(write, headings, added):
+    text = lines(headings, [gdelt("IRAN", "036", "RUSSIA", added=added)] * 3, header=False)
+    with pytest.raises(SettingsError, match="too short a step for gdelt files that have days only"):
+        read_events(write(text, "19790101.CSV"), step="hour")
+
+
+def test_a_gdelt_file_that_was_added_at_midnight_has_a_time_of_day(write):
+    text = lines(GDELT_2, [gdelt("IRAN", "036", "RUSSIA", added="20150219000000")], header=False)
+    assert names(read_events(write(text, "e.CSV"), step="hour"))[0][3] == "2015-02-19 00:00:00"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -423,12 +436,13 @@ def test_import_says_the_layout_and_what_was_dropped(write, tmp_path):
     path = write(planted("acled") + alone, "acled.csv")
     outcome = bridgemem("data", "import", path, "-o", tmp_path / "e.npz", "--relation", "event_type", "--step", "week")
     assert outcome.code == 0
-    first, second, last = outcome.out.splitlines()
+    first, second, third, last = outcome.out.splitlines()
     assert (
         first
         == "Read as acled: subject from actor1, relation from event_type, object from actor2, time from event_date."
     )
     assert second == "All 603 rows were read. 3 of 603 rows were dropped: 3 without a second party."
+    assert third == "A step is 1 week."
     assert last.startswith("Wrote ")
 
 

@@ -119,6 +119,16 @@ def test_a_close_name_is_suggested():
         Vocabulary("entity", ("Norway", "Sweden")).id("Swedn")
 
 
+def test_a_name_in_other_letters_is_suggested_first():
+    assert close_names("ada", ["Ida", "Ada"], 3) == ["Ada", "Ida"]
+    assert close_names("IRAN", ["Ira", "Iran"], 1) == ["Iran"]
+
+
+def test_where_no_name_is_close_it_is_said_where_they_are_listed():
+    with pytest.raises(NotFoundError, match=r"'Zanzibar'; relations\.txt of a run lists all names\."):
+        Vocabulary("relation", ("visit",)).id("Zanzibar")
+
+
 def test_of_many_names_few_are_compared_letter_by_letter(monkeypatch):
     compared = []
 
@@ -187,3 +197,19 @@ def test_a_bare_number_that_is_no_date_is_refused_with_a_hint(time):
 def test_what_only_looks_like_a_date_is_refused_with_a_hint(time):
     with pytest.raises(DataError, match="not a date: write it as 2014-12-01"):
         Clock("date", parse_date("2014-01-01"), 86400).step(time)
+
+
+@pytest.mark.parametrize(
+    ("clock", "length"),
+    [
+        (Clock("date", 0, 86400), "1 day"),
+        (Clock("date", 0, 3 * 86400), "3 days"),
+        (Clock("date", 0, 14 * 86400), "2 weeks"),
+        (Clock("date", 0, 900), "15 minutes"),
+        (Clock("date", 0, 1), "1 second"),
+        (Clock("integer", 0, 1), "1 unit of the times"),
+        (Clock("integer", 0, 24), "24 units of the times"),
+    ],
+)
+def test_a_clock_says_how_long_a_step_is(clock, length):
+    assert clock.length() == length

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
-from bridgemem.events import gather
+from bridgemem.events import gather, lines
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.quotes import UNCLOSED, OpenQuotes
-from bridgemem.events.read import ColumnNames, Reading, read_events, read_vocabulary
+from bridgemem.events.read import Reading, read_events, read_vocabulary
 
 ENTITIES = Vocabulary("entity", ("Ann", "Bob", "Cid"))
 RELATIONS = Vocabulary("relation", ("greets", "pays"))
@@ -66,43 +66,6 @@ def test_names_get_ids_by_first_appearance_in_time_not_in_the_file(write):
     assert names(reading) == [("Ann", "greets", "Bob", "3"), ("Zoe", "pays", "Ann", "7")]
 
 
-@pytest.mark.parametrize(
-    "heading",
-    [
-        "subject,relation,object,time",
-        "Subject,RELATION,Object,Time",
-        "s,r,o,t",
-        "source,rel,target,timestamp",
-        "head,predicate,tail,date",
-        "actor1,event,actor2,day",
-        " actor1 , type , actor2 , date ",
-        '"subject","relation","object","time"',
-    ],
-)
-def test_headings_and_their_synonyms_are_recognised(write, heading):
-    assert names(read_events(write(f"{heading}\nAnn,pays,Bob,5\n", "e.csv"))) == [("Ann", "pays", "Bob", "5")]
-
-
-def test_columns_may_stand_in_any_order_among_others(write):
-    path = write("id,time,note,object,subject,relation\n9,5,x,Bob,Ann,pays\n", "e.csv")
-    assert names(read_events(path)) == [("Ann", "pays", "Bob", "5")]
-
-
-def test_a_column_mapping_wins_over_synonyms(write):
-    path = write("who,did,to,when,time\nAnn,pays,Bob,5,99\n", "e.csv")
-    assert names(read_events(path, columns=ColumnNames("who", "did", "to", "when"))) == [("Ann", "pays", "Bob", "5")]
-
-
-def test_a_fifth_column_without_heading_is_ignored_and_padding_is_stripped(write):
-    reading = read_events(write("563  \t5    \t562\t5760\t0\n1583 \t0    \t4213\t5784\t0\n"), step=24)
-    assert columns(reading) == [(563, 5, 562, 240), (1583, 0, 4213, 241)]
-
-
-def test_a_fifth_column_of_text_without_heading_is_an_error(write):
-    with pytest.raises(DataError, match="fifth column"):
-        read_events(write("0\t1\t2\t3\tfoo\n0\t1\t2\t4\tbar\n"))
-
-
 def test_duplicates_and_self_loops_are_kept(write):
     assert columns(read_events(write("0\t0\t0\t1\n" * 3))) == [(0, 0, 0, 1)] * 3
 
@@ -135,14 +98,14 @@ def test_several_files_are_one_log_in_the_order_given(write):
 
 
 def test_rows_keep_file_order_and_line_numbers_across_blocks(write, monkeypatch):
-    monkeypatch.setattr(gather, "BLOCK", 64)
+    monkeypatch.setattr(lines, "BLOCK", 64)
     rows = [f"{i}\t0\t{i + 1}\t{i % 3}" for i in range(500)]
     rows[137] = "1\t0\t2"
     rows[499] = "1\t0\t2\tx"
     reading = read_events(write("\n".join(rows)))
     assert lines_and_reasons(reading) == [
         (138, "expected 4 columns, found 3"),
-        (500, "the time 'x' is neither a whole number nor a date"),
+        (500, "the time 'x' is neither a whole number nor a date; write dates as 2024-01-31"),
     ]
     kept = [row.split("\t") for i, row in enumerate(rows) if i not in (137, 499)]
     expected = sorted(([int(x) for x in row] for row in kept), key=lambda row: row[3])
@@ -240,6 +203,29 @@ def test_a_step_that_does_not_suit_the_times_is_a_settings_error(write, time, st
         read_events(write(f"0\t0\t1\t{time}\n"), step=step)
 
 
+@pytest.mark.parametrize(
+    ("times", "step", "steps", "clock"),
+    [
+        (["1388541600", "1388627000", "1388793600"], "day", [0, 1, 3], Clock("date", 1388534400, 86400)),
+        (["1388534400", "1388966400"], "week", [0, 1], Clock("date", 1388361600, 604800)),
+        (["1388534400", "1388966400"], 86400, [16071, 16076], Clock("integer", 0, 86400)),
+        (["1388541600005", "1388793600005"], "day", [0, 3], Clock("integer", 1388534400000, 86400000)),
+    ],
+)
+def test_epoch_seconds_and_thousandths_take_steps_by_name(write, times, step, steps, clock):
+    events = read_events(write("".join(f"0\t0\t1\t{time}\n" for time in times)), step=step).events
+    assert (events.clock, events.step.tolist()) == (clock, steps)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [("day", "at least 1, such as 86400 if they are seconds"), (0, "at least 1"), ("-1", "at least 1")],
+)
+def test_a_step_that_whole_numbers_cannot_take_comes_with_one_that_they_can(write, step, message):
+    with pytest.raises(SettingsError, match=message):
+        read_events(write("0\t0\t1\t3\n0\t0\t1\t1388541600\n"), step=step)
+
+
 def test_times_that_need_too_many_steps_are_an_error(write):
     with pytest.raises(DataError, match="give a longer step"):
         read_events(write("0\t0\t1\t0\n0\t0\t1\t1\n0\t0\t1\t99999999999\n"))
@@ -261,11 +247,14 @@ GOOD = "Ann\tpays\tBob\t1\n"
         ("Ann\tpays\tBob", "expected 4 columns, found 3"),
         ("Ann\tpays\tBob\t1\t2\t3", "expected 4 columns, found 6"),
         ("Ann,pays,Bob,1", "expected 4 columns, found 1"),
-        ("Ann\tpays\tBob\tsoon", "the time 'soon' is neither a whole number nor a date"),
+        ("Ann\tpays\tBob\tsoon", "the time 'soon' is neither a whole number nor a date; write dates as 2024-01-31"),
         ("Ann\tpays\tBob\t-4", "the time -4 is negative"),
-        ("Ann\tpays\tBob\t1.5", "the time '1.5' is neither a whole number nor a date"),
+        ("Ann\tpays\tBob\t1.5", "the time '1.5' is neither a whole number nor a date; write dates as 2024-01-31"),
         ("Ann\tpays\tBob\t", "the time is empty"),
-        ("Ann\tpays\tBob\t" + "9" * 5000, "the time '" + "9" * 40 + "' is neither a whole number nor a date"),
+        (
+            "Ann\tpays\tBob\t" + "9" * 5000,
+            "the time '" + "9" * 40 + "' is neither a whole number nor a date; write dates as 2024-01-31",
+        ),
         ("\tpays\tBob\t1", "the entity is empty"),
         ("Ann\t \tBob\t1", "the relation is empty"),
         ("Ann\tpays\tBo\0b\t1", "the line holds a NUL byte"),
@@ -298,8 +287,8 @@ def test_quotes_that_do_not_close_are_rejected_on_their_own_line(write, bad):
 def test_a_quoted_field_over_several_lines_is_one_rejected_row(write, monkeypatch):
     content = 's,r,o,t\n"Acme\nInc",visits,B,2024-01-01\nA,visits,B,2024-01-02\n'
     content += '"a\n\nb","c\n""d""\ne",B,1\nA,r,B,2024-01-03\n'
-    for block in (gather.BLOCK, 7):  # a field may also run from one block into the next
-        monkeypatch.setattr(gather, "BLOCK", block)
+    for block in (lines.BLOCK, 7):  # a field may also run from one block into the next
+        monkeypatch.setattr(lines, "BLOCK", block)
         reading = read_events(write(content, "e.csv"))
         assert names(reading) == [("A", "visits", "B", "2024-01-02"), ("A", "r", "B", "2024-01-03")]
         assert lines_and_reasons(reading) == [
@@ -347,37 +336,19 @@ def test_the_end_of_a_field_that_is_too_long_is_no_event(write, monkeypatch, end
     assert names(read_events(write(content, "e.csv"))) == [("Ann", "pays", "Bob", "4")]
 
 
-def test_a_heading_that_is_not_known_is_no_event(write):
-    path = write("sender,receiver,verb,day\nA,B,r,1\nB,A,r,2\n", "e.csv")
-    with pytest.raises(
-        DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with --subject"
-    ) as error:
-        read_events(path)
-    assert "\n" not in str(error.value)
-    named = ColumnNames(subject="sender", relation="verb", object="receiver")
-    assert names(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
-    with pytest.raises(DataError, match="has no column for subject, relation, object"):
-        read_events(write("day,sender,verb,receiver\n2024-01-01,A,r,B\n", "e.csv"))
-    with pytest.raises(DataError, match="mend the first line"):
-        read_events(write("A,r,B,yesterday\nA,r,B,2024-01-01\n", "e.csv"))
-
-
-@pytest.mark.parametrize("first", ["A,r,B,3", "A,r,B,2024-01-01", '"A","r","B","3"', "1,2,3,soon", "some notes"])
-def test_a_file_without_a_heading_is_read_by_position(write, first):
-    time = "2024-01-02" if "2024" in first else "4"
-    reading = read_events(write(f"{first}\nB,r,A,{time}\n", "e.csv"))
-    assert len(reading.events) + reading.rejects.count == 2
-    assert reading.rejects.count == (first in ("1,2,3,soon", "some notes"))
-
-
 @pytest.mark.parametrize(
     ("content", "name", "message"),
     [
+        (b'[{"subject": "A", "time": 1}]', "e.json", "is JSON, which is not read: give CSV"),
+        (b'[\n {\n  "subject": "A", "time": 1\n}]', "e.json", "is JSON"),
+        (b'{"subject": "A", "relation": "r", "object": "B", "time": 1}\n' * 3, "e.jsonl", "is JSON"),
+        (b"subject,relation,object,time\rA,r,B,1\rA,r,B,2\r", "e.csv", "line ends of old Macs"),
+        (b"A r B 2024-01-01\nB r A 2024-01-02\n", "e.txt", "one column only: separate its columns by tabs"),
         (b"", "e.tsv", "holds no events"),
         (b"\n \n", "e.tsv", "holds no events"),
         (b"subject\trelation\tobject\ttime\n", "e.tsv", "holds no events"),
         (b"a\tb\n", "e.tsv", "has no column for subject, relation, object, time; it has 'a', 'b'"),
-        (b"subject,relation,object,when\nA,r,B,1\n", "e.csv", r"has no column for time; .*--time of .*ColumnNames\("),
+        (b"subject,relation,object,when\nA,r,B,1\n", "e.csv", r"has no column for time; .*--time, .*ColumnNames\("),
         (b"A\tr\tB\tnever\n", "e.tsv", "1 of 1 row was rejected, the first at .*e.tsv:1: the time 'never'"),
         (b"\xff\xfeA\0", "e.tsv", "is UTF-16: save it as UTF-8"),
         (gzip.compress(b"0\t0\t1\t1\n" * 9, mtime=0)[:-9], "e.tsv.gz", "is cut short"),

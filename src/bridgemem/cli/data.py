@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +19,11 @@ from bridgemem.cli.options import (
     TimeColumn,
     whole_or_text,
 )
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
+
+if TYPE_CHECKING:
+    from bridgemem.events.log import EventLog
 
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
 Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
@@ -32,6 +35,13 @@ def _check_free(path: Path, force: bool) -> None:
 
     if path.exists() and not force:
         raise SettingsError(f"{path} exists already; choose another name, or say --force to replace it.")
+
+
+def _remark(events: EventLog) -> None:
+    from bridgemem.events.times import fine_steps
+
+    if remark := fine_steps(events):
+        warn(remark)
 
 
 @app.command("list")
@@ -71,6 +81,7 @@ def check(
     from bridgemem.api import load
     from bridgemem.errors import SettingsError
     from bridgemem.events.benchmarks import CATALOG
+    from bridgemem.events.dataset import Dataset
     from bridgemem.events.read import ColumnNames, read_events
 
     columns = ColumnNames(subject, relation, object_, time)
@@ -80,21 +91,31 @@ def check(
             raise SettingsError(f"--format and the headings are for files of events; {source} has its columns already.")
         if named or not Path(source).exists():
             events = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress).events
-            count, sentence, rejects = 0, f"All {len(events):,} events are as they should be.", []
+            count, sentences, rejects = 0, [f"All {len(events):,} events are as they should be."], []
         else:
             length = whole_or_text(step)
             reading = read_events(source, columns=columns, format=format_, step=length, progress=progress)
-            events, count, sentence = reading.events, reading.rejects.count, reading.sentence()
+            events, count, sentences = reading.events, reading.rejects.count, [reading.source(), reading.sentence()]
             rejects = list(reading.rejects.rows)
-    result = {"events": len(events), "rejected": count, "fingerprint": events.fingerprint, "rejects": rejects}
+            Dataset.chronological(Path(source).name, events)  # what cannot be split cannot be imported
+    result = {
+        "events": len(events),
+        "step": events.clock.length(),
+        "rejected": count,
+        "fingerprint": events.fingerprint,
+        "rejects": rejects,
+    }
 
     def text() -> None:
-        say(sentence)
+        for sentence in sentences:
+            say(sentence)
+        say(f"A step is {events.clock.length()}.")
         for reject in rejects[:20]:
             say(f"  {reject.file}:{reject.line}: {reject.reason}")
         if count > 20:
             say(f"  ... and {count - 20:,} more; --json lists them.")
 
+    _remark(events)
     emit(result, as_json, text)
     if count:
         raise typer.Exit(2)
@@ -115,16 +136,18 @@ def stats(
     def text() -> None:
         splits = found["splits"]
         say(
-            f"{dataset.name}: {found['entities']:,} entities, {found['relations']:,} relations, "
-            f"{found['events']:,} events"
+            f"{dataset.name}: {counted(found['entities'], 'entity')}, {counted(found['relations'], 'relation')}, "
+            f"{counted(found['events'], 'event')}"
         )
         say("  " + ", ".join(f"{name} {size:,}" for name, size in splits.items()))
         say(f"  steps {found['steps']:,} ({found['first']} to {found['last']}), fingerprint {found['fingerprint']}")
+        say(f"  a step is {found['step']}")
         say(f"  transition examples in train {found['transition_examples']:,}")
         say(f"  parameters of the reader {found['reader_parameters']:,}")
 
     if "test" not in found["splits"]:
         warn(f"{dataset.name} has no test split; commands use its validation split and say so.")
+    _remark(dataset.events)
     emit(found, as_json, text)
 
 
@@ -174,6 +197,7 @@ def import_(
         "format": reading.format,
         "columns": reading.columns,
         "events": len(reading.events),
+        "step": reading.events.clock.length(),
         **splits,
         "dropped": reading.dropped,
         "rejected": reading.rejects.count,
@@ -185,14 +209,16 @@ def import_(
         say(reading.sentence())
         for reject in reading.rejects.rows[:20]:
             say(f"  {reject.file}:{reject.line}: {reject.reason}")
+        say(f"A step is {reading.events.clock.length()}.")
         say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")
 
+    _remark(reading.events)
     emit(result, as_json, text)
 
 
 @app.command("pack")
 def pack_(
-    names: Annotated[list[str], typer.Argument(help="Named data sets.")],
+    names: Annotated[list[str], typer.Argument(help="Named data sets, or world.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the packed files.")],
     data_dir: DataDir = None,
     force: Force = False,
@@ -201,6 +227,7 @@ def pack_(
 ) -> None:
     """Named data sets as compact files that load with numpy alone."""
     from bridgemem.events.benchmarks import load_benchmark, pack
+    from bridgemem.events.world import simulate
 
     paths = {name: out / f"{name}.npz" for name in names}
     for path in paths.values():
@@ -208,7 +235,8 @@ def pack_(
     written = {}
     with terminal_progress(quiet=quiet) as progress:
         for name, path in paths.items():
-            pack(load_benchmark(name, data_dir, progress=progress), path)
+            world = name == "world"
+            pack(simulate().dataset if world else load_benchmark(name, data_dir, progress=progress), path)
             written[str(path)] = path.stat().st_size
 
     def text() -> None:

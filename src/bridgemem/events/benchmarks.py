@@ -364,6 +364,18 @@ def unpack(path: str | Path) -> Dataset:
         raise NotFoundError(f"{path} does not exist.")
     try:
         return _unpacked(Path(path))
+    except PermissionError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except BROKEN_PACK as error:
+        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {error}.") from None
+
+
+def packed_clock(path: str | Path) -> Clock:
+    """The clock of a packed data set, without its events."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            kind, origin, unit = json.loads(archive["about"].tobytes())["clock"]
+        return Clock(str(kind), int(origin), int(unit))
     except BROKEN_PACK as error:
         raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {error}.") from None
 

@@ -7,21 +7,20 @@ files and data frames come through DuckDB.
 from __future__ import annotations
 
 import csv
-import gzip
 import re
-import zipfile
-import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 
 from bridgemem.errors import DataError
 from bridgemem.events.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
+from bridgemem.events.lines import LONGEST_LINE, blocks, check_kind, fault, open_bytes
 from bridgemem.events.quotes import UNCLOSED, Judged, OpenQuotes
 from bridgemem.events.times import is_time
 from bridgemem.progress import Step
@@ -35,13 +34,11 @@ SYNONYMS = {
     "time": ("time", "timestamp", "date", "datetime", "day", "t"),
 }
 SEPARATORS = ("\t", ",", ";", "|")
-BLOCK = 1 << 21  # bytes read at a time
 ROWS = 100_000  # table rows fetched at a time
-LONGEST_LINE = 100_000  # characters; a longer line is a broken file, not an event
 KEPT_REJECTS = 10_000
 
+REMARK = re.compile("#.*|sep=.", re.IGNORECASE)  # lines that some programs put above all others
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # no leading zeros: the codes 010 and 10 are two names, not one id
-ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of bytes that are not UTF-8
 
 
 @dataclass(frozen=True)
@@ -147,14 +144,14 @@ class Gathered:
 
 def gather_file(path: Path, asked: Asked, gathered: Gathered, advance: Step) -> None:
     if path.suffix.lower() == ".parquet":
-        _open(path).close()
+        open_bytes(path).close()
         _gather_query("read_parquet(?)", [str(path)], asked, gathered, advance)
         return
     fifth: set[str] = set()
     for shape, values, numbers, read in _cut_blocks(path, asked, gathered):
         if values:
             gathered.add([values[i] for i in shape.positions], numbers)
-            if shape.width == 5 and not shape.header_line:
+            if shape.width == 5 and not shape.headed:
                 fifth.update(values[4])
         advance(read)
     if len(fifth) > 1 and not all(INTEGER.fullmatch(text.strip()) for text in fifth):
@@ -170,6 +167,7 @@ def _cut_blocks(
         if shape is None:
             if not any(line.strip() for line in lines):
                 continue
+            check_kind(path, lines)
             shape = _shape(path, first, lines, asked, gathered)
             quotes = OpenQuotes(shape.separator, partial(_row, shape=shape), LONGEST_LINE)
         yield shape, *_cut(first, lines, clean, shape, quotes, gathered), len(lines)
@@ -177,90 +175,16 @@ def _cut_blocks(
         yield shape, *_kept(quotes.release(), gathered), 0
 
 
-def _open(path: Path) -> IO[bytes]:
-    """The file's bytes, unpacked if it is a gz or a zip."""
-    try:
-        file = path.open("rb")
-        start = file.read(4)
-        packed, zipped = start[:2] == b"\x1f\x8b", start == b"PK\3\4"
-        file.seek(0)
-    except IsADirectoryError:
-        raise DataError(f"{path} is a directory: give a file of events.") from None
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from None
-    if path.suffix.lower() == ".gz" and not packed:
-        with file:
-            if file.read(1):
-                raise DataError(f"{path} is named as a gz but is none: rename it or pack it again.")
-            raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
-    if zipped:
-        return _open_zip(path, file)
-    return cast(IO[bytes], gzip.open(file)) if packed else file
-
-
-def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """The bytes of the one file in a zip."""
-    try:
-        archive = zipfile.ZipFile(file)
-        inside = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
-        if len(inside) == 1:
-            return archive.open(inside[0])
-    except (zipfile.BadZipFile, OSError, RuntimeError) as error:  # RuntimeError: encrypted, or packed in an odd way
-        raise DataError(f"{path} cannot be unpacked, it is damaged or locked: {str(error).rstrip('.')}.") from None
-    raise DataError(f"{path} is a zip of {len(inside)} files: unpack it, and give the files of events.")
-
-
-def blocks(path: Path) -> Iterator[tuple[int, list[str], bool]]:
-    """Lines in blocks: the number of the first, the lines, and whether all bytes are as text should be."""
-    number = 1
-    rest = b""
-    with _open(path) as file:
-        while True:
-            try:
-                chunk = file.read(BLOCK)
-            except EOFError:
-                raise DataError(f"{path} is cut short after line {number}: fetch it again.") from None
-            except (OSError, zlib.error, zipfile.BadZipFile) as error:
-                raise DataError(f"{path} cannot be unpacked, it is damaged: {error}.") from None
-            if number == 1 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise DataError(f"{path} is UTF-16: save it as UTF-8.")
-            block, newline, rest = (rest + chunk).rpartition(b"\n")
-            if not chunk:
-                block, newline, rest = rest, b"\n" if rest else b"", b""
-            # a line that is too long already is rejected whatever follows, so its middle need not be kept
-            rest = rest[: 4 * LONGEST_LINE + 4]
-            if newline:
-                lines, clean = _decode(block, number)
-                yield number, lines, clean
-                number += len(lines)
-            if not chunk:
-                return
-
-
-def _decode(block: bytes, number: int) -> tuple[list[str], bool]:
-    try:
-        text, clean = block.decode(), b"\0" not in block
-    except UnicodeDecodeError:
-        text, clean = block.decode(errors="surrogateescape"), False
-    if number == 1:
-        text = text.removeprefix("\ufeff")
-    lines = text.split("\n")
-    if "\r" in text:
-        lines = [line.removesuffix("\r") for line in lines]
-    return lines, clean and max(map(len, lines)) <= LONGEST_LINE
-
-
 @dataclass(frozen=True)
 class _Shape:
-    """How a text file holds its events: the separator, the number of columns, where the four roles are, and on
-    which line the heading is (0: there is none)."""
+    """How a text file holds its events: the separator, the number of columns, where the four roles are, on which line
+    what stands above the events ends (0: nothing does), and whether that is a heading."""
 
     separator: str
     width: int
     positions: tuple[int, ...]
-    header_line: int
+    above: int = 0
+    headed: bool = False
 
     def split(self, line: str) -> list[str]:
         """The fields of a line; csv.Error where its quotes do not close."""
@@ -271,38 +195,62 @@ class _Shape:
 
 def _shape(path: Path, first: int, lines: list[str], asked: Asked, gathered: Gathered) -> _Shape:
     """Find separator and columns from the first lines of a file, of which not all are blank."""
-    start = next(i for i, line in enumerate(lines) if line.strip())
-    sample = [line for line in lines[start : start + 50] if line.strip()]
-    separator = max(SEPARATORS, key=lambda s: sum(line.count(s) >= 3 for line in sample))
-    try:
-        row = _Shape(separator, 0, (), 0).split(sample[0])
-    except csv.Error:
-        row = sample[0].split(separator)
-    heading, header_line = [text.strip() for text in row], first + start
-    widths = [line.count(separator) + 1 for line in sample if '"' not in line or separator == "\t"] or [len(heading)]
+    sample = list(islice(((number, line) for number, line in enumerate(lines, first) if line.strip()), 50))
+    separator = max(SEPARATORS, key=lambda s: [sum(line.count(s) >= n for _, line in sample) for n in (3, 1)])
+    rows = [_fields(line, separator) for _, line in sample]
+    widths = list(map(len, rows))
     width = max(set(widths), key=lambda w: (widths.count(w), w in (4, 5), -w))
+    if max(widths) == 1:
+        raise DataError(f"{path} has one column only: separate its columns by tabs, commas, semicolons or bars.")
+    full = widths.index(width)
+    remarks = next(i for i, (_, line) in enumerate(sample) if i == full or not REMARK.fullmatch(line.strip()))
+    above = sample[remarks - 1][0] if remarks else 0
+    at = _heading(rows[: full + 1], asked)
+    heading, headed = rows[at], True
     layout = asked.layout(heading)
     if layout is None and asked.format == "auto":
-        rows = (line.split(separator) for line in sample)
-        layout = detect_headless(next((row for row in rows if len(row) == width), []))
+        layout = detect_headless(rows[full])
     found = _roles(heading, asked.candidates(layout), layout)
     if layout and layout.headless and None in found.values() and detect(heading) is not layout:
-        heading, header_line = _headless(path, width, layout), 0
+        heading, headed = _headless(path, width, layout), False
         found = _roles(heading, asked.candidates(layout), layout)
     if None not in found.values():
-        positions = tuple(i for i in found.values() if i is not None)
+        positions = _distinct(str(path), heading, found, layout)
         gathered.found(layout, [unquoted(heading[i]) for i in positions])
-        return _Shape(separator, len(heading), positions, header_line)
-    named = sum(i is not None for i in found.values())
+        return _Shape(separator, len(heading), positions, sample[at][0] if headed else above, headed)
+    missing = partial(_missing, str(path), found=found, asked=asked, layout=layout)
     looks_like_data = len(heading) > 3 and is_time(heading[3])
-    by_position = layout is None and asked.columns == ColumnNames()
-    if by_position and width in (4, 5) and (looks_like_data or named < 2):
-        if len(heading) == width and not _timed(heading) and any(_timed(line.split(separator)) for line in sample[1:]):
-            problem = str(_missing(str(path), heading, found, asked, None)).rstrip(".")
-            raise DataError(f"{problem}; or mend the first line, if it is an event, since it holds no time.")
-        gathered.found(None, [f"column {i + 1}" for i in range(4)])
-        return _Shape(separator, width, (0, 1, 2, 3), 0)
-    raise _missing(str(path), heading, found, asked, layout)
+    few = sum(i is not None for i in found.values()) < 2
+    if layout or asked.columns != ColumnNames() or width not in (4, 5) or not (looks_like_data or few):
+        raise missing(heading)
+    for i in range(remarks, full + 1):
+        if len(rows[i]) > 2 and not _timed(rows[i]) and any(map(_timed, rows[i + 1 :])):
+            problem = str(missing(rows[i])).rstrip(".")
+            raise DataError(f"{problem}; or mend line {sample[i][0]}, if it is an event, since it holds no time.")
+    gathered.found(None, [f"column {i + 1}" for i in range(4)])
+    return _Shape(separator, width, (0, 1, 2, 3), above)
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    """The fields of a line without the space around them, also where its quotes do not close."""
+    try:
+        row = _Shape(separator, 0, ()).split(line)
+    except csv.Error:
+        row = line.split(separator)
+    return [text.strip() for text in row]
+
+
+def _heading(rows: Sequence[Sequence[str]], asked: Asked) -> int:
+    """Which of the first rows is the heading, if any is: the one that names the most roles, of equal ones the last.
+
+    rows: all up to the first of full width; those before it are the heading or stand above it.
+    """
+
+    def named(row: Sequence[str]) -> int:
+        layout = asked.layout(row)
+        return sum(i is not None for i in _roles(row, asked.candidates(layout), layout).values())
+
+    return max(range(len(rows)), key=lambda i: (named(rows[i]), i))
 
 
 def _timed(row: Sequence[str]) -> bool:
@@ -328,6 +276,25 @@ def _roles(
     return {role: next((places[key(n)] for n in names if key(n) in places), None) for role, names in candidates.items()}
 
 
+def _distinct(
+    source: str, headings: Sequence[str], found: Mapping[str, int | None], layout: SourceLayout | None
+) -> tuple[int, ...]:
+    """Where the four roles are, all of them found; each must have a column of its own, and the only one of its name."""
+    key = plainly if layout else str.lower
+    taken: dict[int, str] = {}
+    for role, place in found.items():
+        if place is None:
+            continue
+        if place in taken:
+            raise DataError(
+                f"{source}: the column {headings[place]!r} cannot be both {taken[place]} and {role}: name two columns."
+            )
+        if [key(heading) for heading in headings].count(key(headings[place])) > 1:
+            raise DataError(f"{source} has two columns called {headings[place]!r}: rename the one that is not meant.")
+        taken[place] = role
+    return tuple(taken)
+
+
 def _missing(
     source: str,
     headings: Sequence[str],
@@ -341,7 +308,7 @@ def _missing(
     read = f", read as {layout.name}," if layout else ""
     return DataError(
         f"{source}{read} has no column for {', '.join(lost)}; it has {shown}: name the columns with --subject, "
-        "--relation, --object and --time of `bridgemem data import`, or in Python with "
+        "--relation, --object and --time, or in Python with "
         'ColumnNames(subject="...", relation="...", object="...", time="...").'
     )
 
@@ -350,7 +317,7 @@ def _cut(
     first: int, lines: list[str], clean: bool, shape: _Shape, quotes: OpenQuotes, gathered: Gathered
 ) -> tuple[list[list[str]], np.ndarray]:
     """The columns of a block of lines, and the numbers of the lines; what is no row goes to the rejects."""
-    skip = max(0, shape.header_line - first + 1)
+    skip = max(0, shape.above - first + 1)
     lines, first = lines[skip:], first + skip
     if clean and not quotes.held and _regular(lines, shape):
         # one long row cut at once: no list per line, which would be most of the work
@@ -377,17 +344,6 @@ def _regular(lines: list[str], shape: _Shape) -> bool:
     if shape.separator != "\t" and any('"' in line for line in lines):
         return False
     return {line.count(shape.separator) for line in lines} == {shape.width - 1}
-
-
-def fault(line: str) -> str | None:
-    """Why a line is not text, or None."""
-    if len(line) > LONGEST_LINE:
-        return f"the line is longer than {LONGEST_LINE:,} characters"
-    if "\0" in line:
-        return "the line holds a NUL byte"
-    if ESCAPED_BYTE.search(line):
-        return "the line is not UTF-8"
-    return None
 
 
 def _row(line: str, shape: _Shape) -> list[str] | str:
@@ -419,13 +375,13 @@ def gather_frame(frame: Any, asked: Asked, gathered: Gathered, advance: Step) ->
     advance(len(chosen[0]))
 
 
-def _positions(source: str, headings: Sequence[str], asked: Asked, gathered: Gathered) -> list[int]:
+def _positions(source: str, headings: Sequence[str], asked: Asked, gathered: Gathered) -> tuple[int, ...]:
     """Where a table with headings holds the four roles."""
     layout = asked.layout(headings)
     found = _roles(headings, asked.candidates(layout), layout)
-    positions = [i for i in found.values() if i is not None]
-    if len(positions) < len(ROLES):
+    if None in found.values():
         raise _missing(source, headings, found, asked, layout)
+    positions = _distinct(source, headings, found, layout)
     gathered.found(layout, [headings[i] for i in positions])
     return positions
 

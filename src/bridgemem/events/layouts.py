@@ -66,10 +66,14 @@ class SourceLayout:
         if role != "time" or step is None or seconds(step) >= DAY:
             return self.columns[role]
         if not self.moment:
-            raise SettingsError(
-                f"{step!r} is too short a step for {self.name} files, which have days only: give day, week or 7d."
-            )
+            raise self.too_short(step)
         return (self.moment,)
+
+    def too_short(self, step: str | int) -> SettingsError:
+        """The error that a step needs a time of day, where there are days only."""
+        return SettingsError(
+            f"{step!r} is too short a step for {self.name} files that have days only: give day, week or 7d."
+        )
 
     def parties(self, text: str) -> tuple[str, ...]:
         """The different names in a field, none where it names nobody."""

@@ -16,6 +16,7 @@ from bridgemem.errors import DataError, NotFoundError
 Columns = np.ndarray
 
 DAY = 86_400
+UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
@@ -43,8 +44,9 @@ class Vocabulary:
         if text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)
         close = close_names(text, self.names, most=3)
-        hint = f"; did you mean {', '.join(repr(c) for c in close)}?" if close else "."
-        raise NotFoundError(f"no {self.kind} is called {text!r}{hint}")
+        listed = "entities.txt" if self.kind == "entity" else f"{self.kind}s.txt"
+        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"{listed} of a run lists all names."
+        raise NotFoundError(f"no {self.kind} is called {text!r}; {hint}")
 
 
 def close_names(text: str, names: Sequence[str], most: int) -> list[str]:
@@ -55,7 +57,9 @@ def close_names(text: str, names: Sequence[str], most: int) -> list[str]:
     shared = np.flatnonzero(np.isin(_letter_pairs("\n".join(names)), np.unique(_letter_pairs(text))))
     count = np.bincount(np.searchsorted(size.cumsum(), shared, side="right"), minlength=len(size))[: len(size)]
     likely = np.argsort(-count / (size + len(text)), kind="stable")[:LIKELY]
-    return difflib.get_close_matches(text, dict.fromkeys(names[i] for i in likely.tolist()), most, cutoff=0.6)
+    close = difflib.get_close_matches(text, dict.fromkeys(names[i] for i in likely.tolist()), most, cutoff=0.6)
+    same = [name for name in names if name.casefold() == text.casefold()]
+    return list(dict.fromkeys([*same, *close]))[:most]
 
 
 def _letter_pairs(text: str) -> np.ndarray:
@@ -85,6 +89,14 @@ class Clock:
         # the hour is left out where it is midnight at every step, so that the label always leads back to its step
         days = self.unit % DAY == 0 and self.origin % DAY == 0
         return moment.date().isoformat() if days else moment.isoformat(" ")
+
+    def length(self) -> str:
+        """How long a step is, in words."""
+        if self.kind == "integer":
+            return f"{self.unit:,} unit{'s' * (self.unit > 1)} of the times"
+        size, name = next((size, name) for size, name in UNITS if self.unit % size == 0)
+        count = self.unit // size
+        return f"{count:,} {name}{'s' * (count > 1)}"
 
     def step(self, time: str | int) -> int:
         """The step that a user's time falls into; bare digits on a clock of dates are 20141201 or epoch seconds."""

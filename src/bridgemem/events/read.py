@@ -21,16 +21,15 @@ from bridgemem.events.gather import (
     ColumnNames,
     Gathered,
     Reject,
-    blocks,
-    fault,
     gather_file,
     gather_frame,
     new_codes,
     short,
 )
 from bridgemem.events.layouts import FORMATS, MOST_PARTIES, SourceLayout, iso
-from bridgemem.events.log import EventLog, Vocabulary
-from bridgemem.events.times import clock_for, read_times
+from bridgemem.events.lines import blocks, fault
+from bridgemem.events.log import DAY, EventLog, Vocabulary
+from bridgemem.events.times import clock_for, read_times, seconds
 from bridgemem.progress import SILENT, Progress
 
 __all__ = ["ColumnNames", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
@@ -60,6 +59,7 @@ class Reading:
 
     dropped: rows of a published layout that are as they should be but name no pair of parties, counted by the reason.
     format: the layout, "plain" where it is none of the published ones. columns: the heading behind each role.
+    lines int64 [n]: where in its file each event stands.
     """
 
     events: EventLog
@@ -67,6 +67,7 @@ class Reading:
     dropped: Mapping[str, int] = field(default_factory=dict)
     format: str = "plain"
     columns: Mapping[str, str] = field(default_factory=dict)
+    lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def source(self) -> str:
         """How the source was understood, in one sentence."""
@@ -98,7 +99,8 @@ def read_events(
         headings or the number of columns. In a published layout names stay names even where all are whole numbers,
         the step is a day if none is given, and rows without two parties are dropped.
     step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
-        "day", "week", "15min", "7d" or a number of seconds. Left out, it is the longest step that fits all times.
+        "day", "week", "15min", "7d" or a number of seconds; these names also where whole numbers are plainly epoch
+        seconds or milliseconds. Left out, it is the longest step that fits all times.
     entities, relations: vocabularies that the events must use, by name or by id. Left out, columns of whole numbers
         (without leading zeros or wide gaps) are ids, and other names get ids in the order of first appearance.
     strict: make the first rejected row an error.
@@ -192,6 +194,8 @@ def _resolve(
     moments.faults = times.faults
     if layout and step is None and times.kind == "date":
         step = layout.step
+    elif layout and step is not None and seconds(step) < DAY and not any(":" in text for text in moments.texts):
+        raise layout.too_short(step)
 
     good = actors.valid() & links.valid() & moments.valid()
     rejects = _rejects(gathered, columns, good, actors, links, moments)
@@ -209,7 +213,8 @@ def _resolve(
     pair_ids, entities = _numbered(actor_ids, actors.texts, pairs, "entity", entities)
     relation_ids, relations = _numbered(link_ids, links.texts, links.columns[0][good][order], "relation", relations)
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
-    return Reading(events, rejects, dropped, layout.name if layout else "plain", gathered.headings)
+    lines = columns["line"][good][order]
+    return Reading(events, rejects, dropped, layout.name if layout else "plain", gathered.headings, lines)
 
 
 def _pairs(

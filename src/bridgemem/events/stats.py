@@ -31,6 +31,7 @@ def describe(dataset: Dataset, progress: Progress = SILENT) -> dict[str, Any]:
         "events": len(events),
         "splits": {name: len(dataset.split(name)) for name in names},
         "steps": len(np.unique(events.step)),
+        "step": events.clock.length(),
         "first": events.clock.label(int(events.step[0])),
         "last": events.clock.label(int(events.step[-1])),
         "transition_examples": len(examples),

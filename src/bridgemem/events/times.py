@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.log import DAY, Clock, parse_date
+from bridgemem.events.log import DAY, Clock, EventLog, parse_date
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
 COMPACT_DATE = re.compile(r"(19|20)[0-9]{6}")
@@ -62,14 +62,18 @@ def read_times(texts: Sequence[str], rows: np.ndarray) -> Times:
         elif whole[i] or dated[i]:
             faults[i] = f"the time {text!r} is not {'a date' if as_dates else 'a whole number'} as the others are"
         else:
-            faults[i] = f"the time {text[:40]!r} is neither a whole number nor a date"
+            faults[i] = f"the time {text[:40]!r} is neither a whole number nor a date; write dates as 2024-01-31"
     return Times("date" if as_dates else "integer", values, faults)
 
 
 def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
     """The clock of times int64 [n], n > 0, with the given step, or the longest one that meets every time."""
     first, last = int(values.min()), int(values.max())
-    if kind == "integer":
+    if kind == "integer" and step is not None and _is_span(step) and (parts := epoch_parts(first, last)):
+        unit = seconds(step) * parts
+        # what counts seconds is a date already; thousandths stay numbers, since a clock of dates has none
+        kind, origin = "date" if parts == 1 else kind, _floor(first // parts, unit // parts) * parts
+    elif kind == "integer":
         unit = (int(np.gcd.reduce(values)) or 1) if step is None else _whole(step)
         # whole numbers keep their own zero, unless steps counted from it would not fit
         origin = 0 if last // unit <= LAST_STEP else first - first % unit
@@ -96,10 +100,39 @@ def seconds(step: str | int) -> int:
     return unit
 
 
+def epoch_parts(first: int, last: int) -> int:
+    """How many of a second whole-number times between two count since 1970, 1 or 1000; 0 where they do not seem to.
+
+    Only times from 2001 to 2286 are told: such numbers hardly count anything else.
+    """
+    return next((parts for parts in (1, 1000) if 10**9 <= first // parts <= last // parts < 10**10), 0)
+
+
+def fine_steps(events: EventLog) -> str:
+    """The remark that steps are shorter than a day and most events have one of their own; empty where it is not so."""
+    clock = events.clock
+    parts = 1
+    if clock.kind == "integer":
+        parts = epoch_parts(*(clock.origin + int(step) * clock.unit for step in (events.step[0], events.step[-1])))
+    if clock.unit >= parts * DAY or 2 * len(np.unique(events.step)) <= len(events):
+        return ""
+    return (
+        "Most events have a step of their own, and hardly any two are seen to happen together or again; "
+        "read the events with longer steps, as in --step day."
+    )
+
+
+def _is_span(step: str | int) -> bool:
+    return bool(SPAN.fullmatch(str(step).strip().lower()))
+
+
 def _whole(step: str | int) -> int:
-    if not INTEGER.fullmatch(str(step)) or int(step) < 1:
-        raise SettingsError(f"{step!r} is not a step of these times: they are whole numbers, and so must the step be.")
-    return int(step)
+    if INTEGER.fullmatch(str(step)) and int(step) >= 1:
+        return int(step)
+    hint = f", such as {seconds(step)} if they are seconds" if _is_span(step) else ""
+    raise SettingsError(
+        f"{step!r} is not a step of these times, which are whole numbers: give a whole number of at least 1{hint}."
+    )
 
 
 def _floor(moment: int, unit: int) -> int:
