@@ -8,11 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from bridgemem import runs
-from bridgemem.backbones import cenet
+from bridgemem import reliability, runs
+from bridgemem.backbones import cenet, checkpoint
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity
 from bridgemem.runs import Run
@@ -70,10 +71,11 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.parametrize(("module", "part"), [(runs, "write_tensors"), (reliability, "write_calibrations")])
 def test_ctrl_c_ends_in_one_sentence_and_leaves_nothing(
-    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, part: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "write_tensors", stop)
+    monkeypatch.setattr(module, part, stop)
     outcome = bridgemem(*fit_command(own_csv, tmp_path / "run"))
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == "bridgemem: interrupted; nothing half-written was kept.\n"
@@ -87,6 +89,22 @@ def test_ctrl_c_during_training_leaves_no_backbone(
     outcome = bridgemem("train", "cenet", "-d", own_csv, "-o", tmp_path / "b", *TINY_CENET)
     assert outcome.code == 1
     assert left_in(tmp_path) == []
+
+
+def test_an_interrupted_training_is_given_up_for_another_one_only_by_force(
+    own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("train", "cenet", "-d", own_csv, "-o", tmp_path / "b", *TINY_CENET)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "KEEP_EVERY", 0.0)
+        patched.setattr(cenet._Trainer, "stage_two", stop)
+        assert "is kept" in bridgemem(*command).err
+    sentence = bridgemem(*command, "--set", "width=16").refused()
+    assert "keeps an interrupted training" in sentence
+    assert "--force" in sentence
+    assert left_in(tmp_path) == [".b.training"]
+    assert bridgemem(*command, "--set", "width=16", "--force").code == 0
+    assert left_in(tmp_path) == ["b"]
 
 
 def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from hypothesis import strategies as st
 from bridgemem.backbones.history import History
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.live import eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.live.naming import NewEvent, named_events
 from builders import few, random_log, rows_of
@@ -86,6 +90,66 @@ def test_a_key_is_not_taken_for_other_events(store: EventStore) -> None:
     with pytest.raises(DataError, match="used for another batch"):
         store.append(A[:1], source="wire", key="k")
     assert len(store.events()) == 3
+
+
+def test_sources_do_not_share_their_keys(store: EventStore) -> None:
+    first = store.append(A, source="s", key="1")
+    assert not store.append(A, source="other", key="1").replayed
+    store.append([("x", "r", "y", 5)], source="third", key="1")
+    assert store.append(A, source="s", key="1") == replace(first, replayed=True)
+    assert store.sender("1") == "s"
+
+
+def test_a_store_of_the_first_format_is_read_and_goes_on(store: EventStore) -> None:
+    import duckdb
+
+    store.append(A, source="s", key="1", offset=4)
+    store.close()
+    with duckdb.connect(str(store.path)) as file:
+        file.execute("UPDATE about SET value = '1' WHERE name = 'format'; ALTER TABLE batches RENAME TO new")
+        file.execute(
+            "CREATE TABLE batches AS SELECT * FROM new; CREATE UNIQUE INDEX keys ON batches (key); DROP TABLE new"
+        )
+    with EventStore(store.path, read_only=True) as read:
+        assert len(read.events()) == len(A)
+    for _ in range(2):
+        with EventStore(store.path) as opened:
+            assert opened.append(A, source="s", key="1").replayed
+            opened.append(A, source="other", key="1")
+            assert [(s.source, s.batches, s.last_offset) for s in opened.sources()] == [
+                ("other", 1, None),
+                ("s", 1, "4"),
+            ]
+            assert len(opened.events()) == 2 * len(A)
+
+
+def test_what_is_stored_is_listed_with_its_ids(store: EventStore) -> None:
+    store.follow(one_event(0, DAYS))
+    store.append([("a", "r", "b", "2024-01-03 00:00:00+00:00"), ("c", "r", "d", "2024-01-02")], source="s", key="1")
+    store.append([("e", "r", "f", "2024-01-04")], source="t", key="1", offset="x")
+    store.append([], source="t", key="2")
+    assert [e.retracted for e in store.retract(["e2", "e3"], "twice")] == [None, None]
+    again = store.retract(["e1", "e2"], "another reason")
+    assert [(e.retracted is None, e.reason) for e in again] == [(True, None), (False, "twice")]
+    assert [(e.id, e.subject, e.time, e.source, e.reason) for e in store.stored()] == [
+        ("e1", "a", "2024-01-03", "s", "another reason"),
+        ("e2", "c", "2024-01-02", "s", "twice"),
+        ("e3", "e", "2024-01-04", "t", "twice"),
+    ]
+    assert [e.id for e in store.stored(last=1)] == ["e3"]
+    assert [e.id for e in store.stored("s", 1)] == ["e2"]
+    assert store.stored("nobody") == []
+    assert [(s.source, s.events, s.last_key, s.last_offset) for s in store.sources()] == [
+        ("s", 2, "1", None),
+        ("t", 1, "2", "x"),
+    ]
+
+
+def test_of_several_retractions_one_unknown_id_refuses_all(store: EventStore) -> None:
+    store.append(A, source="s", key="1")
+    with pytest.raises(NotFoundError, match="e99"):
+        store.retract(["e1", "e99"])
+    assert len(store.events()) == len(A)
 
 
 def test_late_events_are_filed_under_their_own_step_and_counted(store: EventStore) -> None:
@@ -328,17 +392,17 @@ while True:
 def test_of_two_processes_that_begin_the_same_store_neither_loses_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, begin = tmp_path / "new.duckdb", EventStore._create
+    path, begin = tmp_path / "new.duckdb", eventstore.create_file
     with subprocess.Popen([sys.executable, "-c", ANOTHER, path], stdout=subprocess.PIPE, text=True) as another:
         assert another.stdout is not None
         said = another.stdout
 
-        def slow(self: EventStore) -> None:
+        def slow(where: Path) -> None:
             assert said.readline() == "ready\n"
             time.sleep(1)  # the other one has written by now, unless it waits for this one
-            begin(self)
+            begin(where)
 
-        monkeypatch.setattr(EventStore, "_create", slow)
+        monkeypatch.setattr(eventstore, "create_file", slow)
         with EventStore(path) as store:
             store.append([("b", "r", "a", 2)], source="one", key="2")
         assert said.readline().startswith("['e")
@@ -370,6 +434,21 @@ def test_a_lock_held_elsewhere_is_one_clear_sentence(store: EventStore, monkeypa
     monkeypatch.setattr(duckdb, "connect", held)
     with pytest.raises(StoreError, match="open in another process"):
         EventStore(store.path)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_whole_store_that_may_not_be_written_is_not_called_broken(
+    code: int, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import duckdb
+
+    def kept_out(*_: object, **__: object) -> None:
+        raise duckdb.IOException(f'IO Error: Cannot open file "{store.path}": {os.strerror(code)}')
+
+    monkeypatch.setattr(duckdb, "connect", kept_out)
+    with pytest.raises(StoreError, match=f"cannot be written: {os.strerror(code)}") as told:
+        EventStore(store.path)
+    assert "move it away" not in str(told.value)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.02, 0.3])

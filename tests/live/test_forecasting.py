@@ -160,9 +160,21 @@ def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaste
         live.explain("Arvan", "visit", "Nova", "2024-02-11")
     assert live.explain("Arvan", "visit", "Nova", "2024-02-12").events
     # an event under a relation that the run was fitted without makes a candidate for that relation alone
-    with pytest.raises(NotFoundError, match="that the run can read"):
+    with pytest.raises(NotFoundError, match=r"under 'visit', since the run was not fitted on .* `bridgemem refresh`"):
         live.explain("Kel", "visit", "Solo")
     assert live.forecast("Kel", "sing to")[0].name == "Solo"
+
+
+def test_an_explanation_tells_of_events_that_the_run_cannot_read(live: LiveForecaster) -> None:
+    before = live.explain("Arvan", "visit", "Arvan", "2024-02-13")  # nothing happened between the two
+    assert (before.unread, before.events) == (0, ())
+    live.add([("Arvan", "sing to", "Arvan", "2024-02-11"), ("Arvan", "sing to", "Kel", "2024-02-11")], "wire", "1")
+    after = live.explain("Arvan", "visit", "Arvan", "2024-02-13")
+    assert after.unread == 1
+    assert "before `bridgemem refresh` the run cannot read the one event of the two" in after.sentence().replace(
+        "B", "b"
+    )
+    assert live.explain("Arvan", "visit", "Kel", "2024-02-11").unread == 0  # the event is not earlier
 
 
 def test_new_names_never_make_a_forecast_fail(live: LiveForecaster) -> None:

@@ -44,7 +44,7 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
 ) -> None:
     store, new = tmp_path / "events.duckdb", tmp_path / "new"
     assert "e1 to e3" in bridgemem("ingest", store, news, "--run", recurrence_run).out
-    assert bridgemem("retract", store, "e1", "--reason", "wrong day").out.startswith("e1 is retracted: Arvan, consult")
+    assert bridgemem("retract", store, "e3", "--reason", "wrong day").out.startswith("e3 is retracted: Arvan, consult")
     refreshed = bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q")
     assert refreshed.code == 0, refreshed.err
     assert "2 events were added" in refreshed.out
@@ -109,11 +109,68 @@ def test_a_file_with_a_row_that_cannot_be_read_is_refused_as_a_whole(recurrence_
     assert (again["replayed"], again["left_out"], again["ids"]) == (True, 1, ["e1"])
 
 
+def test_events_are_numbered_by_the_rows_of_their_file(recurrence_run: Path, tmp_path: Path) -> None:
+    rows = [(f"Row{day}", "visit", "Kel", f"2024-02-{day}") for day in (25, 24, 23)]
+    file, store = write_rows(tmp_path / "rev.csv", rows), tmp_path / "s"
+    assert "e1 to e3 in the file's order" in bridgemem("ingest", store, file, "--run", recurrence_run).out
+    assert bridgemem("retract", store, "e1").out == "e1 is retracted: Row25, visit, Kel, 2024-02-25.\n"
+
+
+def test_a_row_that_cannot_be_used_is_named_by_its_line_and_can_be_skipped(
+    recurrence_run: Path, tmp_path: Path
+) -> None:
+    rows = [("Arvan", "visit", "Kel", day) for day in ("2024-02-26", "2023-01-01", "51", "2024-02-11")]
+    file, store = write_rows(tmp_path / "mix.csv", rows), tmp_path / "s"
+    said = bridgemem("ingest", store, file, "--run", recurrence_run).refused()
+    assert f"the time 2023-01-01 of {file}:3 lies before the data begin, at 2024-01-01." in said
+    assert "say --skip-rejected" in said
+    assert not store.exists()
+    taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--skip-rejected")
+    assert f"{file}:3" in taken.err
+    assert "2 rows were left out" in taken.out
+    assert [e["time"] for e in bridgemem("stored", store, "--json").json] == ["2024-02-26", "2024-02-11"]
+    old = write_rows(tmp_path / "old.csv", rows[1:2])
+    assert "skip" not in bridgemem("ingest", store, old, "--run", recurrence_run, "--skip-rejected").refused()
+
+
+def test_a_file_under_another_name_is_the_same_batch(news: Path, recurrence_run: Path, tmp_path: Path) -> None:
+    command = ("ingest", tmp_path / "s", "--run", recurrence_run, "--json")
+    assert not bridgemem(*command, news).json["replayed"]
+    assert bridgemem(*command, shutil.copy(news, tmp_path / "copy.csv")).json["replayed"]
+
+
+def test_what_a_store_holds_is_listed_with_its_ids(news: Path, recurrence_run: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    assert "no event store" in bridgemem("stored", store).refused()
+    bridgemem("ingest", store, news, "--run", recurrence_run)
+    bridgemem("retract", store, "e2", "--reason", "a slip")
+    assert bridgemem("stored", store).out.splitlines() == [
+        "e1: Arvan, visit, Nova, 2024-02-10 (batch 1 of news.csv)",
+        "e2: Nova, sing to, Kel, 2024-02-11 (batch 1 of news.csv, retracted: a slip)",
+        "e3: Arvan, consult, Kel, 2024-01-11 (batch 1 of news.csv)",
+    ]
+    assert [e["id"] for e in bridgemem("stored", store, "--last", "2", "--json").json] == ["e2", "e3"]
+    assert "--last" in bridgemem("stored", store, "--last", "2").out
+    assert bridgemem("stored", store, "--source", "wire").out == "No event of wire is stored there.\n"
+
+
+def test_retracting_twice_says_so_and_keeps_the_first_reason(news: Path, recurrence_run: Path, tmp_path: Path) -> None:
+    store = tmp_path / "s"
+    bridgemem("ingest", store, news, "--run", recurrence_run)
+    assert not bridgemem("retract", store, "e1", "--reason", "wrong day", "--json").json["already"]
+    again = bridgemem("retract", store, "e1", "--reason", "other")
+    assert "was retracted before" in again.out
+    assert "(wrong day); nothing was changed" in again.out
+    assert bridgemem("retract", store, "e1", "--json").json["already"]
+
+
 def test_the_headings_of_a_file_can_be_named(recurrence_run: Path, tmp_path: Path) -> None:
     file = tmp_path / "f.csv"
     file.write_text("who,did,whom,when\nArvan,visit,Nova,2024-02-10\n")
     command = ("ingest", tmp_path / "s", file, "--run", recurrence_run, "--json")
-    assert "--subject" in bridgemem(*command).refused()
+    said = bridgemem(*command).refused()
+    assert "--subject" in said
+    assert "data import" not in said
     headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when")
     assert bridgemem(*command, *headings).json["accepted"] == 1
 
@@ -126,7 +183,8 @@ def test_the_last_offset_of_a_source_is_told_after_each_batch(news: Path, recurr
     for repeated in ((), ("--key", "another")):  # taken in before, or new but without an offset
         assert "wire was read up to line 3." in bridgemem(*command, other, *repeated).out
     assert bridgemem(*command, other, "--json").json["last_offset"] == "line 3"
-    assert bridgemem("ingest", tmp_path / "s", news, "--run", recurrence_run, "--json").json["last_offset"] is None
+    unnamed = bridgemem("ingest", tmp_path / "s", news, "--run", recurrence_run, "--json").json
+    assert (unnamed["replayed"], unnamed["last_offset"]) == (True, "line 3")  # the file came before, from the wire
 
 
 def test_a_stored_day_is_shown_as_a_day(recurrence_run: Path, tmp_path: Path) -> None:

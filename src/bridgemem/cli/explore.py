@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from bridgemem.cli.options import DataDir, NewEvents, Residual, Selection
-from bridgemem.cli.serve import LAST_PORT, check_installed, default_store, listen, listen_forever
+from bridgemem.cli.serve import LAST_PORT, check_installed, listen, listen_forever, open_store
 
 HOST = "127.0.0.1"
 
@@ -33,14 +33,13 @@ def explore(
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
     check_installed()
     from bridgemem.explorer.routes import CHARTS, asset
-    from bridgemem.live.eventstore import EventStore
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
     from bridgemem.service.app import create_app
 
     asset(CHARTS)  # what is not installed is told before anything is opened
     opened = Run(run)
-    with listen(HOST, port) as place, EventStore(store or default_store(run)) as events:
+    with listen(HOST, port) as place, open_store(run, store, "keep") as events:
         live = LiveForecaster(opened, events, selection, method, data_dir)
         app = create_app(live, hosts=(HOST, "localhost"), explore=True)
         if browser:

@@ -1,11 +1,11 @@
-"""Commands for data that keep growing: ingest, retract, refresh."""
+"""Commands for data that keep growing: ingest, stored, retract, refresh."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,14 +21,19 @@ from bridgemem.cli.options import (
     SubjectColumn,
     TimeColumn,
 )
-from bridgemem.cli.output import emit, say, warn
+from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.progress import terminal_progress
+
+if TYPE_CHECKING:
+    from bridgemem.events.log import EventLog
+    from bridgemem.events.read import Reading
+    from bridgemem.live.naming import NewEvent
 
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (ingest, retract, refresh):
+    for command in (ingest, stored, retract, refresh):
         app.command()(command)
 
 
@@ -44,7 +49,7 @@ def ingest(
         str | None, typer.Option("--offset", help="How far the source was read; the last one is told after each batch.")
     ] = None,
     skip_rejected: Annotated[
-        bool, typer.Option("--skip-rejected", help="Take the other rows where some cannot be read.")
+        bool, typer.Option("--skip-rejected", help="Take the other rows where some cannot be used.")
     ] = False,
     format_: Format = "auto",
     subject: SubjectColumn = "",
@@ -56,27 +61,23 @@ def ingest(
     as_json: Json = False,
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all."""
-    from bridgemem.errors import DataError
     from bridgemem.events.read import ColumnNames, read_events
     from bridgemem.live.eventstore import EventStore
-    from bridgemem.live.naming import named_events
     from bridgemem.runs import Run
 
     opened_run = Run(run)
     base = opened_run.dataset(data_dir).events
     reading = read_events(file, columns=ColumnNames(subject, relation, object_, time), format=format_)
-    left_out, told = reading.rejects.count, reading.sentence()
-    if left_out and not skip_rejected:
-        raise DataError(f"{told} Nothing was taken in; mend the file, or say --skip-rejected to take the other rows.")
-    # a file's own content names its batch, so that the same file twice is one batch
+    events, left_out, told = _usable(reading, file, base, skip_rejected)
+    # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
-    whose, events = source or file.name, named_events(reading.events, base)
     new = {
         "new_entities": len({name for s, _, o, _ in events for name in (s, o)} - set(base.entities.names)),
         "new_relations": len({r for _, r, _, _ in events} - set(base.relations.names)),
     }
     with EventStore(store, duplicates=duplicates) as opened:
         opened.follow(base, opened_run.origin)
+        whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)
     if left_out or reading.dropped:
@@ -86,35 +87,100 @@ def ingest(
         if receipt.replayed:
             say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
         else:
-            ids = f", {receipt.ids[0]} to {receipt.ids[-1]}" if receipt.ids else ""
-            say(f"Batch {receipt.batch}: {len(receipt.ids):,} events{ids}; {receipt.accepted:,} of them count.")
-            say(f"{receipt.duplicates:,} were known already, {receipt.late:,} came late.")
+            first, last = receipt.ids[:1], receipt.ids[1:][-1:]
+            ids = "".join(f", {one}" for one in first) + "".join(f" to {one} in the file's order" for one in last)
+            say(
+                f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}{ids}; {receipt.accepted:,} of them count."
+            )
+            say(f"Known already: {receipt.duplicates:,}; late: {receipt.late:,}.")
             if any(new.values()):
-                say(f"New names: {new['new_entities']:,} entities, {new['new_relations']:,} relations.")
+                entities = counted(new["new_entities"], "entity")
+                say(f"New names: {entities}, {counted(new['new_relations'], 'relation')}.")
         if left_out:
-            say(f"{left_out:,} row{' was' if left_out == 1 else 's were'} left out.")
+            were = "was" if left_out == 1 else "were"
+            say(f"{counted(left_out, 'row')} {were} left out; ingest what is mended alone, or the others count again.")
         if reached is not None:
             say(f"{whose} was read up to {reached}.")
 
     emit({**asdict(receipt), **new, "left_out": left_out, "last_offset": reached}, as_json, text)
 
 
+def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[list[NewEvent], int, str]:
+    """The rows of a file that a run can use, in their order, how many others there are, and what is to be said of them.
+
+    Where others may not be skipped, they refuse the file.
+    """
+    from bridgemem.errors import DataError
+    from bridgemem.live.naming import checked, named_events
+
+    named, lines = named_events(reading.events, base), reading.lines.tolist()
+    events: list[NewEvent] = []
+    faults: list[str] = []
+    for row in sorted(range(len(named)), key=lines.__getitem__):
+        try:
+            checked(named[row], f"{file}:{lines[row]}", base.clock)
+        except DataError as problem:
+            faults.append(str(problem))
+        else:
+            events.append(named[row])
+    told = [reading.sentence()] if reading.rejects.count or reading.dropped else []
+    if faults:
+        told.append(f"{len(faults):,} of the rows that were read cannot be used, the first since {faults[0]}")
+    left_out = reading.rejects.count + len(faults)
+    if left_out and not (skip and events):
+        remedy = ", or say --skip-rejected to take the other rows" if events else ""
+        raise DataError(f"{' '.join(told)} Nothing was taken in; mend the file{remedy}.")
+    return events, left_out, " ".join(told)
+
+
+def stored(
+    store: StoreFile,
+    source: Annotated[str | None, typer.Option("--source", help="Only what came from this source.")] = None,
+    last: Annotated[int, typer.Option("--last", min=1, help="So many of the events, those that came last.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List what an event store holds, with the ids that retract takes."""
+    from bridgemem.live.eventstore import EventStore
+
+    with EventStore(store, create=False, read_only=True) as opened:
+        found = opened.stored(source, last)
+
+    def text() -> None:
+        for event in found:
+            gone = "" if event.retracted is None else f", retracted{f': {event.reason}' if event.reason else ''}"
+            fact = f"{event.subject}, {event.relation}, {event.object}, {event.time}"
+            say(f"{event.id}: {fact} (batch {event.batch} of {event.source}{gone})")
+        if not found:
+            say("No event is stored there." if source is None else f"No event of {source} is stored there.")
+        elif len(found) == last:
+            say("There may be more; --last says how many are shown.")
+
+    emit([asdict(event) for event in found], as_json, text)
+
+
 def retract(
     store: StoreFile,
-    event: Annotated[str, typer.Argument(help="The id of the event, as ingest named it: e12.")],
+    event: Annotated[str, typer.Argument(help="The id of the event, as ingest and stored name it: e12.")],
     reason: Annotated[str, typer.Option("--reason", help="Why it is taken back; kept beside it.")] = "",
     as_json: Json = False,
 ) -> None:
     """Take a stored event back: forecasts are then as if it had never come."""
     from bridgemem.live.eventstore import EventStore
-    from bridgemem.live.naming import shown_time
 
     with EventStore(store, create=False) as opened:
-        opened.retract(event, reason)
-        subject, relation, object_, came = opened.event(event)
-    time = shown_time(str(came))
-    values = {"retracted": event, "subject": subject, "relation": relation, "object": object_, "time": time}
-    emit(values, as_json, lambda: say(f"{event} is retracted: {subject}, {relation}, {object_}, {time}."))
+        (before,) = opened.retract(event, reason)
+    again = before.retracted is not None
+    names = {name: getattr(before, name) for name in ("subject", "relation", "object", "time")}
+
+    def text() -> None:
+        fact = ", ".join(names.values())
+        if again:
+            why = f" ({before.reason})" if before.reason else ""
+            say(f"{before.id} was retracted before, on {before.retracted}{why}; nothing was changed: {fact}.")
+        else:
+            say(f"{before.id} is retracted: {fact}.")
+
+    emit({"retracted": before.id, **names, "already": again}, as_json, text)
 
 
 def refresh(
@@ -144,9 +210,10 @@ def refresh(
         made = bring_up(opened_run, opened, out, warm, None, check_device(device), force, data_dir, progress)
 
     def text() -> None:
-        say(f"{made.added:,} events were added and {made.retracted:,} taken back; {made.run} knows {made.events:,}.")
-        say(f"New names: {made.new_entities:,} entities, {made.new_relations:,} relations.")
-        say(f"The reader was fitted {made.reader} ({made.epochs} epochs). The backbone was kept frozen.")
+        were = "event was" if made.added == 1 else "events were"
+        say(f"{made.added:,} {were} added and {made.retracted:,} taken back; {made.run} knows {made.events:,}.")
+        say(f"New names: {counted(made.new_entities, 'entity')}, {counted(made.new_relations, 'relation')}.")
+        say(f"The reader was fitted {made.reader} ({counted(made.epochs, 'epoch')}). The backbone was kept frozen.")
         say("The selection was kept: it is what the validation of the fitted run chose, and was not chosen again.")
 
     emit(made, as_json, text)

@@ -12,10 +12,12 @@ import typer
 
 from bridgemem.cli.options import DataDir, Duplicates, MemoryDir, NewEvents, Residual, Selection
 from bridgemem.cli.output import say, warn
-from bridgemem.errors import SettingsError
+from bridgemem.errors import BridgeMemError, SettingsError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from bridgemem.live.eventstore import EventStore
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LAST_PORT = 65_535
@@ -45,7 +47,6 @@ def serve(
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
-    from bridgemem.live.eventstore import EventStore
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
     from bridgemem.service.app import create_app
@@ -57,9 +58,23 @@ def serve(
     limits = Limits(body=body_limit, concurrent=concurrent)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     opened = Run(run)
-    with listen(host, port) as place, EventStore(store or default_store(run), duplicates=duplicates) as events:
+    with listen(host, port) as place, open_store(run, store, duplicates) as events:
         live = LiveForecaster(opened, events, selection, method, data_dir, memory_dir)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}")
+
+
+def open_store(run: Path, store: Path | None, duplicates: str) -> EventStore:
+    """The store that was named, or the run's own; where no such can be made, the sentence says how to name another."""
+    from bridgemem.live.eventstore import EventStore
+
+    place = store or default_store(run)
+    try:
+        return EventStore(place, duplicates=duplicates)
+    except BridgeMemError as problem:
+        if store is not None or place.exists():
+            raise
+        said = str(problem).rstrip(".")
+        raise type(problem)(f"{said}; --store names another file for new events, where you may write.") from None
 
 
 def default_store(run: Path) -> Path:

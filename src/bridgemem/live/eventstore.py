@@ -25,44 +25,38 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.live.naming import NewEvent, checked, extended, ids_of, stored_text
+from bridgemem.live.naming import NewEvent, checked, extended, ids_of, shown_time, stored_text
+from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
+from bridgemem.live.storefile import create as create_file
 from bridgemem.memory.timeline import changes
-from bridgemem.store import locked, whole_file
+from bridgemem.store import locked
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["EventStore", "NewEvent", "Reading", "Receipt", "Snapshot", "StoreError"]
+__all__ = [
+    "EventStore",
+    "NewEvent",
+    "Reading",
+    "Receipt",
+    "Snapshot",
+    "Source",
+    "StoreError",
+    "StoreInUseError",
+    "Stored",
+]
 
-FORMAT = 1
 DUPLICATES = ("keep", "drop")
-
-
-_TABLES = """
-CREATE TABLE about (name VARCHAR, value VARCHAR);
-CREATE TABLE batches (
-    id BIGINT PRIMARY KEY, source VARCHAR, "offset" VARCHAR, key VARCHAR UNIQUE, "when" VARCHAR, digest VARCHAR,
-    first BIGINT, size BIGINT, duplicates BIGINT, late BIGINT
-);
-CREATE TABLE events (
-    id BIGINT, batch BIGINT, subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, step BIGINT
-);
-CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VARCHAR, reason VARCHAR);
-"""
-
-
-class StoreError(BridgeMemError):
-    """An event store cannot be opened, read or written; the events that were sent are not at fault."""
-
-
-class StoreInUseError(StoreError):
-    """An event store is open elsewhere."""
+_STORED = (
+    'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
+    "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +69,32 @@ class Receipt:
     late: int
     replayed: bool
     ids: list[str]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An event and what became of it: `retracted` is when it was taken back, None while it is in force."""
+
+    id: str
+    subject: str
+    relation: str
+    object: str
+    time: str
+    source: str
+    batch: int
+    retracted: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told."""
+
+    source: str
+    batches: int
+    events: int
+    last_key: str
+    last_offset: str | None
 
 
 @dataclass(frozen=True)
@@ -115,8 +135,8 @@ class EventStore:
             with locked(self.path):
                 # whoever was quicker may have stored events in it by now
                 if not self.path.exists():
-                    self._create()
-        self._database: duckdb.DuckDBPyConnection | None = self._connect()
+                    create_file(self.path)
+        self._database: duckdb.DuckDBPyConnection | None = connect(self.path, self.read_only)
         about = self._about()
         self.clock = Clock(*json.loads(about["clock"])) if "clock" in about else None
         self._origin = about.get("origin")
@@ -156,18 +176,22 @@ class EventStore:
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
-        """Write a batch durably, once for each key."""
+        """Write a batch durably, once for each source and key."""
         clock = self.clock or Clock()
-        rows = [checked(event, place, clock) for place, event in enumerate(events, 1)]
+        rows = [checked(event, f"event {place} of the batch", clock) for place, event in enumerate(events, 1)]
         source, key = stored_text(source, "the source"), stored_text(key, "the key")
         where = None if offset is None else stored_text(str(offset), "the offset")
         digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
         with self._writing() as cursor:
-            found = cursor.execute("SELECT digest FROM batches WHERE key = ?", [key]).fetchone()
+            found = cursor.execute(
+                "SELECT id, digest FROM batches WHERE source = ? AND key = ?", [source, key]
+            ).fetchone()
             if found is not None:
-                if found[0] != digest:
-                    raise DataError(f"the key {key!r} was used for another batch; give every batch a key of its own.")
-                return replace(self._receipt(cursor, key), replayed=True)
+                if found[1] != digest:
+                    raise DataError(
+                        f"the key {key!r} was used for another batch of {source!r}; give every batch a key of its own."
+                    )
+                return replace(self._receipt(cursor, found[0]), replayed=True)
             if rows:
                 self._tell(cursor, clock)
             batch, first = (
@@ -186,21 +210,27 @@ class EventStore:
                     "unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::BIGINT[])",
                     [ids, batch, *(list(column) for column in zip(*rows, strict=True))],
                 )
-            receipt = self._receipt(cursor, key)
+            receipt = self._receipt(cursor, batch)
         if rows:
             self.clock = clock
         return receipt
 
-    def retract(self, event_id: str, reason: str = "") -> None:
-        """Take an event back: no later reading holds it. A second time changes nothing."""
-        self.event(event_id)
-        number, reason = _number(event_id), stored_text(reason, "the reason") if reason else ""
+    def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
+        """Take events back, all or none: no later reading holds them. A second time changes nothing.
+
+        The events are given as they were before: those that have `retracted` were taken back earlier.
+        """
+        ids = dict.fromkeys([event_ids] if isinstance(event_ids, str) else event_ids)
+        found = [self.stored_event(event_id) for event_id in ids]
+        why = stored_text(reason, "the reason") if reason.strip() else ""
         with self._writing() as cursor:
-            if cursor.execute("SELECT 1 FROM retractions WHERE event = ?", [number]).fetchone() is None:
+            for event in found:
                 cursor.execute(
-                    "INSERT INTO retractions SELECT coalesce(max(id), 0) + 1, ?, ?, ? FROM retractions",
-                    [number, _now(), reason],
+                    "INSERT INTO retractions SELECT (SELECT coalesce(max(id), 0) + 1 FROM retractions), $1, $2, $3 "
+                    "WHERE $1 NOT IN (SELECT event FROM retractions)",
+                    [_number(event.id), _now(), why],
                 )
+        return found
 
     def _duplicates(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
         """How many of the rows equal an event in force, of the log that is followed, stored, or earlier in the rows."""
@@ -300,28 +330,51 @@ class EventStore:
 
     def event(self, event_id: str) -> NewEvent:
         """A stored event as it came, in force or not."""
+        found = self.stored_event(event_id)
+        return found.subject, found.relation, found.object, found.time
+
+    def stored_event(self, event_id: str) -> Stored:
+        """A stored event with what is known of it."""
+        with self._reading() as cursor:
+            found = cursor.execute(f"{_STORED} WHERE events.id = ?", [_number(event_id)]).fetchone()
+        if found is None:
+            raise NotFoundError(
+                f"{self.path} holds no event called {event_id!r}; receipts and `bridgemem stored` name the ids."
+            )
+        return _stored(found)
+
+    def stored(self, source: str | None = None, last: int | None = None) -> list[Stored]:
+        """What the store holds, retracted or not, in the order in which it came; of one source, and the last alone."""
         with self._reading() as cursor:
             found = cursor.execute(
-                "SELECT subject, relation, object, time FROM events WHERE id = ?", [_number(event_id)]
-            ).fetchone()
-        if found is None:
-            raise NotFoundError(f"{self.path} holds no event called {event_id!r}; receipts name the ids.")
-        return found
+                f"{_STORED} WHERE $1 IS NULL OR source = $1 ORDER BY events.id DESC LIMIT $2", [source, last]
+            ).fetchall()
+        return [_stored(row) for row in reversed(found)]
+
+    def sources(self) -> list[Source]:
+        """Who sent what is stored, by name, and where each was left off."""
+        with self._reading() as cursor:
+            found = cursor.execute(
+                'SELECT source, count(*), sum(size)::BIGINT, arg_max(key, id), arg_max("offset", id) '
+                "FROM batches GROUP BY source ORDER BY source"
+            ).fetchall()
+        return [Source(*row) for row in found]
 
     def last_offset(self, source: str) -> str | None:
         """Where a source was left off: the offset of its last batch that had one."""
+        return next((known.last_offset for known in self.sources() if known.source == source), None)
+
+    def sender(self, key: str) -> str | None:
+        """The first source that sent a batch under a key."""
         with self._reading() as cursor:
-            found = cursor.execute(
-                'SELECT "offset" FROM batches WHERE source = ? AND "offset" IS NOT NULL ORDER BY id DESC LIMIT 1',
-                [source],
-            ).fetchone()
+            found = cursor.execute("SELECT source FROM batches WHERE key = ? ORDER BY id LIMIT 1", [key]).fetchone()
         return None if found is None else found[0]
 
     def receipts(self) -> list[Receipt]:
         """The receipts of all batches, in the order in which they came."""
         with self._reading() as cursor:
-            keys = [row[0] for row in cursor.execute("SELECT key FROM batches ORDER BY id").fetchall()]
-            return [self._receipt(cursor, key) for key in keys]
+            batches = [row[0] for row in cursor.execute("SELECT id FROM batches ORDER BY id").fetchall()]
+            return [self._receipt(cursor, batch) for batch in batches]
 
     @staticmethod
     def _snapshot(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
@@ -331,62 +384,15 @@ class EventStore:
             ).fetchall()[0]
         )
 
-    def _receipt(self, cursor: duckdb.DuckDBPyConnection, key: str) -> Receipt:
-        batch, first, size, duplicates, late = cursor.execute(
-            "SELECT id, first, size, duplicates, late FROM batches WHERE key = ?", [key]
+    def _receipt(self, cursor: duckdb.DuckDBPyConnection, batch: int) -> Receipt:
+        first, size, duplicates, late = cursor.execute(
+            "SELECT first, size, duplicates, late FROM batches WHERE id = ?", [batch]
         ).fetchall()[0]
         accepted = size - duplicates if self.duplicates == "drop" else size
         ids = [f"e{number}" for number in range(first, first + size)]
         return Receipt(batch, accepted, duplicates, late, False, ids)
 
     # ---- the file --------------------------------------------------------------------------------------------------
-
-    def _create(self) -> None:
-        import duckdb
-
-        try:
-            with whole_file(self.path) as aside, duckdb.connect(str(aside)) as database:
-                database.execute(_TABLES)
-                database.execute("INSERT INTO about VALUES ('format', ?)", [str(FORMAT)])
-                database.close()
-        except (duckdb.Error, OSError) as problem:
-            raise StoreError(f"{self.path} cannot be made: {_reason(problem)}.") from None
-
-    def _connect(self) -> duckdb.DuckDBPyConnection:
-        import duckdb
-
-        if not self._is_duckdb():
-            raise StoreError(
-                f"{self.path} is no event store, but a file of another kind; a store is a DuckDB file, and named "
-                "first, as in `bridgemem ingest events.duckdb news.csv`."
-            )
-        try:
-            database = duckdb.connect(str(self.path), read_only=self.read_only)
-            made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
-        except duckdb.CatalogException:
-            raise StoreError(f"{self.path} is a DuckDB file, but no event store; name another file.") from None
-        except (duckdb.Error, OSError) as problem:
-            # the latter within one process, where the file is open for writing
-            if "lock" in str(problem) or "different configuration" in str(problem):
-                raise StoreInUseError(
-                    f"{self.path} is open in another process; stop that one, or send events and questions through it."
-                ) from None
-            raise StoreError(
-                f"{self.path} is no whole event store ({_reason(problem)}); move it away, put a copy back or let the "
-                "sources send their batches to a new one."
-            ) from None
-        if made_as is None or made_as[0] != str(FORMAT):
-            raise StoreError(f"{self.path} has another format version than this program's, which is {FORMAT}.")
-        return database
-
-    def _is_duckdb(self) -> bool:
-        """Whether the file begins as DuckDB's do; one that was cut to nothing may have been one."""
-        try:
-            with self.path.open("rb") as file:
-                start = file.read(12)
-        except OSError as problem:
-            raise StoreError(f"{self.path} cannot be opened: {_reason(problem)}.") from None
-        return len(start) < 12 or start[8:] == b"DUCK"
 
     def _about(self) -> dict[str, str]:
         with self._reading() as cursor:
@@ -431,21 +437,21 @@ class EventStore:
         except duckdb.FatalException as problem:
             # DuckDB lets nobody in any more; what was committed is safe in the file
             database.close()
-            self._database = self._connect()
-            raise StoreError(f"{self.path} cannot be {done}: {_reason(problem)}; try again.") from None
+            self._database = connect(self.path, self.read_only)
+            raise StoreError(f"{self.path} cannot be {done}: {reason(problem)}; try again.") from None
         except (duckdb.Error, OSError) as problem:
             raise StoreError(
-                f"{self.path} cannot be {done}: {_reason(problem)}; nothing was changed; mend that and try again."
+                f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; mend that and try again."
             ) from None
+
+
+def _stored(row: Sequence[Any]) -> Stored:
+    number, subject, relation, object_, time, *rest = row
+    return Stored(f"e{number}", subject, relation, object_, shown_time(time), *rest)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _reason(problem: Exception) -> str:
-    text = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-    return text.removeprefix("IO Error: ").removeprefix("TransactionContext Error: ").rstrip(".!")
 
 
 def _number(event_id: str) -> int:

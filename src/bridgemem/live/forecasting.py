@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 
 from bridgemem.backbones.base import score_queries
 from bridgemem.config import Settings
-from bridgemem.errors import BridgeMemError, RunError, SettingsError
+from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
@@ -31,7 +31,7 @@ from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import Explanation
 from bridgemem.forecast import Candidate, Forecaster
-from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot
+from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.live.naming import NewEvent
 from bridgemem.live.widened import Widened, narrow
 from bridgemem.memory.grown import GrownLog
@@ -66,6 +66,26 @@ class View:
     def forecaster(self) -> Forecaster:
         """One forecaster for questions about any relation."""
         return self.fitted if self.later is None else AnyRelation(self, self.later)
+
+
+class Partly(Forecaster):
+    """A forecaster that cannot read every event, and says so where it matters.
+
+    unread: the events of relations that the run was not fitted on.
+    """
+
+    unread: EventLog
+
+    def _explained(self, query: Queries, chosen: int) -> Explanation:
+        found, new, actor = super()._explained(query, chosen), self.unread.prefix(int(query.step)), int(query.actor)
+        if found.base == -math.inf and ((new.subject == chosen) | (new.object == chosen)).any():
+            raise NotFoundError(
+                f"{found.candidate!r} is no candidate at {found.time} under {found.relation!r}, since the run was not "
+                "fitted on the relations of its earlier events; `bridgemem refresh` makes a run that is."
+            )
+        there = (new.subject == actor) & (new.object == chosen)
+        back = (new.subject == chosen) & (new.object == actor)
+        return replace(found, unread=int((there | back).sum()))
 
 
 class AnyRelation(Forecaster):
@@ -162,11 +182,15 @@ class LiveForecaster:
             self._update()
         return receipt
 
-    def retract(self, event_id: str, reason: str = "") -> None:
-        """Take an event back: the view is then that of a store that never saw it."""
+    def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
+        """Take events back, all or none: the view is then that of a store that never saw them.
+
+        They are given as they were before: those that have `retracted` were taken back earlier.
+        """
         with self._updating:
-            self.store.retract(event_id, reason)
+            before = self.store.retract(event_ids, reason)
             self._update()
+        return before
 
     def forecast(
         self,
@@ -209,10 +233,13 @@ class LiveForecaster:
         opened, relations = self._opened, self.base.n_relations
         reading = self._grown(reading)
         events = reading.events
-        readable = events if events.n_relations == relations else narrow(events, events.n_entities, relations)
         parts = (self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration)
         # without a time, the step after all events is asked for, of whatever relation they are
-        fitted = Forecaster(readable, *parts, events.end)
+        if events.n_relations == relations:
+            fitted = Forecaster(events, *parts, events.end)
+        else:
+            fitted = partly = Partly(narrow(events, events.n_entities, relations), *parts, events.end)
+            partly.unread = _of_later(events, relations)
         self._prepare(fitted, None if before is None else before.fitted)
         later = None
         if events.n_relations > relations:
@@ -245,6 +272,14 @@ class LiveForecaster:
             with self._asking:
                 scores = score_queries(forecaster.backbone, query, past)
             forecaster.residual.of(query, scores)
+
+
+def _of_later(events: EventLog, n_relations: int) -> EventLog:
+    """The events of the relations behind the first ones; those first are all that a memory on disk knows."""
+    log = events.fresh if isinstance(events, GrownLog) else events
+    rows = np.flatnonzero(log.relation >= n_relations)
+    columns = log.subject[rows], log.relation[rows], log.object[rows], log.step[rows]
+    return EventLog(*columns, events.entities, events.relations, events.clock)
 
 
 def _continuation(before: EventLog, now: EventLog) -> EventLog | None:

@@ -29,9 +29,11 @@ def stored_text(value: Any, what: str) -> str:
     return value
 
 
-def checked(event: Sequence[Any], place: int, clock: Clock) -> tuple[str, str, str, str, int]:
-    """Subject, relation, object, time as text, and step of an event, or the sentence that says why it is none."""
-    where = f"event {place} of the batch"
+def checked(event: Sequence[Any], where: str, clock: Clock) -> tuple[str, str, str, str, int]:
+    """Subject, relation, object, time as text, and step of an event, or the sentence that says why it is none.
+
+    where: what the event is called in that sentence.
+    """
     if isinstance(event, str) or len(event) != 4:
         raise DataError(f"{where} is not made of subject, relation, object and time.")
     named = zip(event, ("subject", "relation", "object"), strict=False)
@@ -49,19 +51,18 @@ def checked(event: Sequence[Any], place: int, clock: Clock) -> tuple[str, str, s
         step = int(time)
     else:
         raise DataError(f"the time of {where} is a text, or a step as a whole number, not {time!r}.")
+    shown = shown_time(str(time))
     if step < 0:
-        raise DataError(f"the time {time} of {where} lies before the data begin, at {clock.label(0)}.")
-    if step >= LAST_STEP:
-        raise DataError(f"the time {time} of {where} lies too far ahead.")
-    _label(clock, step + 1)  # a forecast for the step after it must be able to name its time
-    return subject, relation, object_, str(time) if isinstance(time, str) else _label(clock, step), step
-
-
-def _label(clock: Clock, step: int) -> str:
+        raise DataError(f"the time {shown} of {where} lies before the data begin, at {clock.label(0)}.")
     try:
-        return clock.label(step)
+        if step >= LAST_STEP:
+            raise OverflowError
+        clock.label(step + 1)  # a forecast for the step after it must be able to name its time
     except OverflowError:
-        raise DataError(f"step {step} lies too far ahead for a date.") from None
+        raise DataError(
+            f"the time {shown} of {where} lies too far ahead; give the true one, or leave it out."
+        ) from None
+    return subject, relation, object_, time if isinstance(time, str) else clock.label(step), step
 
 
 def named_events(events: EventLog, base: EventLog | None = None) -> list[NewEvent]:

@@ -22,23 +22,30 @@ from bridgemem.service.limits import Guard, Limits, refusal, retry_later
 from bridgemem.service.metrics import Measured, Metrics
 from bridgemem.service.models import (
     MOST_NAMES,
+    MOST_STORED,
     ExplainQuestion,
     Explanation,
     FixedExplained,
     Forecast,
     ForecastQuestion,
+    KnownSources,
     LearnedExplained,
     Model,
     NamesFound,
     NewEvents,
     Received,
     Refusal,
+    Retracted,
+    Retraction,
     State,
+    StoredEvents,
 )
 
 LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
 Most = Annotated[int, Query(ge=1, le=MOST_NAMES)]
+Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]
+Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="So many, those that came last.")]
 
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
 
@@ -86,6 +93,8 @@ def create_app(
         title="bridgemem",
         version=__version__,
         summary="Who comes next, and why: forecasts from what happened between the two parties in question.",
+        description="Every refusal has the shape `Refusal`, also a 404 for an address that does not exist and a 405 "
+        "for a method that an address does not take.",
         # the usual pages of documents load their scripts from elsewhere; the document itself is at /openapi.json
         docs_url=None,
         redoc_url=None,
@@ -99,7 +108,8 @@ def create_app(
     app.include_router(_health(ready))
     # the guard below asks for the token; here it is only written into the document
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
-    app.include_router(_questions(service, metrics), dependencies=needs)
+    app.include_router(_stored(service, metrics), dependencies=needs)
+    app.include_router(_questions(service), dependencies=needs)
     app.include_router(_about(service, metrics), dependencies=needs)
     if explore:
         app.include_router(explorer_router(service))
@@ -121,12 +131,12 @@ async def _warm(service: Service, ready: asyncio.Event) -> None:
 def _health(ready: asyncio.Event) -> APIRouter:
     router = APIRouter(tags=["health"])
 
-    @router.get("/healthz", responses={421: {"model": Refusal, **WHY[421]}})
+    @router.get("/healthz", summary="Whether the process lives", responses={421: {"model": Refusal, **WHY[421]}})
     async def healthz() -> State:
         """The process lives."""
         return State(state="alive")
 
-    @router.get("/readyz", response_model=State, responses=_refusals())
+    @router.get("/readyz", summary="Whether forecasts are quick", response_model=State, responses=_refusals())
     async def readyz() -> State | JSONResponse:
         """The memory is in place and forecasts are quick."""
         if ready.is_set():
@@ -136,10 +146,10 @@ def _health(ready: asyncio.Event) -> APIRouter:
     return router
 
 
-def _questions(service: Service, metrics: Metrics) -> APIRouter:
-    router = APIRouter(tags=["forecasts"])
+def _stored(service: Service, metrics: Metrics) -> APIRouter:
+    router = APIRouter(tags=["events"])
 
-    @router.post("/v1/events", responses=_refusals(422))
+    @router.post("/v1/events", summary="Store events", responses=_refusals(422))
     def events(batch: NewEvents) -> Received:
         """Store a batch of events. Once answered it is on disk, and the next forecast may use it."""
         received = service.add(batch)
@@ -151,12 +161,37 @@ def _questions(service: Service, metrics: Metrics) -> APIRouter:
             metrics.late.inc(received.late)
         return received
 
-    @router.post("/v1/forecast", responses=_refusals(404, 422))
+    @router.get("/v1/events", summary="List stored events", responses=_refusals(422))
+    def stored(source: Whose = None, last: Last = 20) -> StoredEvents:
+        """What was stored last, with the ids that /v1/retract takes."""
+        return service.stored(source, last)
+
+    @router.post("/v1/retract", summary="Take events back", responses=_refusals(404, 422))
+    def retract(retraction: Retraction) -> Retracted:
+        """Take events back, all or none. The next forecast is as if they had never come."""
+        done = service.retract(retraction)
+        metrics.retracted.inc(len(done.retracted))
+        return done
+
+    @router.get("/v1/sources", summary="Who sent events", responses=_refusals())
+    def sources() -> KnownSources:
+        """Everyone who sent a batch, and where to go on: the last key and the last offset."""
+        return service.sources()
+
+    return router
+
+
+def _questions(service: Service) -> APIRouter:
+    router = APIRouter(tags=["forecasts"])
+
+    @router.post("/v1/forecast", summary="Forecast", responses=_refusals(404, 422))
     def forecast(question: ForecastQuestion) -> Forecast:
         """The likeliest answers, best first, from the events strictly before the time asked."""
         return service.forecast(question)
 
-    @router.post("/v1/explain", response_model=Explanation, responses=_refusals(404, 422))
+    @router.post(
+        "/v1/explain", summary="Explain a candidate", response_model=Explanation, responses=_refusals(404, 422)
+    )
     def explain(question: ExplainQuestion) -> FixedExplained | LearnedExplained:
         """Why a candidate has its score: parts that add up, and the events behind them."""
         return service.explain(question)
@@ -167,23 +202,24 @@ def _questions(service: Service, metrics: Metrics) -> APIRouter:
 def _about(service: Service, metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["about"])
 
-    @router.get("/v1/model", responses=_refusals())
+    @router.get("/v1/model", summary="What is served", responses=_refusals())
     def model() -> Model:
         """What is served, and what it knows by now."""
         return service.model()
 
-    @router.get("/v1/entities", responses=_refusals(422))
+    @router.get("/v1/entities", summary="Find entities", responses=_refusals(422))
     def entities(q: Wanted = "", limit: Most = 20) -> NamesFound:
         """Entities whose names hold the text, the most active first."""
         return service.entities(q, limit)
 
-    @router.get("/v1/relations", responses=_refusals(422))
+    @router.get("/v1/relations", summary="Find relations", responses=_refusals(422))
     def relations(q: Wanted = "", limit: Most = 20) -> NamesFound:
         """Relations whose names hold the text, the most frequent first."""
         return service.relations(q, limit)
 
     @router.get(
         "/metrics",
+        summary="Counters for Prometheus",
         response_class=Response,
         responses={**_refusals(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
@@ -234,5 +270,5 @@ def _in_words(problems: Sequence[Any]) -> str:
         return NO_JSON
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-    said = first["msg"].rstrip(".")
+    said = first["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{place + ': ' if place else ''}{said}{more}."

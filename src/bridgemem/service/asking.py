@@ -17,7 +17,7 @@ from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.explain import LearnedExplanation
 from bridgemem.forecast import Forecaster
-from bridgemem.live.eventstore import NewEvent, Receipt
+from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.runs import Run
 from bridgemem.service.models import (
     ExplainQuestion,
@@ -25,6 +25,8 @@ from bridgemem.service.models import (
     FixedExplained,
     Forecast,
     ForecastQuestion,
+    KnownSource,
+    KnownSources,
     LearnedExplained,
     Model,
     NameFound,
@@ -33,6 +35,10 @@ from bridgemem.service.models import (
     Question,
     RankedCandidate,
     Received,
+    Retracted,
+    Retraction,
+    StoredEvent,
+    StoredEvents,
 )
 from bridgemem.service.names import Names
 from bridgemem.service.scores import KeptScores, Used
@@ -58,10 +64,14 @@ class Live(Protocol):
     def run(self) -> Run: ...
     @property
     def view(self) -> View: ...
+    @property
+    def store(self) -> EventStore: ...
 
     def asking(self) -> AbstractContextManager[object]: ...
 
     def add(self, events: Sequence[NewEvent], source: str, key: str, offset: str | int | None = None) -> Receipt: ...
+
+    def retract(self, event_ids: Sequence[str], reason: str = "") -> list[Stored]: ...
 
 
 class Kept:
@@ -127,6 +137,19 @@ class Service:
         rows: list[NewEvent] = [(e.subject, e.relation, e.object, str(e.time)) for e in batch.events]
         receipt = self.live.add(rows, batch.source, batch.key, batch.offset)
         return Received.model_validate(receipt, from_attributes=True)
+
+    def retract(self, asked: Retraction) -> Retracted:
+        before = self.live.retract(asked.ids, asked.reason)
+        return Retracted(
+            retracted=[event.id for event in before if event.retracted is None],
+            already=[event.id for event in before if event.retracted is not None],
+        )
+
+    def stored(self, source: str | None, last: int) -> StoredEvents:
+        return StoredEvents(events=[StoredEvent.model_validate(e) for e in self.live.store.stored(source, last)])
+
+    def sources(self) -> KnownSources:
+        return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 
     def forecast(self, question: ForecastQuestion) -> Forecast:
         forecaster = self._asked(self.live.view, question)

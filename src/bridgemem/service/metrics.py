@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -14,6 +15,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LOG = logging.getLogger(__name__)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
@@ -34,6 +36,7 @@ class Metrics:
         self.accepted = Counter("bridgemem_events_accepted", "Events stored.", registry=registry)
         self.duplicates = Counter("bridgemem_events_duplicate", "Events that were known already.", registry=registry)
         self.late = Counter("bridgemem_events_late", "Events older than the newest known one.", registry=registry)
+        self.retracted = Counter("bridgemem_events_retracted", "Events taken back.", registry=registry)
         self.replayed = Counter("bridgemem_batches_replayed", "Batches delivered again.", registry=registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
@@ -71,6 +74,9 @@ class Measured:
             await self.app(scope, receive, noting)
         finally:
             self.metrics.in_work.dec()
+            if 400 <= status < 500:
+                # what a caller sent is written out, so that it cannot make lines of its own
+                LOG.warning("%s %.200s was refused: %d", ascii(scope["method"])[1:-1], ascii(scope["path"]), status)
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.requests.labels(method, route, str(status)).inc()

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
 MOST_EVENTS = 10_000
 MOST_CANDIDATES = 1000
 MOST_NAMES = 1000
+MOST_RETRACTED = 1000
+MOST_STORED = 1000
 LONGEST_HORIZON = 10_000
+
+
+def _told_as(what: str) -> WrapValidator:
+    """Says what was wanted in one sentence, where a choice of types would have one for each of them."""
+
+    def check(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(value)
+        except ValidationError:
+            raise ValueError(f"this should be {what}") from None
+
+    return WrapValidator(check)
+
 
 Name = Annotated[str, Field(min_length=1, max_length=1000, description="A name of the data, in its own spelling.")]
 Time = Annotated[
     Annotated[str, Field(min_length=1, max_length=100)] | Annotated[int, Field(ge=0)],
-    Field(description="A time of the data set: a date such as 2014-12-01, or a whole number."),
+    Field(
+        description="A time of the data set: a date such as 2014-12-01, where it has dates (20141201 and seconds since "
+        "1970 are dates too), or a whole number, where it has numbers."
+    ),
+    _told_as("a time: a text such as '2014-12-01', or a whole number of at least 0"),
 ]
+Offset = Annotated[Name | int, _told_as("an offset: a text of 1 to 1,000 characters, or a whole number")]
 # JSON has no infinity
 OrInfinite = Annotated[float | None, BeforeValidator(lambda value: value if math.isfinite(value) else None)]
 
@@ -51,8 +79,8 @@ class NewEvents(Asked):
     """A batch, which is stored as a whole or not at all. The same key again changes nothing."""
 
     source: Name
-    key: Name = Field(description="The batch's own name, by which a second delivery of it is known.")
-    offset: Name | int | None = Field(None, description="Where in its source the batch lies, if that matters to you.")
+    key: Name = Field(description="The batch's own name in its source, by which a second delivery of it is known.")
+    offset: Offset | None = Field(None, description="Where in its source the batch lies; /v1/sources tells the last.")
     events: list[NewEvent] = Field(min_length=1, max_length=MOST_EVENTS)
 
 
@@ -65,6 +93,56 @@ class Received(Answer):
     late: int
     replayed: bool
     ids: list[str]
+
+
+class Retraction(Asked):
+    """Events to take back, all of them or none. What was taken back before stays so."""
+
+    ids: list[Name] = Field(min_length=1, max_length=MOST_RETRACTED, description="As answers to /v1/events name them.")
+    reason: str = Field("", max_length=1000, description="Why; kept beside them.")
+
+
+class Retracted(Answer):
+    """The next forecast is as if the events had never come. already: those that were taken back before."""
+
+    retracted: list[str]
+    already: list[str]
+
+
+class StoredEvent(Answer):
+    """An event as it came; retracted: when it was taken back, null while it counts."""
+
+    id: str
+    subject: str
+    relation: str
+    object: str
+    time: str
+    source: str
+    batch: int
+    retracted: str | None
+    reason: str | None
+
+
+class StoredEvents(Answer):
+    """What the store holds, in the order in which it came."""
+
+    events: list[StoredEvent]
+
+
+class KnownSource(Answer):
+    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told."""
+
+    source: str
+    batches: int
+    events: int
+    last_key: str
+    last_offset: str | None
+
+
+class KnownSources(Answer):
+    """Everyone who sent a batch, by name."""
+
+    sources: list[KnownSource]
 
 
 class Question(Asked):
@@ -129,7 +207,10 @@ class EventBehind(Answer):
 
 
 class Explained(Answer):
-    """score = base + residual."""
+    """score = base + residual.
+
+    unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    """
 
     sentence: str
     actor: str
@@ -142,12 +223,14 @@ class Explained(Answer):
     residual: float
     score: float
     events: list[EventBehind]
+    unread: int
 
 
 class FixedExplained(Explained):
     """residual = lam * gate * a, and the events' parts sum to it. tau null: infinite.
 
-    likelier: how many times as likely as on average the relation is after such events.
+    likelier: how many times as likely as on average the relation is after such events. forgotten: how many steps before
+    the pair's last event was where all of them are longer ago than the run looks back; else 0.
     """
 
     method: Literal["fixed"]
@@ -159,6 +242,7 @@ class FixedExplained(Explained):
     rho: float
     a: float
     likelier: float
+    forgotten: int
 
 
 class EarlierBehind(Answer):

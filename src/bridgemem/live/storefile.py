@@ -1,0 +1,134 @@
+"""The file of an event store: made whole, opened, brought to this format, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bridgemem.errors import BridgeMemError
+from bridgemem.store import whole_file
+
+if TYPE_CHECKING:
+    import duckdb
+
+FORMAT = 2  # 1 had keys that all sources shared
+
+_BATCHES = """
+CREATE TABLE {name} (
+    id BIGINT PRIMARY KEY, source VARCHAR, "offset" VARCHAR, key VARCHAR, "when" VARCHAR, digest VARCHAR,
+    first BIGINT, size BIGINT, duplicates BIGINT, late BIGINT, UNIQUE (source, key)
+);
+"""
+_TABLES = f"""
+CREATE TABLE about (name VARCHAR, value VARCHAR);
+{_BATCHES.format(name="batches")}
+CREATE TABLE events (
+    id BIGINT, batch BIGINT, subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, step BIGINT
+);
+CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VARCHAR, reason VARCHAR);
+INSERT INTO about VALUES ('format', '{FORMAT}');
+"""
+_FROM_1_TO_2 = f"""
+BEGIN;
+{_BATCHES.format(name="renewed")}
+INSERT INTO renewed SELECT * FROM batches;
+DROP TABLE batches;
+ALTER TABLE renewed RENAME TO batches;
+UPDATE about SET value = '2' WHERE name = 'format';
+COMMIT;
+CHECKPOINT;
+"""
+
+# what the system says of a file that may be as whole as ever
+_KEPT_OUT = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EISDIR,
+)
+
+
+class StoreError(BridgeMemError):
+    """An event store cannot be opened, read or written; the events that were sent are not at fault."""
+
+
+class StoreInUseError(StoreError):
+    """An event store is open elsewhere."""
+
+
+def create(path: Path) -> None:
+    """An empty store, whole or absent."""
+    import duckdb
+
+    try:
+        with whole_file(path) as aside, duckdb.connect(str(aside)) as database:
+            database.execute(_TABLES)
+            database.close()
+    except (duckdb.Error, OSError) as problem:
+        raise StoreError(f"{path} cannot be made: {reason(problem)}.") from None
+
+
+def connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
+    """The database in the file; one of an earlier format is brought to this one, unless it is only read."""
+    import duckdb
+
+    if not _is_duckdb(path):
+        raise StoreError(
+            f"{path} is no event store, but a file of another kind; a store is a DuckDB file, and named first, as in "
+            "`bridgemem ingest events.duckdb news.csv`."
+        )
+    try:
+        database = duckdb.connect(str(path), read_only=read_only)
+        made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
+        if made_as == ("1",) and not read_only:
+            database.execute(_FROM_1_TO_2)
+    except duckdb.CatalogException:
+        raise StoreError(f"{path} is a DuckDB file, but no event store; name another file.") from None
+    except (duckdb.Error, OSError) as problem:
+        raise _not_opened(path, read_only, problem) from None
+    if made_as not in (("1",), (str(FORMAT),)):
+        raise StoreError(f"{path} has another format version than this program's, which is {FORMAT}.")
+    return database
+
+
+def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
+    """Why a file did not open: it is held by others, it may not be used as asked, or it is damaged."""
+    said = str(problem)
+    # the latter within one process, where the file is open for writing
+    if "lock" in said or "different configuration" in said:
+        return StoreInUseError(
+            f"{path} is open in another process; stop that one, or send events, retractions and questions through it."
+        )
+    kept_out = next((text for text in map(os.strerror, _KEPT_OUT) if text in said), None)
+    if kept_out is not None:
+        return StoreError(
+            f"{path} cannot be {'read' if read_only else 'written'}: {kept_out}; mend that and try again."
+        )
+    return StoreError(
+        f"{path} is no whole event store ({reason(problem)}); move it away, put a copy back or let the sources send "
+        "their batches to a new one."
+    )
+
+
+def _is_duckdb(path: Path) -> bool:
+    """Whether the file begins as DuckDB's do; one that was cut to nothing may have been one."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(12)
+    except OSError as problem:
+        raise StoreError(f"{path} cannot be opened: {reason(problem)}.") from None
+    return len(start) < 12 or start[8:] == b"DUCK"
+
+
+def reason(problem: Exception) -> str:
+    """What went wrong, in one line."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    text = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
+    return text.removeprefix("IO Error: ").removeprefix("TransactionContext Error: ").rstrip(".!")
