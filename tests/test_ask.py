@@ -47,24 +47,41 @@ def test_a_file_of_questions_is_read_with_its_lines(tmp_path: Path) -> None:
     assert [q.line for q in found] == [2, 4]
 
 
+@pytest.mark.parametrize("separator", ["\t", ";", "|"])
+def test_questions_may_be_separated_as_events_are(separator: str, tmp_path: Path) -> None:
+    path = tmp_path / "q.csv"
+    rows = [("", ""), ("actor", "relation"), ("Kel, the first", "visit")]
+    path.write_text("\n".join(separator.join(row) for row in rows) + "\n")
+    assert read_questions(path) == [Question("Kel, the first", "visit")]
+
+
 @pytest.mark.parametrize(
     ("content", "phrases"),
     [
-        (b"", ["no column 'actor'"]),
+        (b"", ["q.csv is empty; write one question a line below the header actor,relation."]),
         (b"actor,relation\n", ["holds no question"]),
-        (b"actor,who\nKel,visit\n", ["no column 'relation'"]),
+        (b"actor,who\nKel,visit\n", ["no column 'relation'", "may name at and direction, with commas, tabs"]),
         (b"actor,relation,when\nKel,visit,1\n", ["has a column 'when'"]),
         (b"actor,relation,actor\nKel,visit,Kel\n", ["two columns called 'actor'"]),
-        (b"actor,relation\nKel\nKel,\n,visit\n", ["3 rows", "line 2: it has 1 cells", "line 3: its relation is empty"]),
+        (
+            b"actor,relation\nKel\nKel,\n,visit\n",
+            ["3 rows", "line 2: it has 1 cell and", "line 3: its relation is empty"],
+        ),
         (b"actor,relation,direction\nKel,visit,sideways\n", ["line 2", "forward or inverse, not 'sideways'"]),
+        (
+            b"actor,relation,at\nKel\nArvn,visit,\nKel,visit,1999-01-01\n",
+            ["3 rows", "line 3: no entity", "line 4: '1999"],
+        ),
         (b'actor,relation\n"Kel,visit\n', ["is not CSV"]),
         (b"actor,relation\nK\xff,visit\n", ["UTF-8"]),
     ],
 )
-def test_files_that_hold_no_questions_are_refused(content: bytes, phrases: list[str], tmp_path: Path) -> None:
+def test_files_that_hold_no_questions_are_refused(
+    content: bytes, phrases: list[str], forecaster: Forecaster, tmp_path: Path
+) -> None:
     (tmp_path / "q.csv").write_bytes(content)
     with pytest.raises(DataError) as refused:
-        read_questions(tmp_path / "q.csv")
+        forecast(forecaster, tmp_path / "q.csv")
     assert all(phrase in str(refused.value) for phrase in phrases), refused.value
 
 
@@ -102,6 +119,13 @@ def test_answers_are_written_as_csv_and_as_parquet_alike(forecaster: Forecaster,
     assert [row[6] for row in stored] == [row["candidate"] for row in rows]
     assert [row[9] for row in stored] == [float(row["probability"]) for row in rows]
     assert left_in(tmp_path) == ["a.csv", "a.parquet"]
+    plain = answer(forecaster, MANY[:2], top=1)
+    plain.write(tmp_path / "b.csv")
+    plain.write(tmp_path / "b.parquet")
+    with (tmp_path / "b.csv").open(encoding="utf-8", newline="") as handle:
+        assert [row["within"] for row in csv.DictReader(handle)] == ["", ""]
+    kept = duckdb.sql(f"SELECT within, typeof(within) FROM read_parquet('{tmp_path / 'b.parquet'}')").fetchall()
+    assert kept == [(None, "BIGINT")] * 2
     with pytest.raises(SettingsError, match=r"\.csv or \.parquet"):
         made.write(tmp_path / "a.xlsx")
 

@@ -139,8 +139,26 @@ def test_a_markdown_card_has_its_pictures_beside_it_and_no_markup_of_names(
 def test_text_for_markdown_is_one_line_without_markup() -> None:
     for name in EVIL:
         made = markdown_text(name)
-        assert not set(made) & set("<>|`*[]()\n!$\\")
+        assert not set(made) & set("<|`*[]\n$\\")
         assert html.unescape(made) == " ".join(name.replace("\u202e", " ").split())
+
+
+def test_text_for_markdown_stays_readable_where_nothing_is_markup() -> None:
+    for plain in ("(A, visit, ?) at 2024-02-22 12:30: +1.50 - no! -> A & B", "Citizen_(India)", "x = 3 + 4 > 6; so"):
+        assert markdown_text(plain) == plain
+    for markup in (
+        "_word_",
+        "a __b__",
+        "see http://x.org",
+        "www.x.org",
+        "me@x.org",
+        ":smile:",
+        "&lt;b",
+        "==x==",
+        "~~x~~",
+    ):
+        assert markdown_text(markup) != markup
+        assert html.unescape(markdown_text(markup)) == markup
 
 
 def test_the_timeline_holds_the_pairs_events_before_the_step_and_no_others(forecaster: Forecaster) -> None:

@@ -17,7 +17,9 @@ from bridgemem.backbones.history import History
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import batch_size
+from bridgemem.events.gather import SEPARATORS
 from bridgemem.forecast import Candidate, Forecaster
+from bridgemem.horizon import check_within
 from bridgemem.progress import SILENT, Progress
 from bridgemem.store import whole_file
 
@@ -38,6 +40,8 @@ ANSWER = (
     "backbone_score",
     "residual",
 )
+WHOLE = ("question", "within", "rank", "backbone_rank")
+REAL = ("probability", "score", "backbone_score", "residual")
 FORMATS = (".csv", ".parquet")
 NAMED = 100  # bad rows that are named one by one
 
@@ -51,48 +55,61 @@ class Question:
     at: str | int | None = None
     inverse: bool = False
     line: int = field(default=0, compare=False)
+    problem: str = field(default="", compare=False)  # why a line of a file cannot be asked
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a CSV file with a header: actor, relation, and if wanted at and direction.
+    """The questions of a text file with a header: actor, relation, and if wanted at and direction.
 
-    direction is forward or inverse. Every row that is no question is named with its line.
+    direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no question is
+    kept with its problem, so that `answer` can name all that cannot be asked at once.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8; save it as a CSV file in UTF-8.") from None
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    questions, wrong = [], []
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(SEPARATORS, key=first.count)
+    lines = io.StringIO(text, newline="")
+    if separator == "\t":  # where a quote is a letter, as in a file of events
+        rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
+    else:
+        rows = csv.reader(lines, delimiter=separator, strict=True)
+    questions, header = [], list[str]()
     try:
-        header = [name.strip().lower() for name in next(rows, [])]
-        _check_header(path, header)
         for row in rows:
-            line = rows.line_num
-            if not any(cell.strip() for cell in row):
-                continue
-            if len(row) != len(header):
-                wrong.append(f"line {line}: it has {len(row)} cells and the header has {len(header)}")
-                continue
-            cells = {name: cell.strip() for name, cell in zip(header, row, strict=True)}
-            if problem := _problem(cells):
-                wrong.append(f"line {line}: {problem}")
-                continue
-            inverse = DIRECTIONS[cells.get("direction", "").lower()]
-            questions.append(Question(cells["actor"], cells["relation"], cells.get("at") or None, inverse, line))
+            cells = [cell.strip() for cell in row]
+            if any(cells) and header:
+                questions.append(_question(header, cells, rows.line_num))
+            elif any(cells):
+                header = [name.lower() for name in cells]
+                _check_header(path, header)
     except csv.Error as problem:
         raise DataError(f"{path}, line {rows.line_num} is not CSV: {problem}.") from None
-    if wrong:
-        raise DataError(_named(str(path), wrong))
     if not questions:
-        raise DataError(f"{path} holds no question; write one a line below the header actor,relation.")
+        what = "holds no question" if header else "is empty"
+        raise DataError(f"{path} {what}; write one question a line below the header actor,relation.")
     return questions
+
+
+def _question(header: list[str], cells: list[str], line: int) -> Question:
+    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
+    problem = _problem(named)
+    if len(cells) != len(header):
+        problem = f"it has {len(cells)} cell{'' if len(cells) == 1 else 's'} and the header has {len(header)}"
+    inverse = DIRECTIONS.get(named["direction"].lower(), False)
+    return Question(named["actor"], named["relation"], named["at"] or None, inverse, line, problem)
 
 
 def _check_header(path: Path, header: list[str]) -> None:
     for name in ("actor", "relation"):
         if name not in header:
-            raise DataError(f"{path} has no column {name!r}; its first line must name {', '.join(COLUMNS)}.")
+            raise DataError(
+                f"{path} has no column {name!r}; its first line must name actor and relation, and may name at and "
+                "direction, with commas, tabs or semicolons between them."
+            )
     for name in header:
         if name not in COLUMNS:
             raise DataError(f"{path} has a column {name!r}; the columns of a question are {', '.join(COLUMNS)}.")
@@ -100,12 +117,12 @@ def _check_header(path: Path, header: list[str]) -> None:
             raise DataError(f"{path} has two columns called {name!r}; keep one.")
 
 
-def _problem(cells: dict[str, str]) -> str | None:
+def _problem(cells: dict[str, str]) -> str:
     for name in ("actor", "relation"):
         if not cells[name]:
             return f"its {name} is empty; give a name"
-    direction = cells.get("direction", "")
-    return None if direction.lower() in DIRECTIONS else f"its direction is forward or inverse, not {direction!r}"
+    direction = cells["direction"]
+    return "" if direction.lower() in DIRECTIONS else f"its direction is forward or inverse, not {direction!r}"
 
 
 def _named(where: str, wrong: Sequence[str]) -> str:
@@ -127,7 +144,7 @@ class Answers:
     def columns(self) -> dict[str, list[Any]]:
         """One row a candidate, as lists by column."""
         rows = [
-            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.within or 1, *_values(c))
+            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.within, *_values(c))
             for n, (q, time, found) in enumerate(zip(self.questions, self.times, self.candidates, strict=True), start=1)
             for c in found
         ]
@@ -152,19 +169,20 @@ class Answers:
             return
         from bridgemem.runs import write_parquet
 
-        write_parquet(path, {name: _array(values) for name, values in self.columns().items()})
+        write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()})
 
 
 def _values(c: Candidate) -> tuple[Any, ...]:
     return c.name, c.rank, c.backbone_rank, c.probability, c.score, c.backbone_score, c.residual
 
 
-def _array(values: list[Any]) -> np.ndarray:
-    if all(isinstance(value, int) for value in values):
-        return np.array(values, dtype=np.int64)
-    if any(isinstance(value, float) or value is None for value in values):
-        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    return np.array([str(value) for value in values], dtype=object)
+def _array(name: str, values: list[Any]) -> np.ndarray:
+    """A column as Parquet holds it: null where there is no value."""
+    if name not in (*WHOLE, *REAL):
+        return np.array([str(value) for value in values], dtype=object)
+    nothing = [value is None for value in values]
+    kept = [0 if value is None else value for value in values]
+    return np.ma.array(kept, dtype=np.int64 if name in WHOLE else np.float64, mask=nothing)
 
 
 def check_format(path: Path) -> str:
@@ -191,9 +209,11 @@ def answer(
     asked, queries, wrong = list(questions), [], []
     if not asked:
         raise DataError("there is no question to answer; give at least one.")
+    if within is not None:
+        check_within(within)
     for n, q in enumerate(asked, start=1):
         try:
-            queries.append(forecaster.query(q.actor, q.relation, q.at, q.inverse))
+            queries.append(_asked(forecaster, q, within))
         except BridgeMemError as problem:
             wrong.append(f"{f'line {q.line}' if q.line else f'question {n}'}: {str(problem).rstrip('.')}")
     if wrong:
@@ -202,6 +222,16 @@ def answer(
     found = _in_batches(forecaster, together, top, within, progress)
     clock = forecaster.events.clock
     return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, within)
+
+
+def _asked(forecaster: Forecaster, question: Question, within: int | None) -> Queries:
+    """A question in ids, if it can be asked."""
+    if question.problem:
+        raise DataError(question.problem)
+    query = forecaster.query(question.actor, question.relation, question.at, question.inverse)
+    if within is not None:
+        forecaster.check_window(query, within)
+    return query
 
 
 def _in_batches(

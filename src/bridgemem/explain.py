@@ -8,7 +8,7 @@ residual is the event's part. The learned residual: exact Shapley values, see at
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -57,7 +57,10 @@ class EventShare:
 
 @dataclass(frozen=True)
 class Explanation:
-    """score = base + residual; base is the backbone's log score as it came, normalised or not."""
+    """score = base + residual; base is the backbone's log score as it came, normalised or not.
+
+    unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    """
 
     actor: str
     relation: str
@@ -69,6 +72,7 @@ class Explanation:
     residual: float
     score: float
     events: tuple[EventShare, ...]
+    unread: int = field(default=0, kw_only=True)
 
     def question(self) -> str:
         return f"({'?' if self.inverse else self.actor}, {self.relation}, {self.actor if self.inverse else '?'})"
@@ -77,13 +81,21 @@ class Explanation:
         """The forecast's reason in plain words."""
         raise NotImplementedError
 
+    def _unmet(self, why: str) -> str:
+        """Why no event between the two counts: as given, unless there are some that the run cannot read."""
+        if not self.unread:
+            return why
+        some = "the one event" if self.unread == 1 else f"the {self.unread:,} events"
+        return f"before `bridgemem refresh` the run cannot read {some} of the two under relations that are new to it"
+
 
 @dataclass(frozen=True)
 class FixedExplanation(Explanation):
     """residual = lambda * gate * A, and the events' parts sum to the residual.
 
     likelier: how many times as likely as on average the relation is after such events. It is not e^A, since A_ct sums
-    over the events: many that say nothing would count as many times.
+    over the events: many that say nothing would count as many times. forgotten: how many steps before the pair's last
+    event was where all of them are older than the memory's window; else 0.
     """
 
     gate: float
@@ -94,6 +106,7 @@ class FixedExplanation(Explanation):
     rho: float
     a: float
     likelier: float
+    forgotten: int = 0
 
     def sentence(self) -> str:
         head = (
@@ -101,7 +114,12 @@ class FixedExplanation(Explanation):
             "backbone"
         )
         if not self.events:
-            return f"{head}, and nothing more, since the two have no remembered event."
+            why = "the two have no remembered event"
+            if self.forgotten:
+                why = (
+                    f"the last event of the two was {steps(self.forgotten)} before, longer ago than the run looks back"
+                )
+            return f"{head}, and nothing more, since {self._unmet(why)}."
         if not self.lam:
             why = "the residual is off: validation chose so, or the run was fitted without this relation"
             return f"{head}, and nothing more, since {why}."
@@ -174,7 +192,7 @@ class LearnedExplanation(Explanation):
         if self.groups:
             return f"{head}{self._why()}.{'' if self.met else self._strangers()}"
         others = f"it is not among the {self.strangers} strangers that are" if self.strangers else "strangers are not"
-        return f"{head}: it keeps the backbone's score, since the two never met and {others} read."
+        return f"{head}: it keeps the backbone's score, since {self._unmet('the two never met')} and {others} read."
 
     def _why(self) -> str:
         """What sets the candidate apart most, in the direction that it moved."""
@@ -204,7 +222,9 @@ class LearnedExplanation(Explanation):
         """The event with the largest part in one direction, if any has."""
         main = max(self.events, key=lambda e: sign * e.part)
         if self.earlier is not None and sign * self.earlier.part > max(0.0, sign * main.part):
-            return f", above all their {self.earlier.count} earlier events ({self.earlier.part:+.2f})"
+            count = self.earlier.count
+            many = "earlier event" if count == 1 else f"{count:,} earlier events"
+            return f", above all their {many} ({self.earlier.part:+.2f})"
         if sign * main.part <= 0:
             return ""
         return (
@@ -217,14 +237,17 @@ class LearnedExplanation(Explanation):
         return f", above all with {self._company()}" if self.met else ""
 
     def _strangers(self) -> str:
-        return f" The two never met{f'; they share company with {self._company()}' if self.company else ''}."
+        unmet = self._unmet("the two never met")
+        return (
+            f" {unmet[0].upper()}{unmet[1:]}{f'; they share company with {self._company()}' if self.company else ''}."
+        )
 
     def _company(self) -> str:
         return " and ".join(party.name for party in self.company[:2])
 
 
 def steps(n: int) -> str:
-    return f"{n} step" if n == 1 else f"{n} steps"
+    return f"{n:,} step" if n == 1 else f"{n:,} steps"
 
 
 def ordinal(n: int) -> str:
@@ -292,7 +315,15 @@ def take_apart(
         residual=residual,
         score=base + residual,
         events=shares,
+        forgotten=0 if place else _last_lag(past, actor, candidate, now),
     )
+
+
+def _last_lag(past: History, actor: int, candidate: int, now: int) -> int:
+    """How many steps before the last event of a pair was, however long ago; 0 where there is none."""
+    step = torch.tensor([now])
+    state = past.dyads.read(torch.tensor([actor]), torch.tensor([candidate]), step, 1, 0, past.cut(step))
+    return int(state.lag[0, 0]) if len(state.row) else 0
 
 
 def _likelier(transitions: Transitions, tokens: Tensor, a_ct: float, a_nn: float, rho: float) -> float:

@@ -72,13 +72,21 @@ def write_card(path: Path, shown: Sequence[Shown], events: EventLog) -> list[Pat
         _write(path, _html(shown, pictures))
         return [path]
     beside = [
-        None if picture is None else path.with_name(f"{path.stem}-{n}.svg") for n, picture in enumerate(pictures, 1)
+        None if picture is None else file
+        for picture, file in zip(pictures, card_files(path, len(shown))[1:], strict=True)
     ]
     for file, picture in zip(beside, pictures, strict=True):
         if file is not None and picture is not None:
             _write(file, picture)
     _write(path, _markdown(shown, beside))
     return [path, *(file for file in beside if file is not None)]
+
+
+def card_files(path: Path, candidates: int) -> list[Path]:
+    """The files that a card of so many candidates may consist of."""
+    if path.suffix.lower() == ".html":
+        return [path]
+    return [path, *(path.with_name(f"{path.stem}-{n}.svg") for n in range(1, candidates + 1))]
 
 
 def check_format(path: Path) -> Path:
@@ -193,10 +201,13 @@ def _event_lines(e: Explanation) -> list[tuple[str, ...]]:
     ]
     if isinstance(e, LearnedExplanation) and e.earlier is not None:
         x = e.earlier
-        lines.append((f"{x.count} earlier events", f"{x.first} to {x.last}", "", f"{x.share:.1%}", f"{x.part:+.4f}"))
+        many = "1 earlier event" if x.count == 1 else f"{x.count:,} earlier events"
+        lines.append((many, f"{x.first} to {x.last}", "", f"{x.share:.1%}", f"{x.part:+.4f}"))
     return lines
 
 
+# what Markdown reads inside a line: an underscore at the start of a word, a colon as in http: or :name:, and so on
+MARKUP = re.compile(r"[\\`*{}\[\]#|~<$@^]|(?<![^\W_])_|&(?=[#\w])|:(?=[^\s\d])|=(?==)|(?<=\bwww)\.", re.IGNORECASE)
 EVENT_HEADER = ("event", "when", "steps before", "share", "part")
 PART_HEADER = ("part of the score", "value")
 
@@ -210,9 +221,12 @@ def _alt(e: Explanation) -> str:
 
 
 def markdown_text(text: str) -> str:
-    """Text from data as plain words of a Markdown line: nothing in it is markup, a table's bar, or HTML."""
+    """Text from data as plain words inside a Markdown line: nothing in it is markup, a link, a table's bar, or HTML.
+
+    What is markup nowhere but at the start of a line, or after such a mark, stays readable as it is.
+    """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return re.sub(r"([\\`*_{}\[\]()#+!|~<>&$:@^=-])", lambda m: f"&#{ord(m[1])};", line)
+    return MARKUP.sub(lambda m: f"&#{ord(m[0])};", line)
 
 
 def _markdown(shown: Sequence[Shown], pictures: Sequence[Path | None]) -> str:

@@ -169,14 +169,33 @@ class Forecaster:
         step = self.end if at is None else clock.step(at)
         if step < start:
             raise DataError(f"{at!r} lies before the data set begins, at {clock.label(start)}.")
-        try:
-            clock.label(step)
-        except OverflowError:
-            step = LAST_STEP + 1
-        if step > LAST_STEP:
-            asked = "the step after the last event" if at is None else repr(at)
-            raise DataError(f"{asked} lies too far ahead; the last event is at {clock.label(self.end - 1)}.")
+        if self._too_far(step):
+            last = clock.label(self.end - 1)
+            if at is None:
+                raise DataError(
+                    f"the step after the last event, which is at {last}, lies too far ahead: ask for an earlier time, "
+                    "as with --at, or take that event out of the data."
+                )
+            raise DataError(f"{at!r} lies too far ahead, and the last event is at {last}: ask for an earlier time.")
         return step
+
+    def _too_far(self, step: int) -> bool:
+        """Whether a step is more than can be counted, or lies after the last date of the calendar."""
+        try:
+            self.events.clock.label(step)
+        except OverflowError:
+            return True
+        return step > LAST_STEP
+
+    def check_window(self, queries: Queries, within: int) -> None:
+        """Refuse so many steps where they reach too far ahead, or where fewer came before."""
+        last = int(queries.step.max())
+        if self._too_far(last + check_within(within) - 1):
+            when = self.events.clock.label(last)
+            raise DataError(
+                f"{within:,} steps from {when} on lie too far ahead; ask for fewer, or from an earlier time."
+            )
+        check_past(within, min(int(queries.step.min()), self.end) - self.events.start)
 
     def forecast(
         self,
@@ -201,9 +220,7 @@ class Forecaster:
         if top < 1:
             raise DataError(f"top must be at least 1, not {top}.")
         if within is not None:
-            if int(queries.step.max()) + check_within(within) - 1 > LAST_STEP:
-                raise DataError(f"within {within:,} steps lies too far ahead; ask for fewer.")
-            check_past(within, min(int(queries.step.min()), self.end) - self.events.start)
+            self.check_window(queries, within)
         with self._by_name(queries):
             scores = score_queries(self.backbone, queries, self.past)
         base, residual = scores.of_candidates.double(), self.residual.of(queries, scores)

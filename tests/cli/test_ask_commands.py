@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -34,8 +35,53 @@ def test_a_file_of_questions_is_answered_into_a_file(recurrence_run: Path, quest
     assert [row["candidate"] for row in rows[:3]] == [c["name"] for c in alone]
     assert [float(row["probability"]) for row in rows[:3]] == pytest.approx([c["probability"] for c in alone])
     assert {row["time"] for row in rows} == {"2024-02-10", "2024-01-20"}
-    found = bridgemem("forecast", recurrence_run, "--questions", questions, "-o", out, "--json").json
+    found = bridgemem("forecast", recurrence_run, "--questions", questions, "-o", out, "--force", "--json").json
     assert found["questions"] == 2
+
+
+def test_a_single_answer_is_told_as_one(recurrence_run: Path, questions: Path) -> None:
+    questions.write_text("actor,relation\nArvan,visit\n")
+    out = questions.with_name("a.csv")
+    made = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out, "--top", "1")
+    assert made.out.startswith("Answered 1 question in 1 row; ")
+
+
+def test_answers_replace_no_file_unasked_and_never_their_questions(recurrence_run: Path, questions: Path) -> None:
+    before = questions.read_text()
+    asked = ("forecast", recurrence_run, "--questions", questions, "--out")
+    kept = questions.with_name("events.csv")
+    kept.write_text("mine\n")
+    assert "say --force to replace it" in bridgemem(*asked, kept).refused()
+    assert kept.read_text() == "mine\n"
+    (questions.parent / "linked.csv").symlink_to(questions)
+    for out in (questions, questions.parent / "linked.csv"):
+        assert "is the file of questions itself" in bridgemem(*asked, out, "--force").refused()
+    assert questions.read_text() == before
+    (questions.parent / "folder.csv").mkdir()
+    assert "folder.csv is a folder; name a file." in bridgemem(*asked, questions.parent / "folder.csv").refused()
+    assert bridgemem(*asked, kept, "--force", "--top", "1").code == 0
+    assert kept.read_text().startswith("question,actor,")
+
+
+def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_run: Path, questions: Path) -> None:
+    rows = [
+        "Arvn,visit,,",
+        "Arvan,visit,1999-01-01,",
+        "Arvan,visit,,sideways",
+        ",visit,,",
+        "Arvan,visit",
+        "Kel,visit,,",
+    ]
+    questions.write_text("\n".join(["actor,relation,at,direction", *rows, "Kel,visit,9999-12-30,", ""]))
+    asked = ("--questions", questions, "--out", questions.with_name("a.csv"), "--within", "7")
+    said = bridgemem("forecast", recurrence_run, *asked).refused()
+    assert "6 rows that cannot be asked" in said
+    for line, phrase in enumerate(
+        ["did you mean", "before the data", "sideways", "actor is empty", "2 cells"], start=2
+    ):
+        assert phrase in said.partition(f"line {line}: ")[2].partition("; line")[0]
+    assert "line 7" not in said
+    assert "line 8: 7 steps from 9999-12-30 on lie too far ahead" in said
 
 
 def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, questions: Path) -> None:
@@ -55,10 +101,16 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, questio
         ((*ASKED, "--out", "a.csv"), "--out is for the answers to --questions"),
         ((*ASKED, "--within", "0"), "from 1, not 0"),
         ((*ASKED, "--within", "99999999999"), "too far ahead"),
+        (
+            (*ASKED, "--at", "9999-12-30", "--within", "7"),
+            "7 steps from 9999-12-30 on lie too far ahead; ask for fewer",
+        ),
+        ((*ASKED, "--duplicates", "maybe"), "duplicates are keep or drop, not 'maybe'"),
+        (("--actor", "Zanzibar", "--relation", "visit"), "; entities.txt of a run lists all names."),
         (("--questions", "q.csv"), "--questions needs --out"),
         (("--questions", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
         (("--questions", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
-        (("--questions", "none.csv", "--out", "a.csv"), "none.csv"),
+        (("--questions", "none.csv", "--out", "a.csv"), "none.csv cannot be read: No such file or directory."),
         (("--questions", "q.csv", "--out", "a.csv", "--top", "0"), "top must be at least 1"),
     ],
 )
@@ -152,8 +204,39 @@ def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, 
     assert [e["candidate"] for e in found] == ["Kel", "Lor"]
     assert "Why Kel" in text
     assert "Why Lor" in text
-    shown = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name).out
-    assert f"Wrote {tmp_path / name}." in shown
+    again = ("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name)
+    assert "say --force to replace it" in bridgemem(*again).refused()
+    assert f"Wrote {tmp_path / name}." in bridgemem(*again, "--force").out
+
+
+def test_a_card_replaces_no_picture_of_another(recurrence_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "card-2.svg").write_text("mine")
+    both = ("--candidate", "Kel", "--candidate", "Lor", "--card", tmp_path / "card.md")
+    assert "card-2.svg exists already" in bridgemem("explain", recurrence_run, *ASKED, *both).refused()
+    assert left_in(tmp_path) == ["card-2.svg"]
+
+
+def test_a_candidate_that_is_named_twice_is_explained_once(recurrence_run: Path) -> None:
+    twice = ("--candidate", "Kel", "--candidate", "Kel")
+    assert bridgemem("explain", recurrence_run, *ASKED, *twice, "--json").json["candidate"] == "Kel"
+
+
+def test_a_pair_whose_events_are_older_than_the_window_is_not_called_one_without(recurrence_run: Path) -> None:
+    asked = ("explain", recurrence_run, *ASKED, "--candidate", "Kel", "--json")
+    found = bridgemem(*asked, "--at", "2124-01-01").json
+    assert found["forgotten"] > 36_000
+    assert f"was {found['forgotten']:,} steps before, longer ago than the run looks back." in found["sentence"]
+    assert bridgemem(*asked).json["forgotten"] == 0
+    first = bridgemem(*asked, "--at", "2024-01-01").json
+    assert first["sentence"].endswith("since the two have no remembered event.")
+
+
+def test_a_run_that_may_not_be_written_is_refused_before_it_is_evaluated(
+    recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **more: mode & os.W_OK == 0 and access(path, mode, **more))
+    assert "cannot be written, and the ranks go there" in bridgemem("evaluate", recurrence_run).refused()
 
 
 def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path) -> None:

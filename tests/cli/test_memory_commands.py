@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from bridgemem.evaluation import shards
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
-from bridgemem.runs import Run
+from bridgemem.memory.writing import write_memory
+from bridgemem.runs import REFRESHES, Run
 from commands import Walk, bridgemem, write_rows
 
 pytest_plugins = ["small_runs"]
@@ -127,6 +129,20 @@ def test_a_memory_of_other_data_is_refused(walk, recurrence_run, memory, tmp_pat
     (moved / "config.toml").write_text(config.replace(start, "valid_start = 5"))
     asked = ("forecast", moved, "--actor", "Kel", "--relation", "visit", "--memory-dir", memory)
     assert "another split" in bridgemem(*asked).refused()
+
+
+def test_a_memory_of_the_same_events_at_other_dates_is_refused(walk, tmp_path):
+    dataset = Run(walk.run).dataset()
+    sooner = replace(dataset.events, clock=replace(dataset.events.clock, origin=0))
+    write_memory(replace(dataset, events=sooner), tmp_path / "memory")
+    asked = ("forecast", walk.run, "--actor", "Kel", "--relation", "visit", "--memory-dir", tmp_path / "memory")
+    assert "other dates or steps" in bridgemem(*asked).refused()
+
+
+def test_no_memory_is_written_of_a_refreshed_run(run_copy, tmp_path):
+    (run_copy / REFRESHES).write_text('[{"origin": "x"}]')
+    assert "was refreshed" in bridgemem("memory", run_copy, "--out", tmp_path / "memory").refused()
+    assert not (tmp_path / "memory").exists()
 
 
 def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp_path):

@@ -53,6 +53,28 @@ def test_a_folder_is_published_where_there_is_nothing_to_draw(walk: Walk, tmp_pa
     assert left_in(tmp_path / "pages") == sorted([*PAGES, "relations.md"])
 
 
+def test_a_folder_is_filled_again_and_again_but_a_page_of_somebody_else_is_kept(records: Path, tmp_path: Path) -> None:
+    asked = ("report", "--records", records, "-o", tmp_path / "results")
+    for _ in range(2):
+        assert bridgemem(*asked).code == 0
+    (tmp_path / "results" / "main.md").write_text("# Mine\n")
+    assert "main.md exists already" in bridgemem(*asked).refused()
+    assert (tmp_path / "results" / "main.md").read_text() == "# Mine\n"
+    assert bridgemem(*asked, "--force").code == 0
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "gains-time.svg").write_text("mine")
+    assert "gains-time.svg exists already" in bridgemem(*asked[:-1], tmp_path / "other").refused()
+
+
+def test_a_page_replaces_no_file_unasked(records: Path, tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("# Mine\n")
+    asked = ("report", "--records", records, "--out", page)
+    assert "say --force to replace it" in bridgemem(*asked).refused()
+    assert page.read_text() == "# Mine\n"
+    assert bridgemem(*asked, "--force").code == 0
+
+
 def test_one_data_set_is_shown_alone(records: Path) -> None:
     tables = bridgemem("report", "--records", records, "--dataset", "wiki", "--json").json
     assert {row[0].split(",")[0] for table in tables for row in table["rows"]} == {"wiki"}
@@ -208,5 +230,6 @@ def test_a_run_alone_is_refused_and_so_is_one_that_is_none(walk: Walk, records: 
 def test_a_run_that_was_not_evaluated_is_refused(run_copy: Path, records: Path) -> None:
     (run_copy / "ranks.parquet").unlink()
     before = records.read_bytes()
-    bridgemem("report", run_copy, "--by", "support", "--records", records).refused()
+    said = bridgemem("report", run_copy, "--by", "support", "--records", records).refused()
+    assert f"was not evaluated yet; `bridgemem evaluate {run_copy}` does it." in said
     assert records.read_bytes() == before

@@ -314,6 +314,11 @@ def test_other_bad_questions_are_refused(recurrence_run: Path, tmp_path: Path) -
     assert "no run at" in bridgemem("explain", tmp_path, *ASKED, "--candidate", "Kel").refused()
 
 
+def test_one_of_a_kind_is_told_as_one() -> None:
+    told = [output.counted(n, what) for n, what in ((1, "event"), (0, "event"), (1, "query"), (2000, "entity"))]
+    assert told == ["1 event", "0 events", "1 query", "2,000 entities"]
+
+
 def test_names_from_data_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.table("title", ["who"], [["red \x1b[31m"], ["turned \u202e"], ["Älvdalen [north]"]])
     output.warn("no entity is called '\x07'")

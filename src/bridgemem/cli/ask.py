@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Duplicates, Json, MemoryDir, Quiet, Residual, Selection
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.options import DataDir, Device, Duplicates, Force, Json, MemoryDir, Quiet, Residual, Selection
+from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def forecast(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --questions: the .csv or .parquet file to write.")
     ] = None,
+    force: Force = False,
     selection: Selection = "time",
     method: Residual = None,
     store: Store = None,
@@ -76,6 +77,8 @@ def forecast(
             raise SettingsError("--questions holds actor, relation, at and direction; leave these options out.")
         if out is None:
             raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
+        _check_apart(out, questions)
+        check_new(out, force)
         _forecast_all(run, opened, questions, out, top, within, as_json)
         return
     if out is not None:
@@ -88,10 +91,8 @@ def forecast(
 
     def text() -> None:
         asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
-        step = int(forecaster.query(actor, relation, at, inverse).step)
-        when = f"at {forecaster.events.clock.label(step)}"
-        if within is not None and within > 1:
-            when = f"from {forecaster.events.clock.label(step)} to {forecaster.events.clock.label(step + within - 1)}"
+        label, step = forecaster.events.clock.label, int(forecaster.query(actor, relation, at, inverse).step)
+        when = f"at {label(step)}" if (within or 1) == 1 else f"from {label(step)} to {label(step + (within or 1) - 1)}"
         known = _knows(forecaster, relation)
         by = ", by the learned residual" if known and forecaster.learned is not None else ""
         _show_candidates(f"{asked} {when}{by}", found)
@@ -183,9 +184,17 @@ def _meaning(forecaster: Forecaster, run: Path, within: int | None, known: bool 
     if within is None:
         return "Probability: that the partner is this one, given that such an event happens."
     return (
-        f"Probability: at least one such event within {within} step{'' if within == 1 else 's'}, given that there is "
+        f"Probability: at least one such event within {counted(within, 'step')}, given that there is "
         "one with anybody; the ranking is that of the first step."
     )
+
+
+def _check_apart(out: Path, questions: Path) -> None:
+    """Refuse to write answers over their questions."""
+    from bridgemem.errors import SettingsError
+
+    if out.exists() and questions.exists() and out.samefile(questions):
+        raise SettingsError(f"--out is the file of questions itself, {questions}; choose another name.")
 
 
 def _forecast_all(
@@ -210,7 +219,7 @@ def _forecast_all(
     rows = sum(map(len, made.candidates))
 
     def text() -> None:
-        say(f"Answered {len(asked):,} question{'' if len(asked) == 1 else 's'} in {rows:,} rows; they are in {out}.")
+        say(f"Answered {counted(len(asked), 'question')} in {counted(rows, 'row')}; see {out}.")
         say(_meaning(forecaster, run, within))
         if remark:
             say(remark)
@@ -230,6 +239,7 @@ def explain(
     card: Annotated[
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
+    force: Force = False,
     selection: Selection = "time",
     method: Residual = None,
     store: Store = None,
@@ -240,18 +250,20 @@ def explain(
 ) -> None:
     """Why a candidate has its score: parts that add up, and the events behind them."""
     from bridgemem.explain import FixedExplanation, LearnedExplanation
-    from bridgemem.explanation_card import check_format
+    from bridgemem.explanation_card import card_files, check_format
 
     if card is not None:
-        check_format(card)
+        for file in card_files(check_format(card), len(candidate)):
+            check_new(file, force)
     forecaster, remark = _opened(run, store, duplicates, selection, method, data_dir, memory_dir)
     _aside(remark, as_json)
-    found = [forecaster.explain(actor, relation, name, at, inverse) for name in candidate]
+    # a candidate that is named twice is explained once
+    names = {forecaster.events.entities.id(name): name for name in candidate}
+    explained = {i: forecaster.explain(actor, relation, name, at, inverse) for i, name in names.items()}
+    found = list(explained.values())
     written = []
     if card is not None:
-        query = forecaster.query(actor, relation, at, inverse)
-        ids = [forecaster.events.entities.id(name) for name in candidate]
-        written = _write_card(forecaster, query, dict(zip(ids, found, strict=True)), card)
+        written = _write_card(forecaster, forecaster.query(actor, relation, at, inverse), explained, card)
 
     def text() -> None:
         for one in found:
@@ -309,7 +321,8 @@ def calibrate(
             ]
             for name, c in found.items()
         ]
-        table(f"Calibrated on {next(iter(found.values())).questions:,} questions of validation", header, rows)
+        asked = counted(next(iter(found.values())).questions, "question")
+        table(f"Calibrated on {asked} of validation", header, rows)
 
     emit({name: asdict(c) for name, c in found.items()}, as_json, text)
 
@@ -351,7 +364,9 @@ def _show_learned(found: Any) -> None:
         rows = [["(had the two never met)", "", "", "", f"{found.never_met:+.4f}"], *_event_rows(found.events)]
         if found.earlier is not None:
             e = found.earlier
-            rows.append([f"{e.count} earlier ones", f"{e.first} to {e.last}", "", f"{e.share:.1%}", f"{e.part:+.4f}"])
+            rows.append(
+                [counted(e.count, "earlier event"), f"{e.first} to {e.last}", "", f"{e.share:.1%}", f"{e.part:+.4f}"]
+            )
         rows.append(["transitions + pair + recurrence", "", "", "", f"{found.between:+.4f}"])
         table("\nEvents behind it", EVENT_HEADER, rows)
     if found.company:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def evaluate(
 
     _check_ways(split, within, workers, master, shard, join, cells, records)
     part, opened = None if shard is None else shards.Shard.parse(shard), Run(run)
+    _check_writable(opened.folder)
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before test is read
     with terminal_progress(quiet=quiet) as progress:
@@ -94,7 +96,7 @@ def evaluate(
     if records is not None:
         write_records(records, found)
     steps = "" if within is None else f", any of {within} steps"
-    title = f"{dataset.name}, {split}, {found[0].queries:,} queries{steps}"
+    title = f"{dataset.name}, {split}, {counted(found[0].queries, 'query')}{steps}"
     emit([asdict(r) for r in found], as_json, lambda: show(found, title))
 
 
@@ -119,6 +121,14 @@ def _check_ways(
         raise SettingsError("--cells is for reading steps one by one, by itself, with --workers or with --shard.")
     if shard is not None and records is not None:
         raise SettingsError("a shard has no records of its own; give --records with --join.")
+
+
+def _check_writable(run: Path) -> None:
+    """Refuse a run that may not be written before a split is read for it."""
+    from bridgemem.errors import RunError
+
+    if not os.access(run, os.W_OK | os.X_OK):
+        raise RunError(f"{run} cannot be written, and the ranks go there; evaluate a copy of it that you may write to.")
 
 
 def _show_part(run: Path, shard: Any, split: str, path: Path, as_json: bool) -> None:

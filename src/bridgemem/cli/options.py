@@ -41,10 +41,23 @@ Residual = Annotated[
     str | None,
     typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NewEvents = Annotated[
     Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
 ]
-Duplicates = Annotated[str, typer.Option("--duplicates", help="keep: repeated events count again; drop: they do not.")]
+
+
+def _keep_or_drop(duplicates: str) -> str:
+    """Refused also where there is no event store that would refuse it."""
+    if duplicates not in ("keep", "drop"):
+        raise SettingsError(f"duplicates are keep or drop, not {duplicates!r}.")
+    return duplicates
+
+
+Duplicates = Annotated[
+    str,
+    typer.Option("--duplicates", callback=_keep_or_drop, help="keep: repeated events count again; drop: they do not."),
+]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
 

@@ -7,7 +7,10 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from bridgemem.errors import SettingsError
 
 
 def emit(value: Any, as_json: bool, text: Callable[[], None]) -> None:
@@ -34,6 +37,20 @@ def plain(value: Any) -> Any:
 def visible(text: str) -> str:
     """Names come from data: what would move a terminal's cursor, colour it or turn its text around is written out."""
     return "".join(c if c.isprintable() or c in "\n\u00a0" else c.encode("unicode_escape").decode() for c in text)
+
+
+def counted(n: int, what: str) -> str:
+    """1 event, 2,000 events; 1 query, 2 queries."""
+    many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    return f"{n:,} {what if n == 1 else many}"
+
+
+def check_new(path: Path, force: bool) -> None:
+    """Refuse the name of a file to write that is taken, unless it is to be replaced."""
+    if path.is_dir():
+        raise SettingsError(f"{path} is a folder; name a file.")
+    if path.exists() and not force:
+        raise SettingsError(f"{path} exists already; choose another name, or say --force to replace it.")
 
 
 def say(text: str = "") -> None:

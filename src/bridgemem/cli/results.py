@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Json, Records
-from bridgemem.cli.output import emit, say, table
+from bridgemem.cli.options import DataDir, Force, Json, Records
+from bridgemem.cli.output import check_new, emit, say, table
 
 
 def register(app: typer.Typer) -> None:
@@ -29,6 +29,7 @@ def report(
         Path | None,
         typer.Option("--out", "-o", help="Write Markdown: one .md file, or a folder for all pages and figures."),
     ] = None,
+    force: Force = False,
     fill: Annotated[
         list[Path] | None,
         typer.Option("--fill", help="Renew the marked tables of a document; may be given several times."),
@@ -40,11 +41,12 @@ def report(
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation import publish
     from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.probabilities import draw_curves, single_step
+    from bridgemem.evaluation.probabilities import single_step
     from bridgemem.evaluation.records import read_records
 
     if out is not None and out.suffix not in ("", ".md") and not out.is_dir():
         raise SettingsError(f"--out is a .md file or a folder, and {out.name} is neither; name it *.md.")
+    _check_out(out, by, force)
     if filters != "all" and filters not in FILTERS:
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
     if by is not None:
@@ -65,9 +67,7 @@ def report(
         found = [r for r in read_records(records) if dataset in (None, r.dataset)]
     written = []
     if out is not None and out.suffix == ".md":
-        written.append(_write(out, made))
-        if by == "calibration" and (drawn := draw_curves(measured, out.with_suffix(".svg"))) is not None:
-            written.append(drawn)
+        written += _write(out, made, measured, by)
     elif out is not None:
         written += publish.publish(found, out)
     for document in fill or []:
@@ -84,13 +84,25 @@ def report(
     emit([asdict(shown) for shown in made], as_json, text)
 
 
+def _check_out(out: Path | None, by: str | None, force: bool) -> None:
+    """Refuse to replace what is there, except pages and figures of an earlier report."""
+    from bridgemem.evaluation.publish import foreign
+
+    if out is not None and out.suffix == ".md":
+        for file in (out, out.with_suffix(".svg")) if by == "calibration" else (out,):
+            check_new(file, force)
+    elif out is not None:
+        for file in foreign(out):
+            check_new(file, force)
+
+
 def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> list[Any]:
     """Parts of the queries: those of a run's ranks, which are added to the records, or those recorded before."""
-    from bridgemem.errors import SettingsError
+    from bridgemem.errors import RunError, SettingsError
     from bridgemem.evaluation.mechanism import PARTS, parts
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.reliability import reliability, reliability_records
-    from bridgemem.runs import Run
+    from bridgemem.runs import Run, table_file
 
     if by not in (*PARTS, "calibration"):
         raise SettingsError(f"--by is one of {', '.join(PARTS)}, calibration, not {by!r}.")
@@ -98,6 +110,8 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
         return read_records(records)
     opened = Run(run)
     split = "valid" if opened.config.test_start < 0 else "test"
+    if by != "calibration" and table_file(opened.ranks_path(split)) is None:
+        raise RunError(f"{run} was not evaluated yet; `bridgemem evaluate {run}` does it.")
     if by == "calibration":
         found = reliability_records(opened, reliability(opened, opened.dataset(data_dir), split))
     else:
@@ -131,9 +145,12 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     return [parts_table(records, by, f) for f in shown]
 
 
-def _write(path: Path, made: list[Any]) -> Path:
+def _write(path: Path, made: list[Any], records: list[Any], by: str | None) -> list[Path]:
+    """One page of tables, with a picture of the curves beside it where they are asked for."""
+    from bridgemem.evaluation.probabilities import draw_curves
     from bridgemem.store import whole_file
 
     with whole_file(path) as aside:
         aside.write_text("\n".join(shown.markdown() for shown in made), encoding="utf-8")
-    return path
+    drawn = draw_curves(records, path.with_suffix(".svg")) if by == "calibration" else None
+    return [path] if drawn is None else [path, drawn]

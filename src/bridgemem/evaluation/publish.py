@@ -37,6 +37,8 @@ from bridgemem.evaluation.transfer import backbones_table
 from bridgemem.fitting import SELECTION_FILTERS
 from bridgemem.store import whole_file
 
+WRITTEN = "Written by `bridgemem report --out"  # stands at the head of every page
+RELATIONS = "relations.md"
 BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
 # who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
@@ -114,9 +116,9 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
     known, written = tables(records, read_costs(folder / BENCH)), []
     pages = dict(PAGES)
     datasets = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
-    pages["relations.md"] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
+    pages[RELATIONS] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
     for name, (title, wanted) in pages.items():
-        parts = [f"# {title}\n\nWritten by `bridgemem report --out {folder.name}` from records.jsonl.\n"]
+        parts = [f"# {title}\n\n{WRITTEN} {folder.name}` from records.jsonl.\n"]
         parts += [_markdown(known[table]) for table in wanted] or ["Not measured.\n"]
         with whole_file(folder / name) as aside:
             aside.write_text("\n".join(parts), encoding="utf-8")
@@ -125,6 +127,14 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
         if gains_figure(single_step(records), f):
             written += draw_gains(single_step(records), f, folder / f"gains-{f}")
     return written
+
+
+def foreign(folder: Path) -> list[Path]:
+    """The files that `publish` would replace in a folder and did not write; figures go with the pages beside them."""
+    pages = [folder / name for name in (*PAGES, RELATIONS) if (folder / name).exists()]
+    own = {page for page in pages if page.is_file() and WRITTEN.encode() in page.read_bytes()}
+    drawn = [] if own else [folder / f"gains-{f}.{kind}" for f in SELECTION_FILTERS for kind in ("svg", "png")]
+    return [path for path in (*pages, *drawn) if path.exists() and path not in own]
 
 
 def fill(records: list[Record], path: Path) -> int:
