@@ -25,8 +25,9 @@ from bridgemem.residual import correction, mixture
 if TYPE_CHECKING:
     from bridgemem.learned import Learned
 
-# query rows times entities that one batch holds if nothing else is asked for
-CELLS = {"cpu": 1 << 23, "cuda": 1 << 26}
+# query rows times entities that one batch holds if nothing else is asked for; on a CPU few enough that the memory of a
+# batch is kept for the next, since larger pieces go back to the system each time, at up to two fifths of the seconds
+CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 MOST_QUERIES = 8192  # of a batch, however few the entities
 
 
