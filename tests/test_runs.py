@@ -99,6 +99,24 @@ def test_a_run_from_before_a_field_was_added_stays_readable_and_locked(run_copy:
         Run(run_copy).selection("time")
 
 
+def test_a_lost_file_is_named_and_nothing_is_answered_in_its_place(run_copy: Path) -> None:
+    (run_copy / "epochs.json").unlink()
+    with pytest.raises(RunError, match=r"epochs\.json is missing"):
+        Run(run_copy).preferred("time")
+    (run_copy / "data.npz").unlink()
+    with pytest.raises(RunError, match=r"data\.npz is missing"):
+        Run(run_copy).dataset()
+
+
+def test_settings_that_were_cut_off_are_not_taken_for_the_defaults(run_copy: Path) -> None:
+    path = run_copy / "config.toml"
+    lines = path.read_text().splitlines(keepends=True)
+    for kept in range(1, next(i for i, line in enumerate(lines) if line.startswith("taus"))):
+        path.write_text("".join(lines[:kept]))
+        with pytest.raises(RunError, match=r"config\.toml (is not whole, it lacks|lacks)|describe a run"):
+            Run(run_copy)
+
+
 def test_no_selection_is_made_under_another_filter(walk: Walk) -> None:
     with pytest.raises(SelectionError, match="static or time"):
         Run(walk.run).selection("raw")

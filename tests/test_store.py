@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from bridgemem import store
 from bridgemem.errors import RunError
+from bridgemem.runs import write_table
 from bridgemem.store import (
     check_free,
     link_or_copy,
@@ -47,6 +49,21 @@ def fill_and_stop(aside: Path, failure: type[BaseException] = StoppedError) -> N
 def saved(path: Path, value: float = 1.0) -> Path:
     save_tensors(path, {"backbone": {"name": "x"}}, {"w": torch.full((3,), value)})
     return path
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(IsADirectoryError) as problem, whole_file(tmp_path / "folder.csv") as aside:
+        aside.write_bytes(b"1")
+    assert problem.value.filename == str(tmp_path / "folder.csv")
+
+
+def test_a_full_disk_is_told_of_the_table_in_plain_words(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="Parquet needs DuckDB")
+    path = tmp_path / "ranks.parquet"
+    with small_files_only(1000), pytest.raises(RunError) as problem:
+        write_table(path, {"a": np.random.default_rng(1).random(10_000)})
+    assert str(problem.value) == f"{path} cannot be written: File too large."
 
 
 def test_a_folder_appears_when_all_is_written(tmp_path: Path) -> None:
@@ -104,7 +121,7 @@ def test_what_others_keep_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "thesis" / "chapter.tex").write_text("years of work")
     (tmp_path / "notes.txt").write_text("more work")
     for name in ("thesis", "notes.txt"):
-        with pytest.raises(RunError, match="not written by this program"):
+        with pytest.raises(RunError, match="is no saved model and is not replaced"):
             check_free(tmp_path / name, replace=True)
         with pytest.raises(RunError), whole_folder(tmp_path / name, replace=True):
             pass

@@ -13,9 +13,10 @@ from typing import Any
 
 from bridgemem.backbones import backbone_class, backbone_defaults
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.checkpoint import OtherTrainingWarning
 from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.errors import DataError, NotFoundError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, describe_device, evaluate, evaluate_backbone
 from bridgemem.evaluation.records import Record
 from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, unpack
@@ -121,16 +122,28 @@ def train(
     seed: int = 42,
     device: str = "cpu",
     progress: Progress = SILENT,
+    replace: bool = False,
 ) -> Backbone:
     """Train a backbone on the train split and save it in a folder.
 
-    A long training keeps its state beside that folder until it is saved; started again, it goes on from there.
-    Without settings, it has those of the data set.
+    A long training keeps its state beside that folder until it is saved; started again, it goes on from there. The
+    state of one on other data or with other settings is refused, or given up where `replace` says so. Without
+    settings, it has those of the data set.
     """
     home, state = Path(folder).absolute(), training_state(folder)
     settings = settings or default_settings(name, dataset)
     began = time.perf_counter()
-    backbone = backbone_class(name).fit(dataset.without_test(), settings, seed, check_device(device), progress, state)
+    known, on = dataset.without_test(), check_device(device)
+    with warnings.catch_warnings():
+        if not replace:
+            warnings.simplefilter("error", OtherTrainingWarning)
+        try:
+            backbone = backbone_class(name).fit(known, settings, seed, on, progress, state)
+        except OtherTrainingWarning:
+            raise RunError(
+                f"{state} keeps an interrupted training on other data or with other settings; finish that one, choose "
+                "another name, or say --force (reproduce: --retrain) to give it up."
+            ) from None
     note = {
         "fingerprint": dataset.train.fingerprint,
         "seed": seed,
@@ -206,7 +219,7 @@ def fit_run(
     method: str = "fixed",
     learned_settings: LearnedSettings | None = None,
 ) -> tuple[Run, Fitted]:
-    """Fit the residual of a saved backbone, choose on validation, and write the run with its locked selection and its calibrations.
+    """Fit the residual of a saved backbone, choose on validation, and write the run: selection locked, calibrated.
 
     method "learned" fits the learned residual beside the fixed one, once for each filter.
     """
@@ -271,7 +284,7 @@ def _trained_again(
 ) -> Backbone:
     """A backbone of the same kind and settings, trained on another train split; it is kept for the next fit."""
     if not home.is_dir() or not _trained_so(home, dataset, backbone.settings, seed):
-        train(backbone.name, dataset, home, backbone.settings, seed, device, progress)
+        train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
     return open_backbone(home)
 
 
@@ -319,7 +332,7 @@ def reproduce(
     split = "valid" if dataset.test_start is None else "test"
     home = reproduced_backbone(runs, dataset, backbone, backbone_seed)
     if retrain or not (home / "config.toml").is_file():
-        train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress)
+        train(backbone, dataset, home, backbone_settings, backbone_seed, device, progress, retrain)
     elif not _trained_so(home, dataset, backbone_settings, backbone_seed):
         raise SettingsError(
             f"{home} was trained on other data, with other settings or another seed, or does not say on what; say "

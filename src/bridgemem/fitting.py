@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import time
+import warnings
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,7 @@ from bridgemem.evaluation.metrics import METRICS, Metrics
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice, Replay, replay
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import DAY
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.progress import SILENT, Progress
 
@@ -116,6 +118,8 @@ def fit(
     began = time.perf_counter()
     train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)
     fitted_after = time.perf_counter() - began
+    if not epoch_choice.examples:
+        warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
     past = History(dataset.events, dataset.valid_start if frozen else None, device)
     replayed = replay(
         Queries.of(dataset.valid),
@@ -140,6 +144,17 @@ def fit(
         fitted_after,
         refitted_after,
         epoch_choice.examples,
+    )
+
+
+def _nothing_learned(dataset: Dataset, settings: Settings) -> str:
+    """Why there is no transition to learn from, most often because the steps are far shorter than what happens."""
+    clock = dataset.events.clock
+    apart = f"1 to {settings.window} steps apart" if settings.window else "at different steps"
+    instance = ", for instance --step day" if clock.kind == "date" and clock.unit < DAY else ""
+    return (
+        f"no two events of train between the same parties lie {apart}, so there is no transition to learn from; "
+        f"import the events with a longer --step{instance}."
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -20,8 +21,9 @@ from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
-from bridgemem.events.benchmarks import benchmark_name, load_benchmark, pack, unpack
+from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.learned import Learned, LearnedSettings
@@ -42,7 +44,11 @@ from bridgemem.store import (
     write_tensors,
 )
 
+T = TypeVar("T")
+
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
+ADDED = ("cross_fit",)  # settings that config.toml lacks where the run is of an earlier version
+BACK = "put a copy back, or fit the run again"
 
 
 @dataclass(frozen=True)
@@ -82,13 +88,21 @@ class Run:
         own, settings = tables.get("run"), tables.get("settings", {})
         if not (isinstance(own, dict) and isinstance(settings, dict)):
             raise RunError(f"{self.folder}/config.toml does not describe a run; `bridgemem fit` makes one.")
-        if own.get("format") != FORMAT:
+        if own.get("format", FORMAT) != FORMAT:
             raise RunError(f"{self.folder} has another format version than this program's, which is {FORMAT}.")
         try:
             self.config = as_settings(RunConfig, own, f"{self.folder}/config.toml")
         except TypeError:
-            raise RunError(f"{self.folder}/config.toml lacks a setting of the run; fit it again.") from None
-        self.settings = as_settings(Settings, settings, f"{self.folder}/config.toml")
+            raise RunError(f"{self.folder}/config.toml lacks a setting of the run; {BACK}.") from None
+        self.settings = self._settings(Settings, settings)
+
+    def _settings(self, kind: type[T], values: Mapping[str, Any]) -> T:
+        """A table of config.toml, refused where it was cut: a default in place of what was said answers otherwise."""
+        path = self.folder / "config.toml"
+        lost = [f.name for f in fields(kind) if f.name not in values and f.name not in ADDED]  # type: ignore[arg-type]
+        if lost:
+            raise RunError(f"{path} is not whole, it lacks {lost[0]}; {BACK}.")
+        return as_settings(kind, values, str(path))
 
     @classmethod
     def create(
@@ -139,7 +153,9 @@ class Run:
         """
         if memory_dir is not None:
             return self._mapped(memory_dir)
-        own = self.folder / "data.npz"
+        own, benchmark = self.folder / "data.npz", CATALOG.get(self.config.dataset)
+        if not own.is_file() and (benchmark is None or benchmark.fingerprint != self.config.fingerprint):
+            raise RunError(f"{own} is missing; {BACK}.")
         dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, data_dir)
         if dataset.events.fingerprint != self.config.fingerprint:
             raise RunError(
@@ -160,6 +176,12 @@ class Run:
                     f"{memory_dir} is a memory of other {kind} than those of {self.folder}; `bridgemem memory "
                     f"{self.folder}` writes one."
                 )
+        # the fingerprint knows steps and not when they were
+        if self._clock() not in (None, dataset.events.clock):
+            raise RunError(
+                f"{memory_dir} is a memory of other dates or steps than those of {self.folder}; `bridgemem memory "
+                f"{self.folder}` writes one."
+            )
         test_start = -1 if dataset.test_start is None else dataset.test_start
         found = (dataset.events.fingerprint, dataset.valid_start, test_start)
         if found != (config.fingerprint, config.valid_start, config.test_start):
@@ -168,6 +190,13 @@ class Run:
                 f"on; `bridgemem memory {self.folder}` writes one."
             )
         return dataset
+
+    def _clock(self) -> Clock | None:
+        """When the steps of the run's data are, without reading it; None where the data did not come with the run."""
+        own, known = self.folder / "data.npz", CATALOG.get(self.config.dataset)
+        if own.is_file():
+            return packed_clock(own)
+        return None if known is None else known.clock
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
@@ -188,9 +217,7 @@ class Run:
         own = self._tensors(f"learned.{filter_name}.")
         if not own:
             return None
-        settings = as_settings(
-            LearnedSettings, read_config(self.folder).get("learned", {}), f"{self.folder}/config.toml"
-        )
+        settings = self._settings(LearnedSettings, read_config(self.folder).get("learned", {}))
         try:
             return Learned.restore(settings, own).to(device)
         except (KeyError, RuntimeError, ValueError, TypeError) as problem:
@@ -207,7 +234,9 @@ class Run:
     def held_out(self, filter_name: str) -> HeldOut | None:
         """How the residuals did on the later part of validation under a filter; None where that was not measured."""
         path = self.folder / "epochs.json"
-        values = read_json(path) if path.is_file() else None
+        if not path.is_file():
+            raise RunError(f"{path} is missing; {BACK}.")
+        values = read_json(path)
         for name in ("learned", filter_name, "held_out"):
             values = values.get(name) if isinstance(values, dict) else None
         if not isinstance(values, dict):
@@ -333,7 +362,10 @@ def write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
         try:
             connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
         except duckdb.Error as problem:
-            raise RunError(f"{path} cannot be written: {str(problem).splitlines()[0]}.") from None
+            said = str(problem).splitlines()[0]
+            # of what is told of the file aside, which nobody knows, the system's own words are enough
+            why = re.search(re.escape(aside.name) + r"\W+([\w ]+)", said)
+            raise RunError(f"{path} cannot be written: {why[1] if why else said}.") from None
 
 
 def table_file(path: Path) -> Path | None:

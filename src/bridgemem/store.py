@@ -55,7 +55,7 @@ def check_free(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL
     if path.exists():
         saved = any((path / name).is_file() for name in marks)
         if not path.is_dir() or (any(path.iterdir()) and not saved):
-            raise RunError(f"{path} was not written by this program and is not replaced; choose another name.")
+            raise RunError(f"{path} is no saved model and is not replaced; choose another name.")
     home = next(p for p in path.absolute().parents if p.exists())
     if not (home.is_dir() and os.access(home, os.W_OK | os.X_OK)):
         raise RunError(f"{path} cannot be written, since {home} is not a folder that you may write to.")
@@ -72,6 +72,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         sync(aside)
         aside.replace(path)
         sync(path.parent)
+    except OSError as problem:
+        if problem.filename == str(aside):  # which nobody knows but this function
+            problem.filename = str(path)
+        raise
     finally:
         aside.unlink(missing_ok=True)
 
@@ -188,7 +192,7 @@ def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors:
 def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     folder = Path(folder)
     if not (folder / "config.toml").is_file():
-        raise RunError(f"{folder} holds no saved model: config.toml is missing.")
+        raise RunError(f"{folder} holds no saved model, config.toml is missing; `bridgemem train` writes one.")
     return read_config(folder), read_tensors(folder / "weights.safetensors")
 
 

@@ -88,13 +88,19 @@ def test_an_interval_counts_steps_and_not_queries(first: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("what", "other"),
-    [("dataset", "elsewhere"), ("fingerprint", "0" * 16), ("valid_start", 3), ("test_start", 9), ("history", "frozen")],
+    [("fingerprint", "0" * 16), ("valid_start", 3), ("test_start", 9), ("history", "frozen")],
 )
 def test_runs_on_other_data_splits_or_histories_are_refused(what: str, other: Any, first: Run) -> None:
     second = Run(first.folder)
     second.config = replace(second.config, **{what: other})
     with pytest.raises(RunError, match=f"the runs differ in {what} "):
         compare(first, second)
+
+
+def test_the_same_events_under_another_name_are_compared(first: Run) -> None:
+    second = Run(first.folder)
+    second.config = replace(second.config, dataset="elsewhere")
+    assert all(difference.gain.value == 0 for difference in compare(first, second))
 
 
 def test_tables_that_do_not_match_are_refused(first: Run, tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ def with_weights(net: Net, tensors: dict[str, Tensor]) -> Net:
     return net.float()
 
 
+class OtherTrainingWarning(UserWarning):
+    """What a folder keeps is of a training on other data or with other settings, and is replaced."""
+
+
 class Checkpoint:
     """The state of a training in stages of epochs, in a folder that is whole or absent; without a folder, nothing.
 
@@ -63,6 +67,7 @@ class Checkpoint:
         if reached is None or config != self.config:
             warnings.warn(
                 f"what is kept in {self.folder} is of a training on other data or with other settings; it is replaced.",
+                OtherTrainingWarning,
                 stacklevel=2,
             )
             return

@@ -10,7 +10,7 @@ import typer
 
 from bridgemem.cli.evaluate import no_test
 from bridgemem.cli.options import DataDir, Device, Json, Quiet
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
 
@@ -76,7 +76,8 @@ def ablate(
 
     def text() -> None:
         config = opened.config
-        say(f"{config.dataset}, {split}, {found[0].queries:,} queries, {config.backbone}, {config.history} history")
+        queries = counted(found[0].queries, "query")
+        say(f"{config.dataset}, {split}, {queries}, {config.backbone}, {config.history} history")
         for f, mrr in selected.items():
             rows = [["as learned" if learned else "as selected", figure(mrr), ""]]
             for r in (r for r in found if r.filter == f):
@@ -202,7 +203,7 @@ def questions(
 
     def text() -> None:
         first, words = found[0], {"backbone": "from the past alone", **READING_WORDS}
-        say(f"{first.dataset}, {first.split}, {first.queries:,} queries, {first.backbone}")
+        say(f"{first.dataset}, {first.split}, {counted(first.queries, 'query')}, {first.backbone}")
         say("This is no forecast: what is asked at t is not known before t. It is what reading the questions is worth.")
         if first.split == "valid":
             say("The weights were chosen on these same queries.")

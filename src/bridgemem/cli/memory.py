@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bridgemem.cli.options import DataDir, Json, Quiet
-from bridgemem.cli.output import emit, say
+from bridgemem.cli.output import counted, emit, say
 from bridgemem.progress import terminal_progress
 
 
@@ -29,6 +29,7 @@ def memory(
     quiet: Quiet = False,
 ) -> None:
     """Write a run's events and their indices to disk, for forecast, evaluate and serve with --memory-dir."""
+    from bridgemem.errors import RunError
     from bridgemem.memory.mapped import memory_of
     from bridgemem.memory.segments import open_segments
     from bridgemem.memory.writing import check_place, write_memory
@@ -36,11 +37,16 @@ def memory(
 
     check_place(out, force)
     opened = Run(run)
+    if opened.refreshes():
+        raise RunError(
+            f"{run} was refreshed with events that may yet be taken back, which a memory on disk cannot do; write "
+            "one of the run that was fitted, or do without."
+        )
     mined = None if segments is None else open_segments(segments)
     with terminal_progress(quiet=quiet) as progress:
         dataset = write_memory(opened.dataset(data_dir), out, mined, progress=progress, replace=force)
     made = memory_of(dataset.events)
     size = 0 if made is None else made.size
     result = {"out": out, "events": len(dataset.events), "bytes": size}
-    text = f"{len(dataset.events):,} events and their indices are in {out}, {size / 1e6:,.1f} MB."
+    text = f"{counted(len(dataset.events), 'event')} and all indices are in {out}, {size / 1e6:,.1f} MB."
     emit(result, as_json, lambda: say(f"{text} Use them with --memory-dir {out}."))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bridgemem.cli.options import Device, Json, Quiet, Seed, Set, Step, whole_or_text
-from bridgemem.cli.output import emit, say
+from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.progress import Progress, terminal_progress
 
 ENGINES = ("duckdb", "spark")
@@ -94,13 +94,15 @@ def _check_engine(engine: str, master: str, named: bool) -> None:
 
 
 def _show(done: dict[str, Any], out: Path) -> None:
-    say(f"Mined {done['events']:,} events between {done['pairs']:,} ordered pairs into {out}.")
-    say(f"  {done['examples']:,} examples counted, {done['sampled']:,} of them kept to train on")
-    say(f"  {done['n_entities']:,} entities, {done['n_relations']:,} relations, fingerprint {done['fingerprint']}")
+    say(f"Mined {counted(done['events'], 'event')} between {counted(done['pairs'], 'ordered pair')} into {out}.")
+    say(f"  {counted(done['examples'], 'example')} counted, {done['sampled']:,} of them kept to train on")
+    names = f"{counted(done['n_entities'], 'entity')}, {counted(done['n_relations'], 'relation')}"
+    say(f"  {names}, fingerprint {done['fingerprint']}")
     if done["source"]["rejected"]:
-        say(f"  {done['source']['rejected']:,} rows were left out: a name or a time is missing or cannot be used")
+        left_out = counted(done["source"]["rejected"], "row")
+        say(f"  left out: {left_out}, where a name or a time is missing or cannot be used")
     if "epochs" in done:
-        say(f"  reader trained for {done['epochs']} epochs, in {out / 'transitions'}")
+        say(f"  reader trained for {counted(done['epochs'], 'epoch')}, in {out / 'transitions'}")
 
 
 def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any]:
@@ -118,7 +120,6 @@ def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any
 @contextmanager
 def _stoppable(out: Path, then: str) -> Iterator[None]:
     """Ctrl-C and a polite kill end the work between two steps, with a word on how to go on."""
-    from bridgemem.errors import RunError
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -127,6 +128,7 @@ def _stoppable(out: Path, then: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise RunError(f"stopped; {out} is not whole yet, and the same command {then}.") from None
+        warn(f"bridgemem: interrupted; {out} is not whole yet, and the same command {then}.")
+        raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -25,7 +25,7 @@ from bridgemem.cli.options import (
     seeds_of,
     whole_or_text,
 )
-from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def train(
         dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset, set_)
         with _going_on(out):
-            trained = api.train(name, dataset, out, settings, seed, device, progress)
+            trained = api.train(name, dataset, out, settings, seed, device, progress, force)
     size = sum(tensor.numel() for tensor in trained.tensors().values())
     result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
     emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
@@ -171,11 +171,13 @@ def fit(
 ) -> None:
     """Fit the residual on a backbone, choose on validation, lock the choice, refit on train + validation."""
     import tempfile
+    import time
 
     from bridgemem import api
     from bridgemem.config import Settings, override
     from bridgemem.store import check_free
 
+    began = time.perf_counter()
     check_free(out, force)
     settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
     folder = Path(backbone)
@@ -192,14 +194,16 @@ def fit(
             run, fitted = api.fit_run(
                 dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
             )
+    seconds = time.perf_counter() - began
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
-    result = {"run": out, "epochs": fitted.epochs, "selections": selections, "fit_seconds": fitted.select_fit_seconds}
+    result = {"run": out, "epochs": fitted.epochs, "selections": selections}
+    result |= {"fit_seconds": fitted.select_fit_seconds, "seconds": seconds}
     held_out = {name: held for name in fitted.selections if (held := run.held_out(name)) is not None}
     if held_out:
         result["held_out"] = {name: {**asdict(held), "forecasts": held.better} for name, held in held_out.items()}
 
     def text() -> None:
-        _show_selections(dataset.name, fitted)
+        _show_selections(dataset.name, fitted, seconds)
         for name, held in held_out.items():
             _show_held_out(name, held)
         say(f"The run is in {run.folder}; its selection is locked. Next: bridgemem evaluate {run.folder}")
@@ -223,13 +227,14 @@ def _check_training_free(backbone: str, data: str) -> None:
         )
 
 
-def _show_selections(dataset: str, fitted: Fitted) -> None:
-    """How long fitting took, and what was chosen under each filter."""
+def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
+    """How long the readers and all of it took, and what was chosen under each filter."""
     from bridgemem.evaluation.report import FILTER_WORDS, figure
 
     say(
-        f"Fitted on {dataset} in {fitted.select_fit_seconds:.1f} s ({fitted.epochs} epochs), "
-        f"refitted in {fitted.refit_seconds:.1f} s."
+        f"Fitted on {dataset} in {fitted.select_fit_seconds:.1f} s ({counted(fitted.epochs, 'epoch')}), "
+        f"refitted in {fitted.refit_seconds:.1f} s; {seconds:.1f} s in all, with choosing on validation and "
+        "calibrating."
     )
     for name, s in fitted.selections.items():
         c = s.choice

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridgemem.errors import DataError
-from bridgemem.events.gather import ROLES, SEPARATORS, Asked, ColumnNames, blocks, short
+from bridgemem.events.gather import ROLES, SEPARATORS, Asked, ColumnNames, short
+from bridgemem.events.lines import blocks
 from bridgemem.events.times import is_time
 
 PARQUET = (".parquet", ".pq", ".parq")

@@ -12,7 +12,7 @@ from bridgemem.evaluation.intervals import Gain, paired_gains
 from bridgemem.evaluation.metrics import METRICS, Metrics
 from bridgemem.runs import Run, read_table, table_file
 
-SAME = ("dataset", "fingerprint", "valid_start", "test_start", "history")
+SAME = ("fingerprint", "valid_start", "test_start", "history")
 ASKED = ("actor", "relation", "step", "answer")
 
 

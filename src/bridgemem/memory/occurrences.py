@@ -33,9 +33,7 @@ def occurrence_lines(
     return Timeline(by_time.codes, candidates), counts, followings
 
 
-def each_once(
-    key: np.ndarray, candidate: np.ndarray, step: np.ndarray, device: str | torch.device = "cpu"
-) -> Timeline:
+def each_once(key: np.ndarray, candidate: np.ndarray, step: np.ndarray, device: str | torch.device = "cpu") -> Timeline:
     """Each candidate once in a step under a key; key, candidate, step int64 [n] in any order."""
     order = np.lexsort((candidate, step, key))
     key, candidate, step = key[order], candidate[order], step[order]
