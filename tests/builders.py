@@ -15,6 +15,7 @@ from bridgemem.backbones.cenet import Cenet, CenetSettings
 from bridgemem.config import Settings
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.read import Reading
 from bridgemem.events.world import World, WorldSettings, simulate
 from bridgemem.evidence.batches import StateTable
 from bridgemem.evidence.counts import CountTable, log_prior
@@ -47,6 +48,13 @@ def rows_of(events: EventLog) -> list[Row]:
     """The events as (subject, relation, object, step) in total order, for slow references."""
     columns = (events.subject, events.relation, events.object, events.step)
     return list(zip(*(c.tolist() for c in columns), strict=True))
+
+
+def named_rows(reading: Reading) -> list[tuple[str, str, str, str]]:
+    """The events that were read as users write them: (subject, relation, object, time)."""
+    log = reading.events
+    e, r, label = log.entities.names, log.relations.names, log.clock.label
+    return [(e[s], r[p], e[o], label(t)) for s, p, o, t in rows_of(log)]
 
 
 def random_log(seed: int, n: int = 200, n_entities: int = 12, n_relations: int = 4, steps: int = 30) -> EventLog:

@@ -5,14 +5,8 @@ from pathlib import Path
 import pytest
 
 from bridgemem.errors import DataError
-from bridgemem.events.read import ColumnNames, Reading, read_events
-
-
-def names(reading: Reading) -> list[tuple[str, str, str, str]]:
-    log = reading.events
-    e, r = log.entities.names, log.relations.names
-    columns = (log.subject, log.relation, log.object, log.step)
-    return [(e[s], r[p], e[o], log.clock.label(t)) for s, p, o, t in zip(*(c.tolist() for c in columns), strict=True)]
+from bridgemem.events.read import ColumnNames, read_events
+from builders import named_rows
 
 
 @pytest.fixture
@@ -39,22 +33,24 @@ def write(tmp_path):
     ],
 )
 def test_headings_and_their_synonyms_are_recognised(write, heading):
-    assert names(read_events(write(f"{heading}\nAnn,pays,Bob,5\n", "e.csv"))) == [("Ann", "pays", "Bob", "5")]
+    assert named_rows(read_events(write(f"{heading}\nAnn,pays,Bob,5\n", "e.csv"))) == [("Ann", "pays", "Bob", "5")]
 
 
 def test_columns_may_stand_in_any_order_among_others(write):
     path = write("id,time,note,object,subject,relation\n9,5,x,Bob,Ann,pays\n", "e.csv")
-    assert names(read_events(path)) == [("Ann", "pays", "Bob", "5")]
+    assert named_rows(read_events(path)) == [("Ann", "pays", "Bob", "5")]
 
 
 def test_a_column_mapping_wins_over_synonyms(write):
     path = write("who,did,to,when,time\nAnn,pays,Bob,5,99\n", "e.csv")
-    assert names(read_events(path, columns=ColumnNames("who", "did", "to", "when"))) == [("Ann", "pays", "Bob", "5")]
+    assert named_rows(read_events(path, columns=ColumnNames("who", "did", "to", "when"))) == [
+        ("Ann", "pays", "Bob", "5")
+    ]
 
 
 def test_a_fifth_column_without_heading_is_ignored_and_padding_is_stripped(write):
     reading = read_events(write("563  \t5    \t562\t5760\t0\n1583 \t0    \t4213\t5784\t0\n"), step=24)
-    assert names(reading) == [("563", "5", "562", "5760"), ("1583", "0", "4213", "5784")]
+    assert named_rows(reading) == [("563", "5", "562", "5760"), ("1583", "0", "4213", "5784")]
 
 
 def test_a_fifth_column_of_text_without_heading_is_an_error(write):
@@ -70,7 +66,7 @@ def test_a_heading_that_is_not_known_is_no_event(write):
         read_events(path)
     assert "\n" not in str(error.value)
     named = ColumnNames(subject="sender", relation="verb", object="receiver")
-    assert names(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
+    assert named_rows(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
     with pytest.raises(DataError, match="has no column for subject, relation, object"):
         read_events(write("day,sender,verb,receiver\n2024-01-01,A,r,B\n", "e.csv"))
     with pytest.raises(DataError, match="mend line 1"):
@@ -93,7 +89,7 @@ def test_what_stands_above_a_heading_is_no_row_and_moves_no_column(write, above,
     rows = ["object;relation;subject;time", "B;pays;A;2024-01-01", "C;pays;B;2024-01-02"]
     written = "\n".join(quote + row.replace(";", f"{quote};{quote}") + quote for row in rows)
     reading = read_events(write(f"{above}\n{written}\n", "e.csv"), strict=True)
-    assert names(reading) == [("A", "pays", "B", "2024-01-01"), ("B", "pays", "C", "2024-01-02")]
+    assert named_rows(reading) == [("A", "pays", "B", "2024-01-01"), ("B", "pays", "C", "2024-01-02")]
     assert reading.columns["subject"] == "subject"
 
 
@@ -110,7 +106,7 @@ def test_a_heading_of_another_width_than_the_rows_is_not_passed_over(write):
 
 def test_comments_above_rows_without_a_heading_are_no_rows(write):
     reading = read_events(write("# made by hand\n#metoo\tpays\tBob\t5\nAnn\tpays\tBob\t6\n"), strict=True)
-    assert names(reading) == [("#metoo", "pays", "Bob", "5"), ("Ann", "pays", "Bob", "6")]
+    assert named_rows(reading) == [("#metoo", "pays", "Bob", "5"), ("Ann", "pays", "Bob", "6")]
 
 
 @pytest.mark.parametrize("heading", ["subject,relation,object,time,time", "time,subject,Relation,object,relation"])

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.layouts import GDELT_1, GDELT_2, LAYOUTS, iso
 from bridgemem.events.log import Vocabulary
-from bridgemem.events.read import ColumnNames, Reading, read_events
+from bridgemem.events.read import ColumnNames, read_events
+from builders import named_rows
 from commands import TINY_READER, bridgemem, left_in, planted_rows
 
 
@@ -106,13 +107,6 @@ def acled(first: str, kind: str, second: str, day: str = "01 January 2023") -> R
     }
 
 
-def names(reading: Reading) -> list[tuple[str, str, str, str]]:
-    log = reading.events
-    e, r = log.entities.names, log.relations.names
-    columns = (log.subject, log.relation, log.object, log.step)
-    return [(e[s], r[p], e[o], log.clock.label(t)) for s, p, o, t in zip(*(c.tolist() for c in columns), strict=True)]
-
-
 @pytest.fixture
 def write(tmp_path: Path):
     def write(content: str | bytes, name: str) -> Path:
@@ -160,7 +154,7 @@ def test_gdelt_files_have_61_columns_and_the_daily_ones_58():
 def test_a_layout_is_told_and_the_row_without_a_second_party_dropped(write, layout, event, format_):
     path = write(FILES[layout], "events.txt")
     reading = read_events(path, format=layout if format_ == "own" else "auto", strict=True)
-    assert names(reading) == [event]
+    assert named_rows(reading) == [event]
     assert reading.format == layout
     assert reading.dropped == {"without a second party": 1}
     assert reading.sentence() == "All 2 rows were read. 1 of 2 rows was dropped: 1 without a second party."
@@ -172,7 +166,7 @@ def test_gz_and_zip_hold_the_same_events(write, layout):
     plain = read_events(write(FILES[layout], "events.CSV"))
     packed = read_events(write(gzip.compress(FILES[layout].encode()), "events.txt.gz"))
     archive = read_events(write(zipped(**{"events.CSV": FILES[layout]}), "events.CSV.zip"))
-    assert names(plain) == names(packed) == names(archive)
+    assert named_rows(plain) == named_rows(packed) == named_rows(archive)
 
 
 def test_a_daily_gdelt_file_is_told_by_its_width_even_after_a_broken_line(write):
@@ -184,9 +178,9 @@ def test_a_daily_gdelt_file_is_told_by_its_width_even_after_a_broken_line(write)
 
 def test_a_gdelt_table_with_headings_needs_not_all_columns(write):
     path = write("GLOBALEVENTID,SQLDATE,Actor1Code,Actor2Code,EventCode\n1,20150218,IRN,RUS,036\n", "bq.csv")
-    assert names(read_events(path)) == [("IRN", "036", "RUS", "2015-02-18")]
+    assert named_rows(read_events(path)) == [("IRN", "036", "RUS", "2015-02-18")]
     bare = write("SQLDATE,Actor1Name,Actor2Name,EventCode\n20150218,IRAN,RUSSIA,036\n", "bare.csv")
-    assert names(read_events(bare, format="gdelt")) == [("IRAN", "036", "RUSSIA", "2015-02-18")]
+    assert named_rows(read_events(bare, format="gdelt")) == [("IRAN", "036", "RUSSIA", "2015-02-18")]
 
 
 @pytest.mark.parametrize(
@@ -200,7 +194,7 @@ def test_a_gdelt_table_with_headings_needs_not_all_columns(write):
 )
 def test_a_given_heading_replaces_the_one_of_the_layout(write, columns, event):
     path = write(lines(GDELT_2, [gdelt("IRAN", "0361", "RUSSIA")], header=False), "g.CSV")
-    assert names(read_events(path, columns=columns)) == [event]
+    assert named_rows(read_events(path, columns=columns)) == [event]
 
 
 def test_codes_are_names_even_where_all_look_like_ids(write):
@@ -225,7 +219,7 @@ def test_a_row_with_several_parties_is_rejected_once(write):
 def test_several_parties_of_a_polecat_row_become_pairs(write):
     rows = [polecat("Iran; Iraq", "CONSULT", "Oman;Iran; None"), polecat("Iran;Iran", "AID", "Iran")]
     reading = read_events(write(lines(POLECAT, rows), "ngecEvents.txt"), strict=True)
-    assert [event[:3] for event in names(reading)] == [
+    assert [event[:3] for event in named_rows(reading)] == [
         ("Iran", "CONSULT", "Oman"),
         ("Iraq", "CONSULT", "Oman"),
         ("Iraq", "CONSULT", "Iran"),
@@ -265,7 +259,7 @@ def test_a_relation_that_is_missing_and_a_day_that_is_none_are_rejected(write):
 def test_quotes_that_an_archive_puts_around_every_text_are_not_part_of_the_names(write):
     text = "\n".join("\t".join(f'"{field}"' for field in line.split("\t")) for line in ICEWS_FILE.splitlines())
     reading = read_events(write(text, "events.tab"))
-    assert names(reading) == [("Iran", "Make a visit", "Oman", "2018-10-01")]
+    assert named_rows(reading) == [("Iran", "Make a visit", "Oman", "2018-10-01")]
     assert reading.columns["relation"] == "Event Text"
 
 
@@ -284,7 +278,10 @@ def test_parquet_in_a_published_layout_is_told(tmp_path: Path):
             f"TO '{path}'"
         )
     reading = read_events(path)
-    assert names(reading) == [("Army", "Battles", "Rebels", "2023-01-01"), ("Army", "Battles", "Rebels", "2023-01-03")]
+    assert named_rows(reading) == [
+        ("Army", "Battles", "Rebels", "2023-01-01"),
+        ("Army", "Battles", "Rebels", "2023-01-03"),
+    ]
     assert reading.dropped == {"without a second party": 1}
 
 
@@ -322,14 +319,14 @@ def test_gdelt_steps_shorter_than_a_day_come_from_the_time_of_adding(write, step
     moments = [("20150218", "20150218234500"), ("20150218", "20150219001500"), ("20150225", "20150225103000")]
     rows = [gdelt("A", "010", "B", day, added) for day, added in moments]
     reading = read_events(write(lines(GDELT_2, rows, header=False), "g.CSV"), step=step)
-    assert [event[3] for event in names(reading)] == labels
+    assert [event[3] for event in named_rows(reading)] == labels
     assert reading.columns["time"] == ("DATEADDED" if step in ("hour", "15min") else "SQLDATE")
 
 
 def test_both_ways_acled_writes_a_day_meet_in_one_log(write):
     old, new = acled("A", "Attack", "B", "02 January 2023"), acled("A", "Attack", "B", "2023-01-05")
     paths = [write(lines(ACLED, [row], ","), f"{i}.csv") for i, row in enumerate((old, new))]
-    assert [event[3] for event in names(read_events(paths))] == ["2023-01-02", "2023-01-05"]
+    assert [event[3] for event in named_rows(read_events(paths))] == ["2023-01-02", "2023-01-05"]
 
 
 @pytest.mark.parametrize("layout", ["icews", "polecat", "acled"])
@@ -348,7 +345,7 @@ def test_a_gdelt_file_of_version_1_has_days_only(write, headings, added):
 
 def test_a_gdelt_file_that_was_added_at_midnight_has_a_time_of_day(write):
     text = lines(GDELT_2, [gdelt("IRAN", "036", "RUSSIA", added="20150219000000")], header=False)
-    assert names(read_events(write(text, "e.CSV"), step="hour"))[0][3] == "2015-02-19 00:00:00"
+    assert named_rows(read_events(write(text, "e.CSV"), step="hour"))[0][3] == "2015-02-19 00:00:00"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------

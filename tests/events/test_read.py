@@ -17,6 +17,7 @@ from bridgemem.events import gather, lines
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.quotes import UNCLOSED, OpenQuotes
 from bridgemem.events.read import Reading, read_events, read_vocabulary
+from builders import named_rows
 
 ENTITIES = Vocabulary("entity", ("Ann", "Bob", "Cid"))
 RELATIONS = Vocabulary("relation", ("greets", "pays"))
@@ -25,12 +26,6 @@ RELATIONS = Vocabulary("relation", ("greets", "pays"))
 def columns(reading: Reading) -> list[tuple[int, int, int, int]]:
     log = reading.events
     return list(zip(log.subject.tolist(), log.relation.tolist(), log.object.tolist(), log.step.tolist(), strict=True))
-
-
-def names(reading: Reading) -> list[tuple[str, str, str, str]]:
-    log = reading.events
-    e, r = log.entities.names, log.relations.names
-    return [(e[s], r[p], e[o], log.clock.label(t)) for s, p, o, t in columns(reading)]
 
 
 def lines_and_reasons(reading: Reading) -> list[tuple[int, str]]:
@@ -63,7 +58,7 @@ def test_names_get_ids_by_first_appearance_in_time_not_in_the_file(write):
     reading = read_events(write("Zoe\tpays\tAnn\t7\nAnn\tgreets\tBob\t3\n"))
     assert reading.events.entities.names == ("Ann", "Bob", "Zoe")
     assert reading.events.relations.names == ("greets", "pays")
-    assert names(reading) == [("Ann", "greets", "Bob", "3"), ("Zoe", "pays", "Ann", "7")]
+    assert named_rows(reading) == [("Ann", "greets", "Bob", "3"), ("Zoe", "pays", "Ann", "7")]
 
 
 def test_duplicates_and_self_loops_are_kept(write):
@@ -72,11 +67,11 @@ def test_duplicates_and_self_loops_are_kept(write):
 
 def test_quoted_fields_may_hold_commas_and_quotes(write):
     path = write('subject,relation,object,time\n"Ann, ""the"" first",pays,"Bob, Inc",5\n', "e.csv")
-    assert names(read_events(path)) == [('Ann, "the" first', "pays", "Bob, Inc", "5")]
+    assert named_rows(read_events(path)) == [('Ann, "the" first', "pays", "Bob, Inc", "5")]
 
 
 def test_quotes_in_tab_separated_text_are_letters(write):
-    assert names(read_events(write('"Al" Ann\tpays\tBob "\t5\n'))) == [('"Al" Ann', "pays", 'Bob "', "5")]
+    assert named_rows(read_events(write('"Al" Ann\tpays\tBob "\t5\n'))) == [('"Al" Ann', "pays", 'Bob "', "5")]
 
 
 @pytest.mark.parametrize("content", ["\ufeffs\tr\to\tt\r\n0\t0\t1\t1\r\n", "\ufeff0\t0\t1\t1\r\n", "\n\n0\t0\t1\t1"])
@@ -93,7 +88,7 @@ def test_gz_is_unpacked_whatever_its_name(write):
 def test_several_files_are_one_log_in_the_order_given(write):
     first, second = write("A\tr\tB\t1\nA\tr\tB\t9\n", "1.tsv"), write("B\tr\tA\t1\nA\tr\n", "2.tsv")
     reading = read_events([first, second])
-    assert names(reading) == [("A", "r", "B", "1"), ("B", "r", "A", "1"), ("A", "r", "B", "9")]
+    assert named_rows(reading) == [("A", "r", "B", "1"), ("B", "r", "A", "1"), ("A", "r", "B", "9")]
     assert [(row.file, row.line) for row in reading.rejects.rows] == [(str(second), 2)]
 
 
@@ -290,7 +285,7 @@ def test_a_quoted_field_over_several_lines_is_one_rejected_row(write, monkeypatc
     for block in (lines.BLOCK, 7):  # a field may also run from one block into the next
         monkeypatch.setattr(lines, "BLOCK", block)
         reading = read_events(write(content, "e.csv"))
-        assert names(reading) == [("A", "visits", "B", "2024-01-02"), ("A", "r", "B", "2024-01-03")]
+        assert named_rows(reading) == [("A", "visits", "B", "2024-01-02"), ("A", "r", "B", "2024-01-03")]
         assert lines_and_reasons(reading) == [
             (2, "a quoted field runs over lines 2 to 3, and a row is one line"),
             (5, "a quoted field runs over lines 5 to 9, and a row is one line"),
@@ -307,7 +302,7 @@ def test_of_any_well_written_csv_the_rows_of_one_line_are_read_and_no_others(tmp
     path = tmp_path / "any.csv"
     path.write_text(text.getvalue())
     reading = read_events(path)
-    assert [row[:3] for row in names(reading)] == [*whole, tuple("xyz")]
+    assert [row[:3] for row in named_rows(reading)] == [*whole, tuple("xyz")]
     assert (reading.rejects.count, reading.rejects.total) == (len(rows) - len(whole), len(rows) + 1)
 
 
@@ -333,7 +328,7 @@ def test_a_quote_that_closes_nowhere_near_costs_its_own_line_alone(write, monkey
 def test_the_end_of_a_field_that_is_too_long_is_no_event(write, monkeypatch, end):
     monkeypatch.setattr(gather, "LONGEST_LINE", 200)
     content = 's,r,o,t\n"Acme\n' + "more of the note\n" * 50 + f"{end}\nAnn,pays,Bob,4\n"
-    assert names(read_events(write(content, "e.csv"))) == [("Ann", "pays", "Bob", "4")]
+    assert named_rows(read_events(write(content, "e.csv"))) == [("Ann", "pays", "Bob", "4")]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +421,7 @@ TABLE = {"subject": ["Ann", "Bob", "Ann"], "relation": ["pays", "greets", "pays"
 
 def test_a_dict_of_columns_is_read(write):
     reading = read_events(TABLE | {"time": [2.0, 1, 3], "more": [0, 0, 0]})
-    assert names(reading) == [("Bob", "greets", "Ann", "1"), ("Ann", "pays", "Bob", "2")]
+    assert named_rows(reading) == [("Bob", "greets", "Ann", "1"), ("Ann", "pays", "Bob", "2")]
     assert lines_and_reasons(reading) == [(3, "the entity is empty")]
 
 
@@ -490,7 +485,7 @@ def test_data_frames_are_read(library):
     table = TABLE | {"time": [2, 1, 3]}
     frame = module.table(table) if library == "pyarrow" else module.DataFrame(table)
     reading = read_events(frame)
-    assert names(reading) == [("Bob", "greets", "Ann", "1"), ("Ann", "pays", "Bob", "2")]
+    assert named_rows(reading) == [("Bob", "greets", "Ann", "1"), ("Ann", "pays", "Bob", "2")]
     assert lines_and_reasons(reading) == [(3, "the entity is empty")]
 
 

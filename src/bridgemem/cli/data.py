@@ -19,7 +19,7 @@ from bridgemem.cli.options import (
     TimeColumn,
     whole_or_text,
 )
-from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -28,13 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
 Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")]
-
-
-def _check_free(path: Path, force: bool) -> None:
-    from bridgemem.errors import SettingsError
-
-    if path.exists() and not force:
-        raise SettingsError(f"{path} exists already; choose another name, or say --force to replace it.")
 
 
 def _remark(events: EventLog) -> None:
@@ -182,7 +175,7 @@ def import_(
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
-    _check_free(out, force)
+    check_new(out, force)
     columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
         paths = [str(path) for path in sources]
@@ -231,7 +224,7 @@ def pack_(
 
     paths = {name: out / f"{name}.npz" for name in names}
     for path in paths.values():
-        _check_free(path, force)
+        check_new(path, force)
     written = {}
     with terminal_progress(quiet=quiet) as progress:
         for name, path in paths.items():

@@ -27,6 +27,7 @@ from bridgemem.progress import terminal_progress
 if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
     from bridgemem.events.read import Reading
+    from bridgemem.live.eventstore import Receipt
     from bridgemem.live.naming import NewEvent
 
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
@@ -84,18 +85,7 @@ def ingest(
         warn(f"bridgemem: {told}")
 
     def text() -> None:
-        if receipt.replayed:
-            say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
-        else:
-            first, last = receipt.ids[:1], receipt.ids[1:][-1:]
-            ids = "".join(f", {one}" for one in first) + "".join(f" to {one} in the file's order" for one in last)
-            say(
-                f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}{ids}; {receipt.accepted:,} of them count."
-            )
-            say(f"Known already: {receipt.duplicates:,}; late: {receipt.late:,}.")
-            if any(new.values()):
-                entities = counted(new["new_entities"], "entity")
-                say(f"New names: {entities}, {counted(new['new_relations'], 'relation')}.")
+        _show_receipt(receipt, new)
         if left_out:
             were = "was" if left_out == 1 else "were"
             say(f"{counted(left_out, 'row')} {were} left out; ingest what is mended alone, or the others count again.")
@@ -103,6 +93,20 @@ def ingest(
             say(f"{whose} was read up to {reached}.")
 
     emit({**asdict(receipt), **new, "left_out": left_out, "last_offset": reached}, as_json, text)
+
+
+def _show_receipt(receipt: Receipt, new: dict[str, int]) -> None:
+    """What became of a batch, and how many names it brought."""
+    if receipt.replayed:
+        say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
+        return
+    first, last = receipt.ids[:1], receipt.ids[1:][-1:]
+    ids = "".join(f", {one}" for one in first) + "".join(f" to {one} in the file's order" for one in last)
+    say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}{ids}; {receipt.accepted:,} of them count.")
+    say(f"Known already: {receipt.duplicates:,}; late: {receipt.late:,}.")
+    if any(new.values()):
+        entities, relations = counted(new["new_entities"], "entity"), counted(new["new_relations"], "relation")
+        say(f"New names: {entities}, {relations}.")
 
 
 def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[list[NewEvent], int, str]:
