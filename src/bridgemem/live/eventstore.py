@@ -339,7 +339,7 @@ class EventStore:
             found = cursor.execute(f"{_STORED} WHERE events.id = ?", [_number(event_id)]).fetchone()
         if found is None:
             raise NotFoundError(
-                f"{self.path} holds no event called {event_id!r}; receipts and `bridgemem stored` name the ids."
+                f"{self.path.name} holds no event called {event_id!r}; receipts and `bridgemem stored` name the ids."
             )
         return _stored(found)
 
