@@ -260,9 +260,10 @@ def test_an_unfinished_mining_of_other_settings_is_not_taken_for_this_one(tmp_pa
 
 
 def started(files: list[Path], out: Path) -> subprocess.Popen[str]:
-    """The command in a process of its own, ended by nothing but a signal: small ranges make it take a while."""
+    """The command in a process of its own, which waits after its first part for the signal that ends it."""
     code = (
-        "import sys; from bridgemem.engines import duckdb; duckdb.ROW_BYTES = 1 << 16;"
+        "import time; from bridgemem.engines import duckdb; duckdb.ROW_BYTES = 1 << 16;"
+        "duckdb._Ranges._passed = lambda *_: time.sleep(60);"
         "from bridgemem.cli.main import main; main()"
     )
     command = [sys.executable, "-c", code, "mine", *map(str, files), "--out", str(out), "--threads", "1"]
