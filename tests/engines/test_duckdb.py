@@ -262,7 +262,9 @@ def test_an_unfinished_mining_of_other_settings_is_not_taken_for_this_one(tmp_pa
 def started(files: list[Path], out: Path) -> subprocess.Popen[str]:
     """The command in a process of its own, which waits after its first part for the signal that ends it."""
     code = (
-        "import time; from bridgemem.engines import duckdb; duckdb.ROW_BYTES = 1 << 16;"
+        # a shell that runs these tests in the background has its children ignore Ctrl-C
+        "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from bridgemem.engines import duckdb; duckdb.ROW_BYTES = 1 << 16;"
         "duckdb._Ranges._passed = lambda *_: time.sleep(60);"
         "from bridgemem.cli.main import main; main()"
     )
