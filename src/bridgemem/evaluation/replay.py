@@ -87,8 +87,8 @@ def corrections(evidence: Evidence, scores: Scores, choices: Sequence[Choice]) -
         )
         for tau, shrinkage in {(c.tau, c.shrinkage) for c in choices}
     }
-    names = {c.gate for c in choices}
-    gates = {name: gate(name, scores.uncertainty, scores.of_candidates)[evidence.row] for name in names}
+    log_p, names = scores.of_candidates, {c.gate for c in choices}
+    gates = {name: gate(name, scores.uncertainty, log_p)[evidence.row] for name in names}
     columns = [correction(mixed[c.tau, c.shrinkage], gates[c.gate], c.lam) for c in choices]
     delta = torch.stack([torch.zeros_like(evidence.a_ct), *columns], dim=1)
     if not torch.isfinite(delta).all():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import DAY, Clock, EventLog, parse_date
 
@@ -17,7 +18,7 @@ SPAN = re.compile(r"([0-9]{0,9}) *(s|sec|second|min|minute|h|hour|d|day|w|week)s
 SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 SECONDS |= {"d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY}
 MONDAY = 4 * DAY  # 1970-01-05, from which weeks are counted
-LAST_STEP = 2**31 - 1
+LAST_STEP = MOST_STEPS
 
 
 @dataclass(frozen=True)
