@@ -17,7 +17,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from bridgemem.engines.sources import SourceFile, common_kinds, quoted, unreadable
+from bridgemem.engines.sources import DAYS, LAST_ID, SourceFile, common_kinds, quoted, unreadable
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.gather import ROLES
 from bridgemem.events.log import Clock, Vocabulary
@@ -25,9 +25,7 @@ from bridgemem.events.times import clock_for, read_times
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
-LAST_ID = 2**31 - 1
 SPACE = "chr(32)||chr(9)||chr(10)||chr(11)||chr(12)||chr(13)"
-DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 FULL = ("No space left", "File too large", "Could not write", "Could not truncate", "max_temp_directory_size", "quota")
 

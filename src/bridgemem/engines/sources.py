@@ -13,6 +13,8 @@ from bridgemem.events.gather import ROLES, SEPARATORS, Asked, ColumnNames, short
 from bridgemem.events.lines import blocks
 from bridgemem.events.times import is_time
 
+DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
+LAST_ID = 2**31 - 1  # of an entity, or of a relation
 PARQUET = (".parquet", ".pq", ".parq")
 TEXT = (".csv", ".tsv", ".txt")
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")

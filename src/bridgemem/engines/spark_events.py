@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from bridgemem.engines.sources import places
+from bridgemem.engines.sources import DAYS, LAST_ID, places
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.gather import ROLES, ColumnNames
 from bridgemem.events.log import Clock
@@ -31,8 +31,6 @@ KINDS = {
     **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "date"),
     "string": "text",
 }
-DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
-LAST_ID = 2**31 - 1
 TABLE = re.compile(r"\w+\.`.+`|[\w-]+(\.[\w-]+)+")
 ENDINGS = re.compile(r"\.(parquet|parq|pq)$", re.IGNORECASE)
 ORDER = "order"
