@@ -37,6 +37,7 @@ from bridgemem.explain import LearnedExplanation, ordinal
 from bridgemem.forecast import Forecaster
 from bridgemem.learned import Learned, LearnedNet, LearnedSettings
 from builders import dataset_of, futures, random_log, random_transitions
+from precision import close
 
 NOW = 20
 SETTINGS = LearnedSettings(hidden=12, relation_width=4, strangers=3)
@@ -219,9 +220,7 @@ def test_double_precision_is_the_same_network(events: EventLog, transitions: Tra
     found = of.residual.reader.read(query, score_queries(of.backbone, query, of.past))
     asked = query.relation.expand(len(found.row))
     assert of.learned is not None
-    torch.testing.assert_close(
-        of.learned.correction(found.x.double(), asked), single.correction(found.x, asked), rtol=1e-4, atol=1e-4
-    )
+    assert close(of.learned.correction(found.x.double(), asked), single.correction(found.x, asked), 0.0001)
     assert next(single.net.parameters()).dtype == torch.float32
 
 
@@ -263,7 +262,7 @@ def test_features_without_events_are_those_of_a_log_without_them(
         gone = [at for j, at in enumerate(own) if not present[min(j, LISTED)]]
         less = forecaster(without(events, gone), transitions, replace(SETTINGS, strangers=events.n_entities))
         expected = features_of(less, query, candidate)
-        torch.testing.assert_close(row[changing], expected[changing], rtol=1e-5, atol=1e-5)
+        assert close(row[changing], expected[changing])
         assert torch.equal(row[others], x[others])
 
 

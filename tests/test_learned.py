@@ -37,6 +37,7 @@ from bridgemem.learned import SCALES, Learned, LearnedNet, LearnedSettings
 from bridgemem.learning import Cases, Fit, Slice, _Training, fit_learned, gather
 from bridgemem.runs import training_note
 from commands import bridgemem
+from precision import close
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
 PLAIN = replace(QUICK, strangers=0)
@@ -101,10 +102,10 @@ def test_activity_is_the_same_looked_up_and_counted_for_everybody(
         assert torch.equal(table, looked_up)
         before = events.step < cut
         counts = np.bincount(events.object[before], minlength=events.n_entities)[np.unique(events.object)]
-        np.testing.assert_allclose(table[:-1, 0], np.log1p(counts), rtol=1e-6)
+        assert close(table[:-1, 0], np.log1p(counts))
         lately = before & (events.step >= cut - 3)
         counts = np.bincount(events.object[lately], minlength=events.n_entities)[np.unique(events.object)]
-        np.testing.assert_allclose(table[:-1, 2], np.log1p(counts), rtol=1e-6)
+        assert close(table[:-1, 2], np.log1p(counts))
     for span in (0, 1 << 24):
         monkeypatch.setattr("bridgemem.evidence.features.SPAN", span)
         other = Activity(*columns, torch.device("cpu"))
@@ -132,7 +133,7 @@ def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Data
         one = queries.take(slice(q, q + 1))
         alone = reader.read(one, score_queries(backbone, one, past))
         assert torch.equal(whole.candidate[whole.row == q], alone.candidate)
-        torch.testing.assert_close(whole.x[whole.row == q], alone.x, rtol=1e-6, atol=1e-6)
+        assert close(whole.x[whole.row == q], alone.x)
 
 
 @pytest.mark.parametrize("rows", [7, 1 << 13])
@@ -143,7 +144,7 @@ def test_the_network_gives_the_same_where_queries_share_its_first_layer(
     found = fitted.reader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
     monkeypatch.setitem(learned_module._ROWS, "cpu", rows)
     expected = fitted.correction(found.x, queries.relation[found.row])
-    torch.testing.assert_close(fitted.corrections(found, queries.relation), expected, rtol=1e-5, atol=1e-5)
+    assert close(fitted.corrections(found, queries.relation), expected)
     assert float(expected.std()) > 0.01
 
 
@@ -211,7 +212,7 @@ def test_company_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> 
     actors = torch.tensor([3, 0, 3, 7])
     found = Neighbours(past).shared(actors, torch.full((4,), now))
     expected = (graph @ graph + FLOOR)[:, actors.numpy()]
-    np.testing.assert_allclose(found.log().transpose(1, 2).numpy(), np.log(expected), rtol=1e-4, atol=1e-4)
+    assert close(found.log().transpose(1, 2).numpy(), np.log(expected), 0.0001)
 
 
 @pytest.mark.parametrize("name", ["time", "static"])
@@ -237,7 +238,7 @@ def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
         assert queries.answer is not None
         expected = -dense.log_softmax(1)[torch.arange(30), queries.answer]
     # features are kept in half precision while fitting
-    torch.testing.assert_close(found, expected, rtol=5e-3, atol=5e-3)
+    assert close(found, expected, 0.005)
 
 
 def test_the_fixed_residual_ranks_the_same_beside_learned_ones(
@@ -289,8 +290,8 @@ def test_mean_and_deviation_in_parts_are_those_of_the_whole() -> None:
     torch.manual_seed(0)
     x, net = torch.randn(50, len(NAMES)) * 3 + 1, LearnedNet(2, QUICK)
     net.standardise(x.split(7))
-    assert torch.allclose(net.mean, x.mean(0), atol=1e-6)
-    assert torch.allclose(net.inverse, 1 / x.std(0), rtol=1e-5)
+    assert close(net.mean, x.mean(0))
+    assert close(net.inverse, 1 / x.std(0))
 
 
 @pytest.mark.parametrize("examples", [0, 1])
@@ -339,7 +340,7 @@ def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions
     learned = fit_learned([Slice(data, mixture, transitions)], QUICK, seed=3)["time"].model
     assert learned.net.members == 2
     together = learned.corrections(found, queries.relation)
-    torch.testing.assert_close(together, learned.correction(found.x, queries.relation[found.row]), rtol=1e-4, atol=1e-5)
+    assert close(together, learned.correction(found.x, queries.relation[found.row]))
     again = Learned.restore(QUICK, learned.tensors())
     assert torch.equal(again.corrections(found, queries.relation), together)
     # the members belong to the group of the backbone, so that leaving it out leaves them out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bridgemem.steps import WARM, DecoupledSteps, Steps, quick_products
+from precision import close
 
 BATCHES, EPOCHS = WARM + 2, 4
 DEVICES = [
@@ -56,8 +57,8 @@ def test_steps_are_those_of_a_plain_loop_with_clipping_and_decay(device: str, st
             for number, loss in enumerate(losses):
                 steps.take(number, loss, stays, ready)
     expected = plain(device)
-    torch.testing.assert_close(net.weight, expected.weight, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(net.bias, expected.bias, rtol=1e-5, atol=1e-6)
+    assert close(net.weight, expected.weight)
+    assert close(net.bias, expected.bias)
     assert len(steps.recorded) == (BATCHES if device == "cuda" and stays else 0)
 
 
@@ -95,7 +96,7 @@ def test_decoupled_steps_are_those_of_the_library(device: str) -> None:
         library.step()
     assert len(steps.recorded) == (device == "cuda")
     for found, expected in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        assert close(found, expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)

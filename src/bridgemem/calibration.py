@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.numerics import by_candidates
 
 FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
@@ -46,9 +47,13 @@ class Calibration:
             raise SettingsError("a calibration has a temperature above 0 and a floor from 0 to below 1.")
 
     def probabilities(self, score: Tensor) -> Tensor:
-        """float64 [n, E] of log scores [n, E]; each row sums to 1, and whoever has a score of -inf gets nothing."""
-        p, named = (score.double() / self.temperature).softmax(1), (score > -torch.inf).double()
-        return p.mul_(1 - self.floor).add_(named.mul_(self.floor / named.sum(1, keepdim=True)))
+        """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""
+
+        def of(score: Tensor) -> Tensor:
+            p = (score.double() / self.temperature).softmax(1)
+            return p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
+
+        return by_candidates(of, score)
 
 
 def answer_log_p(score: Tensor, answer: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from bridgemem.evidence.features import FeatureReader, Features
 from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import Learned
+from bridgemem.numerics import by_candidates
 from bridgemem.residual import correction, mixture
 
 BY_EVENTS = "what happened between the two"
@@ -425,7 +426,7 @@ def take_apart_learned(
         events=listed,
         rank=rank_of(base + residual, candidate),
         backbone_rank=rank_of(base, candidate),
-        log_p0=float(base.log_softmax(0)[candidate]),
+        log_p0=float(by_candidates(lambda own: own.log_softmax(1), base[None], -math.inf)[0, candidate]),
         scale=float(learned.net.scale.detach()),
         met=len(pair) > 0,
         strangers=learned.settings.strangers,

@@ -33,6 +33,7 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
+from precision import TRAINED, close
 
 
 def dense_counts(events, queries: Queries) -> Tensor:
@@ -107,14 +108,14 @@ def test_the_frequency_feature_equals_the_dense_softmax():
     assert (counts.sum(1) == 0).any(), "a query without any past must be among them"
     net = network(events)
     found = net.frequency_feature(past_of(net, events, queries))
-    assert torch.allclose(found, plain_frequency(net, counts), atol=1e-6)
+    assert close(found, plain_frequency(net, counts))
 
 
 def test_queries_that_all_lack_a_past_have_a_feature_and_a_gradient():
     events = log_of([(0, 0, 1, 3), (1, 1, 2, 3)])
     queries, net = Queries.of(events), network(events)
     found = net.frequency_feature(past_of(net, events, queries))
-    assert torch.allclose(found, plain_frequency(net, torch.zeros(4, 6)), atol=1e-6)
+    assert close(found, plain_frequency(net, torch.zeros(4, 6)))
     found.sum().backward()
     assert net.frequency.grad is not None
     assert net.frequency.grad.any()
@@ -125,7 +126,7 @@ def test_the_frequency_feature_survives_large_counts():
     queries = Queries.of(events.between(299, 300))
     net = network(events)
     expected = plain_frequency(net, dense_counts(events, queries))
-    assert torch.allclose(net.frequency_feature(past_of(net, events, queries)), expected, atol=1e-6)
+    assert close(net.frequency_feature(past_of(net, events, queries)), expected)
 
 
 @pytest.mark.parametrize("second_bias", ["released", "described"])
@@ -134,7 +135,7 @@ def test_history_biases_equal_the_dense_tags_up_to_a_row_constant(second_bias):
     net, counts = network(events, second_bias=second_bias), dense_counts(events, queries)
     for scorer, found in enumerate(logits(net, events, queries)):
         expected = plain_scorer(net, scorer, queries, counts)
-        assert torch.allclose(found.log_softmax(1), expected.log_softmax(1), atol=1e-5)
+        assert close(found.log_softmax(1), expected.log_softmax(1))
 
 
 def test_each_scorer_drops_units_of_its_own():
@@ -225,8 +226,8 @@ def test_the_oracle_chooses_whom_to_trust(mask, u):
     trusted = met if u > 0.5 else 1 - met
     p = logits(backbone.net, events, queries).softmax(2).sum(0)
     weight = trusted.softmax(1) if mask == "soft" else trusted
-    assert torch.allclose(scores.log_p, (p * weight).clamp(min=1e-12).log(), atol=1e-5)
-    assert torch.allclose(scores.uncertainty, torch.full((2,), u))
+    assert close(scores.log_p, (p * weight).clamp(min=1e-12).log())
+    assert close(scores.uncertainty, torch.full((2,), u))
     if mask == "hard":
         untrusted = scores.log_p[trusted == 0]
         assert torch.equal(untrusted, torch.full_like(untrusted, math.log(1e-12)))
@@ -329,7 +330,7 @@ def test_looking_up_parameters_has_the_values_and_the_gradient_of_indexing():
         for x in (net.pair(queries.actor, queries.relation), plain)
     )
     for ours, theirs in zip(found, expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5)
+        assert close(ours, theirs)
 
 
 def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path):
@@ -379,7 +380,7 @@ def test_the_loss_of_a_batch_and_its_gradient_equal_a_plain_computation(second_b
     trained = {name: p for name, p in net.named_parameters() if not name.startswith("oracle.")}
     gradients = (torch.autograd.grad(loss, list(trained.values())) for loss in (found, expected))
     for name, ours, theirs in zip(trained, *gradients, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5 * float(theirs.abs().max()) + 1e-7, rtol=1e-3), name
+        assert close(ours, theirs, TRAINED, least=1e-4), name
 
 
 def test_the_oracle_normalises_each_direction_apart():
@@ -394,7 +395,7 @@ def test_the_oracle_normalises_each_direction_apart():
     found = trainer.oracle_loss(features, batch)
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     for name, buffer in oracle.named_buffers():
-        assert torch.allclose(trainer.net.oracle.get_buffer(name), buffer, atol=1e-6), name
+        assert close(trainer.net.oracle.get_buffer(name), buffer), name
 
 
 def test_batches_without_room_to_be_kept_train_the_same(monkeypatch):

@@ -18,6 +18,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
 from builders import random_log
+from precision import FLOAT64, close
 
 SMALL = CsiSettings(width=5, attention=3, edges=(6, 4), window=12, dropout=0.0, batch=64)
 
@@ -65,7 +66,7 @@ def test_both_states_equal_a_slow_walk_over_the_links():
     expected = slow_states(net, hops, queries.relation)
     found = net.states(hops, queries.relation, net.start(queries.relation))
     for ours, theirs in zip(found, expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-9)
+        assert close(ours, theirs, FLOAT64)
 
 
 def test_the_loss_and_its_gradient_equal_the_three_terms_written_out():
@@ -100,7 +101,7 @@ def test_the_loss_and_its_gradient_equal_the_three_terms_written_out():
     for name, ours, theirs in zip(parameters, *gradients, strict=True):
         # before the first hop every state is zero
         assert theirs.any() or name == "layers.0.attention.of_node.weight", name
-        assert torch.allclose(ours, theirs, atol=1e-9), name
+        assert close(ours, theirs, FLOAT64), name
 
 
 @pytest.mark.parametrize("gru", [True, False])
@@ -125,7 +126,7 @@ def test_the_causal_branch_is_tpar_where_the_shortcut_has_no_say(gru):
                 weight.copy_(own)
     past = History(events)
     ours, theirs = Csi(net.settings, net).score(queries, past), Tpar(tpar.settings, tpar).score(queries, past)
-    assert torch.allclose(ours.log_p, theirs.log_p, atol=1e-9)
+    assert close(ours.log_p, theirs.log_p, FLOAT64)
     losses = (each.loss(hops, queries.relation, queries.answer, events.n_entities) for each in (net, tpar))
     one, other = (float(loss.detach()) for loss in losses)
     assert one == pytest.approx(other, abs=1e-9)

@@ -26,6 +26,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.progress import Step
 from builders import log_of, random_log, rows_of, small_world
+from precision import TRAINED, close
 
 TINY = CygnetSettings(width=8, epochs=1, batch=32)
 
@@ -93,10 +94,10 @@ def test_scores_equal_a_slow_computation_of_the_definition(frozen_at: int | None
     assert max(map(len, seen)) > 3
     backbone = Cygnet(TINY, network(events))
     found = backbone.score(queries, History(events, frozen_at)).log_p
-    assert torch.allclose(found.exp().sum(1), torch.ones(len(queries)), atol=1e-5)
+    assert close(found.exp().sum(1), torch.ones(len(queries)))
     asked = zip(queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist(), seen, strict=True)
     expected = torch.tensor([slow_log_p(backbone.net, *query) for query in asked])
-    assert torch.allclose(found, expected, atol=1e-4)
+    assert close(found, expected, 0.0001)
 
 
 def test_without_a_past_the_copy_mode_is_spread_over_all_entities() -> None:
@@ -210,7 +211,7 @@ def test_the_loss_of_a_batch_and_its_gradient_equal_a_plain_computation() -> Non
     parameters = dict(net.named_parameters())
     gradients = (torch.autograd.grad(loss, list(parameters.values())) for loss in (found, expected))
     for name, ours, theirs in zip(parameters, *gradients, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5 * float(theirs.abs().max()) + 1e-8, rtol=1e-3), name
+        assert close(ours, theirs, TRAINED, least=1e-4), name
 
 
 def test_training_equals_a_plain_loop_over_the_steps() -> None:
@@ -225,13 +226,13 @@ def test_training_equals_a_plain_loop_over_the_steps() -> None:
         plain_loss(net, queries, vocabularies(events, queries)).backward()
         optimizer.step()
     for name, tensor in trained.tensors().items():
-        assert torch.allclose(tensor, net.state_dict()[name], atol=1e-4), name
+        assert close(tensor, net.state_dict()[name], 0.0001), name
 
 
 def test_training_only_shrinks_the_direction_of_time() -> None:
     trainer = trainer_of(few_days())
     gradient = torch.autograd.grad(trainer.loss(3), trainer.net.time)[0]
-    assert torch.allclose(gradient, 0.01 * 2 * trainer.net.time / TINY.width, rtol=1e-4)
+    assert close(gradient, 0.01 * 2 * trainer.net.time / TINY.width, 1e-4, least=1e-6)
 
 
 def test_batches_without_room_to_be_kept_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +265,7 @@ def test_queries_of_one_side_or_none_can_be_scored() -> None:
     for rows in (slice(0, None, 2), slice(1, None, 2), slice(0, 0)):
         part = tiny_cygnet().score(queries.take(rows), past).log_p
         assert part.shape == whole[rows].shape
-        assert torch.allclose(part, whole[rows], atol=1e-5)
+        assert close(part, whole[rows])
 
 
 def ruled_world() -> Dataset:
@@ -363,7 +364,7 @@ def test_weights_in_half_precision_are_read_as_usual() -> None:
     queries, past = Queries.of(dataset.valid), History(dataset.events)
     halved = Cygnet.restore(asdict(TINY), {name: t.half() for name, t in tiny_cygnet().tensors().items()})
     assert all(tensor.dtype == torch.float32 for tensor in halved.tensors().values())
-    assert torch.allclose(halved.score(queries, past).log_p, tiny_cygnet().score(queries, past).log_p, atol=0.05)
+    assert close(halved.score(queries, past).log_p, tiny_cygnet().score(queries, past).log_p, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -456,4 +457,4 @@ def test_both_models_answer_in_one_call_as_they_do_one_by_one() -> None:
         this = slice(side, side + 1)
         alone = net.logits(this, net.query(this, batch.actor[this], batch.relation[this], batch.step[this]), nothing)
         for both, one in zip(together, alone, strict=True):
-            assert torch.allclose(both.unflatten(0, (2, -1))[side], one, atol=1e-5)
+            assert close(both.unflatten(0, (2, -1))[side], one)

@@ -29,6 +29,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.progress import Step
 from builders import dataset_of, few, log_of, logs, random_log, rows_of
+from precision import TRAINED, close
 
 TINY_EST = EstSettings(width=8, time_width=4, k=5, layers=2, heads=2, hidden=8, epochs=3, batch=200)
 
@@ -136,14 +137,14 @@ def test_scores_equal_a_slow_walk_through_the_definition(frozen: int | None) -> 
     assert {0, 1, 5} <= lengths, "no event, one, exactly k"
     assert max(lengths) > 5
     found = Est(TINY_EST, net).score(queries, History(events, frozen)).log_p
-    assert torch.allclose(found, expected, atol=1e-4)
+    assert close(found, expected, 0.0001)
 
 
 def test_an_actor_without_events_has_every_answer_alike() -> None:
     events = log_of([(0, 0, 1, 3), (2, 1, 3, 9)])
     queries = Queries(torch.tensor([2, 0]), torch.tensor([1, 0]), torch.tensor([9, 9]))
     unknown, known = Est(TINY_EST, network(events)).score(queries, History(events)).log_p
-    assert torch.allclose(unknown, torch.full((6,), -math.log(6)))
+    assert close(unknown, torch.full((6,), -math.log(6)))
     assert known.std() > 0.01
 
 
@@ -151,7 +152,7 @@ def test_a_past_without_any_event_can_be_asked() -> None:
     events = log_of([(0, 0, 1, 3)])
     queries = Queries(*(torch.tensor([1]) for _ in range(3)))
     found = Est(TINY_EST, network(events)).score(queries, History(events.prefix(0))).log_p
-    assert torch.allclose(found, torch.full((1, 6), -math.log(6)))
+    assert close(found, torch.full((1, 6), -math.log(6)))
 
 
 @few
@@ -178,10 +179,10 @@ def test_states_are_written_as_by_a_loop_over_the_actors() -> None:
         fast[entity] = 0.8 * fast[entity] + 0.2 * context[actor == entity].mean(0)
         difference = fast[entity] - slow[entity]
         slow[entity] += torch.sigmoid(8 * (difference.norm() - 0.7)) * difference
-    assert not torch.allclose(slow[3], fast[3], atol=1e-2), "a gate that is neither open nor shut"
+    assert not close(slow[3], fast[3], 0.01), "a gate that is neither open nor shut"
     net.write(actor, context)
-    assert torch.allclose(net.fast, fast, atol=1e-6)
-    assert torch.allclose(net.slow, slow, atol=1e-6)
+    assert close(net.fast, fast)
+    assert close(net.slow, slow)
 
 
 def trainer_of(events: EventLog, **changes: Any) -> _Trainer:
@@ -215,7 +216,7 @@ def test_the_loss_and_its_gradient_equal_a_plain_computation(mask_past: bool, sp
     assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
     gradients = (torch.autograd.grad(loss, list(net.parameters())) for loss in (found, expected))
     for (name, _), ours, theirs in zip(net.named_parameters(), *gradients, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-5 * float(theirs.abs().max()) + 1e-7, rtol=1e-3), name
+        assert close(ours, theirs, TRAINED, least=1e-4), name
 
 
 def test_every_query_is_in_every_epoch() -> None:
@@ -290,7 +291,7 @@ def test_states_are_part_of_the_scores() -> None:
     dataset, backbone = small(), tiny_est()
     queries, past = Queries.of(dataset.valid), History(dataset.events)
     without = Est.restore(asdict(TINY_EST), {**backbone.tensors(), "slow": torch.zeros_like(backbone.net.slow)})
-    assert not torch.allclose(backbone.score(queries, past).log_p, without.score(queries, past).log_p, atol=1e-4)
+    assert not close(backbone.score(queries, past).log_p, without.score(queries, past).log_p, 0.0001)
 
 
 def test_another_history_is_read_anew() -> None:

@@ -25,6 +25,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.residual import EPSILON
 from builders import few, log_of, logs, random_log, rows_of, small_world
+from precision import FLOAT32, FLOAT64, close
 
 TINY = InferSettings(walks=20, samples=40)
 EMBEDDED = replace(TINY, rank=4, epochs=3, batch=200)
@@ -75,7 +76,7 @@ def test_weights_equal_a_slow_walk_through_the_past(events, step, refreshes, fro
     settings = InferSettings(refreshes=refreshes, temperature=0.7, unit=1.5)
     found = FadingFacts(History(events, frozen_at), settings).at(step)
     expected = slow_weights(events, step, settings, frozen_at)
-    assert torch.allclose(dense(found, events), expected, atol=1e-6)
+    assert close(dense(found, events), expected)
 
 
 def test_a_single_fact_fades_with_the_root_of_its_lag_and_frequent_ones_grow_to_one():
@@ -139,7 +140,7 @@ def test_scores_equal_dense_matrices_and_a_slow_noisy_or(rank, top):
     columns = (queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist())
     expected = torch.stack([slow_log_p(backbone, events, a, r, t) for a, r, t in zip(*columns, strict=True)])
     assert (expected > math.log(EPSILON)).float().mean() > (0.1 if top == 1 else 0.5)
-    assert torch.allclose(found, expected, atol=1e-5)
+    assert close(found, expected)
 
 
 def test_walks_that_weigh_too_little_are_not_continued():
@@ -167,7 +168,7 @@ def test_little_room_changes_no_score(embedded, monkeypatch):
     expected = backbone.score(queries, past).log_p
     monkeypatch.setattr(module, "ROOM", {"cpu": 200})
     # products of other shapes may differ in a last bit
-    assert torch.allclose(backbone.score(queries, past).log_p, expected, atol=1e-5 if embedded else 0.0)
+    assert close(backbone.score(queries, past).log_p, expected, FLOAT32 if embedded else FLOAT64)
 
 
 def test_chunks_cover_everything_within_the_room():
@@ -184,7 +185,7 @@ def test_probabilities_close_to_one_and_to_zero_keep_their_order():
     log_p = log_noisy_or((evidence * FIXED_POINT).round().long())
     assert (log_p.diff() > 0).all()
     assert float(log_p[0]) == math.log(EPSILON)
-    assert torch.allclose(log_p[1:5], (1 - torch.exp(-evidence[1:5])).log(), atol=1e-5)
+    assert close(log_p[1:5], (1 - torch.exp(-evidence[1:5])).log())
     assert log_p.isfinite().all()
 
 
@@ -315,7 +316,7 @@ def test_the_embedding_scores_and_penalises_as_complex_numbers_do():
             net.relation.normal_()
     triple = torch.tensor([[0, 3, 2], [6, 0, 6], [2, 1, 0]])
     logits = torch.stack([slow_complex(net, a, r) for a, r, _ in triple.tolist()])
-    assert torch.allclose(net.logits(triple[:, 0], triple[:, 1])[0].double(), logits, atol=1e-5)
+    assert close(net.logits(triple[:, 0], triple[:, 1])[0].double(), logits)
 
     def modulus(weight: Tensor, rows: Tensor) -> Tensor:
         return torch.complex(*weight.detach().double().chunk(2, dim=1))[rows].abs().pow(3).sum(1)

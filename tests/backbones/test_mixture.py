@@ -20,6 +20,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.live.widened import Widened
 from builders import dataset_of, random_log
+from precision import close
 
 CHEAP = MixtureSettings(members=("hri", "popularity"))
 
@@ -36,7 +37,7 @@ def scores(backbone: Backbone, dataset: Dataset) -> torch.Tensor:
 def test_the_probabilities_are_the_mean_of_the_members(dataset: Dataset) -> None:
     parts = [scores(kind.fit(dataset), dataset).softmax(1) for kind in (Hri, Popularity)]
     mixed = scores(Mixture.fit(dataset, CHEAP), dataset).exp()
-    torch.testing.assert_close(mixed, (parts[0] + parts[1]) / 2)
+    assert close(mixed, (parts[0] + parts[1]) / 2)
 
 
 def test_it_keeps_the_contract(dataset: Dataset) -> None:

@@ -25,6 +25,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from builders import dataset_of, few, log_of, logs, random_log, rows_of, small_world
+from precision import close
 
 BOTH = pytest.mark.parametrize("kind", [Tpar, Csi])
 TINY = {"width": 8, "attention": 6, "edges": (12, 6), "window": 40, "batch": 64, "epochs": 2}
@@ -118,7 +119,7 @@ def test_queries_of_several_steps_in_parts_of_a_batch_score_as_alone(kind, monke
     queries = Queries.of(events.between(18, 30)).unanswered()
     together = backbone.score(queries, History(events)).log_p
     monkeypatch.setattr(paths, "ROWS", 3)
-    assert torch.allclose(backbone.score(queries, History(events)).log_p, together, atol=1e-5)
+    assert close(backbone.score(queries, History(events)).log_p, together)
     assert backbone.score(queries.take(slice(0, 0)), History(events)).log_p.shape == (0, events.n_entities)
 
 

@@ -38,6 +38,7 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from builders import log_of, random_log, rows_of
+from precision import close
 
 D = 6
 REGCN = RegcnSettings(width=D, kernels=3, history=3, epochs=2)
@@ -132,8 +133,8 @@ def test_evolution_equals_a_slow_loop(length):
     found = net.evolve(window)
     states, z = slow_states(net, window)
     h = states[-1] if states else F.normalize(net.start.entity)
-    assert torch.allclose(found.entity, F.normalize(h).tanh(), atol=1e-5)
-    assert torch.allclose(found.relation, z, atol=1e-5)
+    assert close(found.entity, F.normalize(h).tanh())
+    assert close(found.relation, z)
     assert found.penalty is None
 
 
@@ -154,17 +155,17 @@ def test_the_gradient_of_the_evolution_equals_that_of_the_slow_loop():
     found = torch.autograd.grad((ours.entity * weights).sum(), parameters)
     expected = torch.autograd.grad((F.normalize(theirs[0][-1]).tanh() * weights).sum(), parameters)
     for one, other in zip(found, expected, strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+        assert close(one, other, 0.0001)
 
 
 def test_unit_is_the_usual_normalisation():
     x = torch.randn(4, D, generator=torch.Generator().manual_seed(1)) * torch.tensor([[1e-6], [1.0], [1e6], [0.0]])
-    assert torch.allclose(unit(x), F.normalize(x), atol=1e-6)
+    assert close(unit(x), F.normalize(x))
 
 
 def test_the_released_slope_is_that_of_the_mean_of_a_randomised_relu():
     x = torch.linspace(-2, 2, 9)
-    assert torch.allclose(F.leaky_relu(x, SLOPE), F.rrelu(x, training=False))
+    assert close(F.leaky_relu(x, SLOPE), F.rrelu(x, training=False))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -176,10 +177,10 @@ def test_scores_and_loss_are_those_of_the_decoders_as_specified(training):
     by_entity = slow_decoder(net.entity_decoder, torch.stack([h[target.actor], z[target.relation]], 1), h)
     by_relation = slow_decoder(net.relation_decoder, torch.stack([h[target.actor], h[target.answer]], 1), z)
     expected = 0.6 * F.cross_entropy(by_entity, target.answer) + 0.4 * F.cross_entropy(by_relation, target.relation)
-    assert torch.allclose(net.loss(evolved, target), expected, atol=1e-5)
+    assert close(net.loss(evolved, target), expected)
     if not training:
         found = net.log_p(evolved, target.actor, target.relation)
-        assert torch.allclose(found, by_entity.log_softmax(1), atol=1e-5)
+        assert close(found, by_entity.log_softmax(1))
 
 
 def test_names_of_two_parts_share_their_words():
@@ -204,7 +205,7 @@ def test_name_vectors_are_the_mean_of_their_words_through_blocks_of_two():
     blocks = [torch.block_diag(*start.blocks[role]) for role in range(3)]
     first = F.leaky_relu((start.word[0] @ blocks[0] + start.word[1] @ blocks[1]) / 2, SLOPE)
     second = F.leaky_relu(start.word[1] @ blocks[2], SLOPE)
-    assert torch.allclose(start(), F.normalize(torch.stack([first, second])), atol=1e-6)
+    assert close(start(), F.normalize(torch.stack([first, second])))
 
 
 def test_the_static_penalty_counts_what_lies_outside_the_growing_angle():
@@ -226,7 +227,7 @@ def test_the_static_constraint_is_part_of_the_loss_of_training_alone():
     assert evolved.penalty is not None
     assert evolved.penalty.item() > 0
     plain = net.loss(Evolved(evolved.entity, evolved.relation), target)
-    assert torch.allclose(net.loss(evolved, target), plain + evolved.penalty)
+    assert close(net.loss(evolved, target), plain + evolved.penalty)
 
 
 @both
@@ -257,8 +258,8 @@ def test_queries_of_many_steps_score_as_each_step_alone_whatever_was_asked_befor
     for step in (0, 5, 12):
         alone = (queries.step[mixed] == step).nonzero().squeeze(1)
         found = kind(TINY[kind], backbone.net).score(queries.take(mixed[alone]), past).log_p
-        assert torch.allclose(together[alone], found, atol=1e-5)
-        assert torch.allclose(backbone.score(queries.take(mixed[alone]), past).log_p, found, atol=1e-5)
+        assert close(together[alone], found)
+        assert close(backbone.score(queries.take(mixed[alone]), past).log_p, found)
 
 
 @both
@@ -270,7 +271,7 @@ def test_scores_read_the_window_and_not_what_lies_before_it(kind):
     whole = score(queries, History(events)).log_p
     shorter = score(queries, History(events.between(steps[-3], 99))).log_p
     too_short = score(queries, History(events.between(steps[-2], 99))).log_p
-    assert not torch.allclose(whole, too_short)
+    assert not close(whole, too_short)
     if kind is Regcn:
         assert torch.equal(whole, shorter)
 
@@ -281,7 +282,7 @@ def test_a_frozen_past_gives_every_later_step_the_scores_of_its_end():
     late, now = (Queries(actor, relation, torch.full((12,), step)) for step in (15, 9))
     frozen = trained(Regcn).score(late, History(events, frozen_at=9)).log_p
     assert torch.equal(frozen, trained(Regcn).score(now, History(events)).log_p)
-    assert not torch.allclose(frozen, trained(Regcn).score(late, History(events)).log_p)
+    assert not close(frozen, trained(Regcn).score(late, History(events)).log_p)
 
 
 @both
@@ -357,16 +358,16 @@ def test_snapshots_evolve_side_by_side_as_each_does_alone(kind):
     assert [at for _, at in found] == list(targets)
     for evolved, at in found:
         [(expected, _)] = alone.evolved(range(at, at + 1))
-        assert torch.allclose(evolved.entity, expected.entity, atol=1e-5)
-        assert torch.allclose(evolved.relation, expected.relation, atol=1e-5)
-        assert torch.allclose(joint.log_p(evolved, at), alone.log_p(expected, at), atol=1e-5)
+        assert close(evolved.entity, expected.entity)
+        assert close(evolved.relation, expected.relation)
+        assert close(joint.log_p(evolved, at), alone.log_p(expected, at))
     loss = torch.stack([alone.loss(range(at, at + 1)) for at in targets]).mean()
-    assert torch.allclose(joint.loss(targets), loss, atol=1e-5)
+    assert close(joint.loss(targets), loss)
     for made in (loss, joint.loss(targets)):
         made.backward()
     theirs = dict(alone.net.named_parameters())
     for name, parameter in joint.net.named_parameters():
-        assert torch.allclose(parameter.grad, theirs[name].grad, atol=1e-4), name
+        assert close(parameter.grad, theirs[name].grad, 0.0001), name
     assert joint.valid_mrr() == pytest.approx(alone.valid_mrr(), abs=1e-6)
 
 
@@ -386,7 +387,7 @@ def test_the_static_penalty_of_snapshots_side_by_side_is_the_mean_of_theirs():
     apart = net.evolve(window, rows).apart(rows)
     expected = torch.stack([net.evolve(graph.before(at, 3)).penalty for at in (5, 6)])
     assert float(expected.detach().min()) > 0
-    assert torch.allclose(torch.stack([e.penalty for e in apart]), expected.mean().expand(2), rtol=1e-4)
+    assert close(torch.stack([e.penalty for e in apart]), expected.mean().expand(2), 1e-4, least=1e-6)
 
 
 @both

@@ -9,6 +9,7 @@ import pytest
 
 from bridgemem.backbones.rules import SMOOTHING, Filed, Graph, mine, sample, walk
 from builders import log_of, random_log, rows_of
+from precision import close
 
 Edge = tuple[int, int, int, int]
 
@@ -72,7 +73,7 @@ def test_recent_edges_are_likelier_by_the_exponential_of_their_lag():
     start, stop = filed.before(np.full(40_000, 3), 8)
     drawn = filed.order[filed.draw_recent(start, stop, np.random.default_rng(1))]
     weight = np.exp(np.array([7.0, 5, 6, 6, -np.inf]))
-    assert np.allclose(np.bincount(drawn, minlength=5) / 40_000, weight / weight.sum(), atol=0.01)
+    assert close(np.bincount(drawn, minlength=5) / 40_000, weight / weight.sum(), 0.01)
 
 
 def test_a_key_far_away_in_time_or_number_does_not_disturb_the_draw():
@@ -183,7 +184,7 @@ def test_bodies_that_do_not_fit_at_once_are_weighed_the_same(monkeypatch):
     in_parts = mine(events, longest=2, walks=500, samples=2000)
     assert len(at_once) > 10
     assert np.array_equal(at_once.body, in_parts.body)
-    assert np.allclose(at_once.confidence, in_parts.confidence)
+    assert close(at_once.confidence, in_parts.confidence)
 
 
 @pytest.mark.parametrize("rows", [[(0, 0, 1, 1)], [(0, 0, 0, 1), (0, 0, 0, 2)], [(0, 0, 1, 1), (2, 1, 3, 1)]])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bridgemem.backbones.snapshots import Product, Snapshot, Snapshots
 from builders import few, log_of, logs, random_log, rows_of
+from precision import close
 
 E, R = 12, 4
 
@@ -76,12 +77,12 @@ def test_a_product_and_its_gradient_equal_those_of_the_dense_matrix():
         dense[r, c] += float(w)
     x, ours = (table(3).requires_grad_() for _ in range(2))
     found = Product(row, column, weight, (4, 3), torch.device("cpu"))(ours)
-    assert torch.allclose(found, dense @ x, atol=1e-6)
+    assert close(found, dense @ x)
     weights = table(4, seed=1)
     (found * weights).sum().backward()
     (dense @ x * weights).sum().backward()
     assert ours.grad is not None
-    assert torch.allclose(ours.grad, x.grad, atol=1e-6)
+    assert close(ours.grad, x.grad)
 
 
 def slow_pool(h: Tensor, members: Callable[[int], set[int]]) -> Tensor:
@@ -97,8 +98,8 @@ def test_relations_pool_the_set_of_their_ends_or_of_their_subjects():
     events = log_of([(0, 0, 1, 3), (0, 0, 1, 3), (2, 0, 2, 3), (0, 1, 2, 3), (4, 2, 5, 2)], E, R)
     snapshot, h = Snapshots(events, "cpu")[1], table(E)
     ends, subjects = {0: {0, 1, 2}, 1: {0, 2}}, {0: {0, 2}, 1: {0}}
-    assert torch.allclose(snapshot.pooled_ends(h), slow_pool(h, lambda r: ends.get(r, set())), atol=1e-6)
-    assert torch.allclose(snapshot.pooled_subjects(h), slow_pool(h, lambda r: subjects.get(r, set())), atol=1e-6)
+    assert close(snapshot.pooled_ends(h), slow_pool(h, lambda r: ends.get(r, set())))
+    assert close(snapshot.pooled_subjects(h), slow_pool(h, lambda r: subjects.get(r, set())))
 
 
 def test_the_surroundings_are_the_mean_message_and_the_own_state_of_every_active_entity():
@@ -109,7 +110,7 @@ def test_the_surroundings_are_the_mean_message_and_the_own_state_of_every_active
     assert len(active) < E, "an entity without edges must be among them"
     for v, (message, own) in zip(active, found, strict=True):
         coming = [a[u] + z[r] for u, r, w in edges_of(snapshot) if w == v]
-        assert torch.allclose(message, torch.stack(coming).mean(0), atol=1e-6)
+        assert close(message, torch.stack(coming).mean(0))
         assert torch.equal(own, a[v])
 
 
@@ -122,7 +123,7 @@ def test_messages_of_edges_are_averaged_where_they_come_in():
     assert torch.equal(own, a[snapshot.active])
     message = table(len(snapshot), seed=2)
     for v, mean in zip(snapshot.active.tolist(), snapshot.incoming(message), strict=True):
-        assert torch.allclose(mean, message[snapshot.answer == v].mean(0), atol=1e-6)
+        assert close(mean, message[snapshot.answer == v].mean(0))
 
 
 @pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends"])
@@ -144,7 +145,7 @@ def test_windows_side_by_side_multiply_as_each_does_alone(name):
                 active.append(own)
             mine = joint.active[(joint.active >= bounds[k]) & (joint.active < bounds[k + 1])]
             assert rows.entity[mine].tolist() == part.active.tolist()
-        assert torch.allclose(found, torch.cat([*alone, *active]), atol=1e-6)
+        assert close(found, torch.cat([*alone, *active]))
     assert graph.before_each(targets, length)[1] is rows
 
 
@@ -157,7 +158,7 @@ def test_rows_stand_for_every_entity_once_in_every_window():
         assert set(rows.entity[bounds[k] : bounds[k + 1]].tolist()) == met
         assert len(met) == rows.sizes[k]
     weight = torch.zeros(E).index_add_(0, rows.entity, rows.weight)
-    assert torch.allclose(weight, torch.ones(E))
+    assert close(weight, torch.ones(E))
 
 
 @pytest.mark.parametrize("name", ["pooled_ends", "pooled_subjects", "around", "ends", "incoming"])

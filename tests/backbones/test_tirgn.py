@@ -23,6 +23,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from builders import few, logs, random_log, rows_of
+from precision import close
 
 D = 6
 TINY = TirgnSettings(width=D, kernels=3, history=3, epochs=2)
@@ -94,8 +95,8 @@ def test_evolution_equals_a_slow_loop(training):
     net, (window, _) = network(dropout=0.0).train(training), window_of()
     h, z = slow_evolution(net, window)
     found = net.evolve(window)
-    assert torch.allclose(found.entity, h, atol=1e-5)
-    assert torch.allclose(found.relation, z, atol=1e-5)
+    assert close(found.entity, h)
+    assert close(found.relation, z)
 
 
 def test_the_gradient_of_the_evolution_equals_that_of_the_slow_loop():
@@ -106,7 +107,7 @@ def test_the_gradient_of_the_evolution_equals_that_of_the_slow_loop():
     expected = torch.autograd.grad((slow_evolution(net, window)[0] * weights).sum(), parameters)
     found = torch.autograd.grad((net.evolve(window).entity * weights).sum(), parameters)
     for one, other in zip(found, expected, strict=True):
-        assert torch.allclose(one, other, atol=1e-4)
+        assert close(one, other, 0.0001)
 
 
 def test_message_statistics_are_updated_once_a_snapshot():
@@ -123,8 +124,8 @@ def test_a_query_is_read_with_a_linear_and_a_periodic_vector_of_its_step():
     assert torch.equal(channels[:, 0], first)
     assert torch.equal(channels[:, 1], second)
     for row, t in enumerate(step.tolist()):
-        assert torch.allclose(channels[row, 2], net.slope[0] * t + net.offset[0], rtol=1e-5)
-        assert torch.allclose(channels[row, 3], torch.sin(net.slope[1] * t + net.offset[1]), atol=1e-4)
+        assert close(channels[row, 2], net.slope[0] * t + net.offset[0])
+        assert close(channels[row, 3], torch.sin(net.slope[1] * t + net.offset[1]), 0.0001)
     assert torch.equal(net.channels(first, second, step[1:2])[1], channels[1])
 
 
@@ -164,7 +165,7 @@ def test_scores_mix_the_local_decoder_with_the_one_over_the_past():
         before = seen_before(events(), step)
         seen = torch.tensor([[(actor, relation, c) in before for c in range(len(h))]])
         expected = slow_mixture(net.entity_local(x, h), net.entity_global(x, h), seen, 0.4)
-        assert torch.allclose(scores[row], expected[0], atol=1e-4)
+        assert close(scores[row], expected[0], 0.0001)
 
 
 def test_the_loss_is_that_of_both_mixtures():
@@ -179,9 +180,9 @@ def test_the_loss_is_that_of_both_mixtures():
     x = net.channels(h[target.actor], h[target.answer], step)
     by_relation = slow_mixture(net.relation_local(x, z), net.relation_global(x, z), seen_relations, 0.4)
     expected = 0.6 * F.nll_loss(by_entity, target.answer) + 0.4 * F.nll_loss(by_relation, target.relation)
-    assert torch.allclose(net.loss_given(evolved, target, seen, seen_relations), expected, atol=1e-5)
+    assert close(net.loss_given(evolved, target, seen, seen_relations), expected)
     constrained = Evolved(h, z, torch.tensor(2.5))
-    assert torch.allclose(net.loss_given(constrained, target, seen, seen_relations), expected + 2.5, atol=1e-5)
+    assert close(net.loss_given(constrained, target, seen, seen_relations), expected + 2.5)
 
 
 def test_the_mixture_survives_logits_that_leave_nothing():
@@ -202,7 +203,7 @@ def test_training_scores_validation_as_scoring_does_afterwards():
     with torch.no_grad():
         [(evolved, at)] = trainer.evolved(range(trainer.n_train + 1, trainer.n_train + 2))
         found = trainer.log_p(evolved, at)
-    assert torch.allclose(found, Tirgn(net.settings, net).score(queries, History(dataset.events)).log_p, atol=1e-5)
+    assert close(found, Tirgn(net.settings, net).score(queries, History(dataset.events)).log_p)
 
 
 def test_the_gradient_reaches_every_parameter():
@@ -226,8 +227,8 @@ def test_a_frozen_past_still_knows_what_time_it_is():
             (2, torch.tensor([9, 15]).repeat_interleave(12)),
         )
     )
-    assert not torch.allclose(now, late)
-    assert torch.allclose(both, torch.cat([now, late]), atol=1e-5)
+    assert not close(now, late)
+    assert close(both, torch.cat([now, late]))
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1, math.nan])

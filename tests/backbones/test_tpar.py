@@ -15,6 +15,7 @@ from bridgemem.backbones.tpar import Tpar, TparNet, TparSettings
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
 from builders import random_log, rows_of
+from precision import FLOAT64, close
 
 SMALL = TparSettings(width=5, attention=3, edges=(6, 4, 3), window=12, time_unit=3.0, dropout=0.0, batch=7)
 ACT = {"identity": lambda x: x, "relu": torch.relu, "tanh": torch.tanh}
@@ -80,7 +81,7 @@ def test_scores_equal_the_recursion(gru, activation, frozen):
         reached = list(f)
         # only differences inside a row are meant by log scores
         found = log_p[row, reached] - log_p[row, reached[0]]
-        assert torch.allclose(found, torch.stack(list(f.values())) - f[reached[0]], atol=1e-9)
+        assert close(found, torch.stack(list(f.values())) - f[reached[0]], FLOAT64)
         assert log_p[row].exp().sum() == pytest.approx(1)
         unreached += events.n_entities - len(reached)
     assert unreached, "some entity must not be reached"
@@ -108,7 +109,7 @@ def test_the_loss_and_its_gradient_equal_the_cross_entropy_of_the_recursion(gru)
     for name, ours, theirs in zip(parameters, *gradients, strict=True):
         # before the first hop every state is zero
         assert theirs.any() or name == "layers.0.attention.of_node.weight", name
-        assert torch.allclose(ours, theirs, atol=1e-9), name
+        assert close(ours, theirs, FLOAT64), name
 
 
 def test_dropout_acts_in_training_alone():

@@ -9,6 +9,7 @@ from torch import Tensor
 from bridgemem.backbones import two_scorers
 from bridgemem.backbones.cenet import nce_loss
 from bridgemem.backbones.two_scorers import piecewise_loss
+from precision import close
 
 N, E, D = 11, 17, 5
 
@@ -44,14 +45,14 @@ def test_loss_and_gradients_equal_those_over_all_scores(
     query, entity, at, bias, first, answer = case(scale)
     expected = plain(query, entity, at, bias, answer)
     found = piecewise_loss(query, entity, at, bias, first, answer)
-    torch.testing.assert_close(found, expected)
+    assert close(found, expected)
     of_plain = torch.autograd.grad(3 * expected, (query, entity))
     of_pieces = torch.autograd.grad(3 * found, (query, entity))
     for one, other in zip(of_pieces, of_plain, strict=True):
-        torch.testing.assert_close(one, other)
+        assert close(one, other)
 
 
 def test_without_any_past_there_is_nothing_to_add() -> None:
     query, entity, at, bias, _, answer = case()
     found = piecewise_loss(query, entity, at[:0], bias[:, :0], torch.zeros(N, dtype=torch.int32), answer)
-    torch.testing.assert_close(found, plain(query, entity, at[:0], bias[:, :0], answer))
+    assert close(found, plain(query, entity, at[:0], bias[:, :0], answer))

@@ -30,6 +30,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.fitting import SELECTION_FILTERS
 from builders import Row, dataset_of, log_of, random_log, rows_of, small_world
 from measurements import campaign, residual
+from precision import FLOAT64, close
 
 
 def flat(dataset: Dataset) -> Backbone:
@@ -89,7 +90,7 @@ def test_the_table_of_ratios_is_what_a_plain_count_gives(reading: str, monkeypat
                     others[about, relation] += p[candidate] / rest
     marginal = (answers.sum(1, keepdims=True) + 1) / (others.sum(1, keepdims=True) + 1)
     expected = np.log((answers + SMOOTHING * marginal) / (others + SMOOTHING))
-    np.testing.assert_allclose(reader.ratios.numpy(), expected, atol=1e-9)
+    assert close(reader.ratios.numpy(), expected, FLOAT64)
 
 
 def some_ratios(events: EventLog) -> Tensor:
@@ -128,7 +129,7 @@ def test_ranks_are_those_of_the_sum_and_do_not_depend_on_the_batches(monkeypatch
     assert queries.answer is not None
     own = score.gather(1, queries.answer[:, None])
     plain = 1 + (score > own).sum(1) + ((score == own).sum(1) - 1) / 2
-    np.testing.assert_allclose(ranks[0, FILTERS.index("raw"), 1], plain)
+    assert close(ranks[0, FILTERS.index("raw"), 1], plain)
 
 
 # --- what a question may see -----------------------------------------------------------------------------------------

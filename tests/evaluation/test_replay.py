@@ -19,6 +19,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.ranks import answer_ranks
 from bridgemem.evaluation.replay import Choice, corrections, replay
 from builders import futures, random_log, random_transitions, rows_of, small_world
+from precision import FLOAT64, close
 
 CHOICES = [Choice(lam, gate, tau) for lam in (0.5, 4.0) for gate in ("uncertain", "none") for tau in (30.0, 300.0)]
 
@@ -133,7 +134,7 @@ def test_replay_ranks_the_dense_corrected_scores():
         expected = answer_ranks(dense, queries.answer, none, none, delta[:0, :1], masks)[:, 0]
         assert np.array_equal(replayed.ranks[:, column], expected.numpy())
     assert replayed.metrics("time", 2) == Metrics.of(replayed.of("time", 2))
-    assert np.allclose(replayed.uncertainty, scores.uncertainty.double())
+    assert close(replayed.uncertainty, scores.uncertainty.double())
 
 
 def test_replay_does_not_depend_on_the_batch_size():
@@ -176,7 +177,7 @@ def test_without_shrinkage_both_readers_count_the_same():
         evidence, certain(0.5, len(queries)), [Choice(2.0, "none", tau, shrinkage=False) for tau in (30.0, 300.0)]
     )
     expected = 2 * ((evidence.a_ct.exp() + evidence.a_nn.exp()) / 2).log()
-    assert torch.allclose(delta[:, 1], expected, atol=1e-12)
+    assert close(delta[:, 1], expected, FLOAT64)
     assert torch.equal(delta[:, 1], delta[:, 2]), "tau has no say"
 
 
@@ -234,7 +235,7 @@ def test_the_mass_on_met_candidates_stands_in_for_a_missing_oracle():
     met = torch.zeros_like(scores.log_p, dtype=torch.bool)
     met[past.met(queries.actor, queries.step)] = True
     expected = (scores.log_p.softmax(1) * met).sum(1)
-    assert torch.allclose(scores.uncertainty, expected, atol=1e-9)
+    assert close(scores.uncertainty, expected, FLOAT64)
 
 
 @pytest.mark.parametrize("lam", [1e308, float("inf"), float("nan")])

@@ -25,6 +25,7 @@ from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss, select_
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.residual import memory_state
 from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
+from precision import close
 
 DEVICES = [
     "cpu",
@@ -76,7 +77,7 @@ def gradients(reader: Reader, loss: Callable[[], Tensor]) -> tuple[float, dict[s
 def assert_same_gradients(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert torch.allclose(found[name], gradient, rtol=1e-5, atol=1e-6), name
+        assert close(found[name], gradient), name
 
 
 @pytest.mark.parametrize("rows_at_a_time", [3, 10**6])
@@ -122,7 +123,7 @@ def test_batches_are_those_of_the_order() -> None:
             expected[tuple(sorted(tokens)), target] = expected.get((tuple(sorted(tokens)), target), 0) + 1
         assert seen == pytest.approx(expected)
         mass = torch.zeros(len(batch.states)).index_add_(0, batch.state, batch.weight)
-        assert torch.allclose(batch.mass, mass)
+        assert close(batch.mass, mass)
         assert len(set(map(tuple, batch.states.sort(dim=1).values.tolist()))) == len(batch.states), "each state once"
 
 
@@ -134,8 +135,8 @@ def test_a_loss_too_large_for_a_float_still_has_its_gradient() -> None:
     assert math.isfinite(loss.item())
     assert weight.grad is not None
     assert hidden.grad is not None
-    assert torch.allclose(weight.grad, torch.tensor([[-1.0], [1.0]]))
-    assert torch.allclose(hidden.grad, torch.tensor([[200.0]]))
+    assert close(weight.grad, torch.tensor([[-1.0], [1.0]]))
+    assert close(hidden.grad, torch.tensor([[200.0]]))
 
 
 def test_saliences_far_apart_stay_finite() -> None:
@@ -172,7 +173,7 @@ def test_training_by_state_is_the_plain_training(device: str) -> None:
     for name, tensor in expected.state_dict().items():
         # a shift of all saliences changes nothing, and its gradient is what rounding leaves of zero
         if name != "attention.bias":
-            assert torch.allclose(same[name], tensor, atol=1e-4), name
+            assert close(same[name], tensor, 0.0001), name
 
 
 def test_batches_of_one_shape_train_like_batches_by_state() -> None:
@@ -187,7 +188,7 @@ def test_batches_of_one_shape_train_like_batches_by_state() -> None:
         other._replay(order)
     for name, tensor in one.reader.state_dict().items():
         if name != "attention.bias":
-            assert torch.allclose(other.reader.state_dict()[name], tensor, atol=1e-5), name
+            assert close(other.reader.state_dict()[name], tensor), name
 
 
 class Operations(TorchDispatchMode):

@@ -16,6 +16,7 @@ from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
 from builders import few, log_of, logs, random_log
+from precision import FLOAT64, close
 
 
 def mined(events, settings: Settings | None = None) -> tuple[Examples, TokenSpace]:
@@ -56,15 +57,15 @@ def test_smoothed_rows_are_probabilities_and_the_pad_adds_nothing():
     table, log_pi = CountTable.of(examples, space), log_prior(events)
     p = table.smooth(log_pi, 10.0)
     assert p.shape == (space.size + 1, space.n_directed)
-    assert torch.allclose(p[:-1].sum(1), torch.ones(space.size, dtype=torch.float64), atol=1e-12, rtol=0)
+    assert close(p[:-1].sum(1), torch.ones(space.size, dtype=torch.float64), FLOAT64)
     assert (p[:-1] > 0).all()
     assert not p[-1].any()
     unseen = table.counts.sum(1) == 0
     assert unseen.any()
-    assert torch.allclose(p[:-1][unseen], log_pi.exp().expand(int(unseen.sum()), -1))
+    assert close(p[:-1][unseen], log_pi.exp().expand(int(unseen.sum()), -1))
     token = int(table.counts.sum(1).argmax())
     n = table.counts[token].double()
-    assert torch.allclose(p[token], (n + 10 * log_pi.exp()) / (n.sum() + 10))
+    assert close(p[token], (n + 10 * log_pi.exp()) / (n.sum() + 10))
 
 
 def test_the_prior_counts_each_fact_from_both_sides_plus_one():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import SettingsError
 from bridgemem.evidence.gate import gate, met_mass, relative_entropy
 from builders import few
+from precision import FLOAT64, close
 
 
 def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
@@ -25,9 +26,9 @@ def test_the_entropy_gate_closes_where_one_candidate_has_all_and_where_all_have_
     p = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25], [0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
     log_p = p.clamp(min=1e-300).log() + 3  # log scores need no normalising
     share = relative_entropy(log_p)
-    assert torch.allclose(share, torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64), atol=1e-9)
+    assert close(share, torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64), FLOAT64)
     # the uncertainty that a backbone has is not looked at
-    assert torch.allclose(gate("entropy", torch.full((3,), 0.9), log_p), 4 * share * (1 - share), atol=1e-12)
+    assert close(gate("entropy", torch.full((3,), 0.9), log_p), 4 * share * (1 - share), FLOAT64)
     assert relative_entropy(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
 
 
@@ -37,8 +38,8 @@ def test_a_score_of_minus_infinity_counts_as_if_it_were_not_there(dtype):
     wide = torch.full((5, 90), -torch.inf, dtype=dtype)
     wide[:, 7:47] = log_p
     row, candidate = torch.tensor([0, 0, 2, 4]), torch.tensor([3, 9, 1, 39])
-    assert torch.allclose(relative_entropy(wide), relative_entropy(log_p), atol=1e-7)
-    assert torch.allclose(met_mass(wide, row, candidate + 7), met_mass(log_p, row, candidate), atol=1e-7)
+    assert close(relative_entropy(wide), relative_entropy(log_p))
+    assert close(met_mass(wide, row, candidate + 7), met_mass(log_p, row, candidate))
 
 
 @few
@@ -52,7 +53,7 @@ def test_met_mass_is_the_share_of_probability_on_met_candidates(rows, met):
     candidate = torch.tensor(sorted(met) * len(rows), dtype=torch.int64)
     expected = log_p.softmax(1)[:, sorted(met)].sum(1)
     mass = met_mass(log_p, row, candidate)
-    assert torch.allclose(mass, expected, atol=1e-12)
+    assert close(mass, expected, FLOAT64)
     assert ((mass >= 0) & (mass <= 1)).all()
     shifted = met_mass(log_p + 7, row, candidate)
-    assert torch.allclose(shifted, mass, atol=1e-12), "scores need not be normalised"
+    assert close(shifted, mass, FLOAT64), "scores need not be normalised"

@@ -18,6 +18,7 @@ from bridgemem.evidence.reader import Reader, ReaderTraining, select_epochs, tra
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
+from precision import close
 
 
 def world_examples() -> tuple[Examples, TokenSpace, torch.Tensor]:
@@ -72,7 +73,7 @@ def test_the_loss_is_the_mean_negative_log_probability_of_the_target():
     examples = mine(events, transitions.space, SMALL_READER)
     evidence = transitions.reader.evidence(examples.tokens.long())
     log_p = evidence.double() + transitions.log_pi
-    assert torch.allclose(log_p.exp().sum(1), torch.ones(len(examples)).double(), atol=1e-5)
+    assert close(log_p.exp().sum(1), torch.ones(len(examples)).double())
     expected = -float(log_p[torch.arange(len(examples)), examples.target].mean())
     assert negative_log_likelihood(transitions.reader, examples) == pytest.approx(expected, abs=1e-4)
 
@@ -82,17 +83,17 @@ def test_padding_never_matters():
     pad = transitions.space.pad
     short = torch.tensor([[3, 7, pad], [5, pad, pad]])
     long = torch.tensor([[3, 7, pad, pad, pad, pad], [5, pad, pad, pad, pad, pad]])
-    assert torch.allclose(transitions.reader.evidence(short), transitions.reader.evidence(long), atol=1e-6)
+    assert close(transitions.reader.evidence(short), transitions.reader.evidence(long))
     alpha = transitions.reader.attention_weights(long)
     assert not alpha[long == pad].any()
-    assert torch.allclose(alpha.sum(1), torch.ones(2))
+    assert close(alpha.sum(1), torch.ones(2))
 
 
 def test_the_order_of_events_does_not_matter():
     transitions = random_transitions(random_log(1))
     tokens = torch.tensor([[3, 7, 11], [11, 3, 7]])
     first, second = transitions.reader.evidence(tokens)
-    assert torch.allclose(first, second, atol=1e-6)
+    assert close(first, second)
 
 
 def test_evidence_in_chunks_equals_evidence_at_once(monkeypatch):
@@ -101,7 +102,7 @@ def test_evidence_in_chunks_equals_evidence_at_once(monkeypatch):
     tokens = mine(events, transitions.space, SMALL_READER).tokens.long()
     whole = transitions.reader.evidence(tokens)
     monkeypatch.setattr(reader_module, "_CHUNK", 3)
-    assert torch.allclose(transitions.reader.evidence(tokens), whole, atol=1e-5)
+    assert close(transitions.reader.evidence(tokens), whole)
     assert transitions.reader.evidence(tokens[:0]).shape == (0, 2 * events.n_relations)
 
 

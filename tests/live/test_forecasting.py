@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from bridgemem.backbones.base import Scores
 from bridgemem.errors import DataError, NotFoundError, RunError
 from bridgemem.evaluation.queries import Queries
-from bridgemem.forecast import Candidate, Forecaster, Residual
+from bridgemem.forecast import Forecaster, Residual
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
@@ -35,7 +35,12 @@ LATER: list[NewEvent] = [
     (f"New {i}", (*RELATIONS, "sing to")[i % 6], ("Arvan", f"New {i + 1}")[i % 2], f"2024-02-{11 + i % 9}")
     for i in range(40)
 ]
-TINY = {"cygnet": ("width=8", "epochs=1"), "regcn": ("width=8", "epochs=1", "kernels=4", "dropout=0.0")}
+TINY = {
+    "cygnet": ("width=8", "epochs=1"),
+    "regcn": ("width=8", "epochs=1", "kernels=4", "dropout=0.0"),
+    "infer": ("rank=4", "epochs=1", "walks=50"),
+    "mixture": ("members=infer,hri",),
+}
 
 
 @pytest.fixture(scope="session", params=["recurrence", "hri", *TINY])
@@ -116,42 +121,45 @@ def test_forecasts_for_a_step_do_not_see_it_or_later_ones(live: LiveForecaster) 
     assert live.forecast("Arvan", "visit", "2024-02-10", top=99) == before
 
 
-def same_candidates(one: Sequence[Candidate], other: Sequence[Candidate]) -> None:
-    """The same names in the same order, with the same numbers up to how they are rounded."""
-    for mine, its in zip(one, other, strict=True):
-        assert (mine.name, mine.rank, mine.backbone_rank) == (its.name, its.rank, its.backbone_rank)
-        assert (mine.score, mine.residual, mine.probability) == pytest.approx(
-            (its.score, its.residual, its.probability)
-        )
+DAYS = ("2024-01-25", "2024-02-10", "2024-02-11")
+
+
+def told(live: LiveForecaster) -> list[object]:
+    """All that is said of some days, to the last bit: ranks, scores, probabilities, an explanation."""
+    asked = [(actor, relation) for actor in (*ACTORS[:3], "Early") for relation in RELATIONS[:2]]
+    within = {"visit": 3}
+    answers = [
+        live.forecast(actor, relation, day, 99, within=within.get(relation))
+        for day in DAYS
+        for actor, relation in asked
+    ]
+    return [answers, asdict(live.explain("Arvan", "visit", "Belmor", DAYS[-1]))]
 
 
 @pytest.mark.parametrize("method", ["fixed", "learned"])
-def test_names_of_later_steps_change_no_forecast_before_them(both_run: Run, method: str, tmp_path: Path) -> None:
-    def answers(live: LiveForecaster, at: str) -> list[list[Candidate]]:
-        asked = [(actor, relation) for actor in (*ACTORS, "Early") for relation in RELATIONS[:2]]
-        within = {"visit": 3}
-        return [live.forecast(actor, relation, at, 99, within=within.get(relation)) for actor, relation in asked]
-
-    def why(live: LiveForecaster, at: str) -> dict[str, object]:
-        found = asdict(live.explain("Arvan", "visit", "Belmor", at))
-        numbers = ("base", "uncertainty", "residual", "score", "gate", "log_p0", "rank", "backbone_rank")
-        return {name: found[name] for name in numbers if name in found}
-
+def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
+    both_run: Run, method: str, tmp_path: Path
+) -> None:
+    early: list[NewEvent] = [("Arvan", "visit", "Early", "2024-02-10")]
     with EventStore(tmp_path / "events.duckdb") as store:
         live = LiveForecaster(both_run, store, method=method)
-        live.add([("Arvan", "visit", "Early", "2024-02-10")], "wire", "0")
-        days = ("2024-01-25", "2024-02-10", "2024-02-11")
-        before, because = [answers(live, day) for day in days], why(live, days[-1])
-        live.add(LATER, "wire", "1")
-        for day, expected in zip(days, before, strict=True):
-            for mine, its in zip(answers(live, day), expected, strict=True):
-                same_candidates(mine, its)
-        assert why(live, days[-1]) == pytest.approx(because)
+        live.add(early, "wire", "0")
+        before = told(live)
+        # a few names that leave a row of scores shorter than a vector register, then many that do not
+        for part in (LATER[:1], LATER[1:]):
+            live.add(part, "wire", part[0][0])
+            assert told(live) == before
+        assert live.events.n_entities > 3 * 16 > 16 > live.base.n_entities + 2
         assert "Early" not in {c.name for c in live.forecast("Arvan", "visit", "2024-02-10", 99)}
         assert "Early" in {c.name for c in live.forecast("Arvan", "visit", "2024-02-11", 99)}
         now = live.forecast("Arvan", "visit", top=99)
         assert {"Early", "New 0", "New 39"} < {c.name for c in now}
         assert sum(c.probability or 0.0 for c in now) == pytest.approx(1)
+    with EventStore(tmp_path / "late.duckdb") as store:
+        live = LiveForecaster(both_run, store, method=method)
+        live.add(LATER, "wire", "0")
+        live.add(early, "wire", "1")
+        assert told(live) == before
 
 
 def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaster) -> None:

@@ -23,6 +23,7 @@ from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.evidence.gate import relative_entropy
 from bridgemem.live.widened import Widened
 from builders import small_world, tiny_cenet
+from precision import same
 
 
 def grown(extra: int = 200, seed: int = 1) -> EventLog:
@@ -103,10 +104,10 @@ def test_names_of_later_steps_leave_uncertainty_entropy_and_probabilities_as_the
     assert calm.of_candidates.equal(crowded.of_candidates[:, own])
     assert calm.uncertainty is not None
     assert crowded.uncertainty is not None
-    assert torch.allclose(crowded.uncertainty, calm.uncertainty)
-    assert torch.allclose(relative_entropy(crowded.of_candidates), relative_entropy(calm.of_candidates))
+    assert same(crowded.uncertainty, calm.uncertainty)
+    assert same(relative_entropy(crowded.of_candidates), relative_entropy(calm.of_candidates))
     p = Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(crowded.of_candidates)
-    assert torch.allclose(p[:, own], Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(calm.of_candidates))
+    assert same(p[:, own], Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(calm.of_candidates))
     assert not p[:, events.n_entities :].any()
     # whoever reads all log scores, as ranks do, still finds a number for each of the later names
     assert crowded.log_p.isfinite().all()

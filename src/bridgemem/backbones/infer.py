@@ -24,6 +24,7 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
+from bridgemem.numerics import sigmoid
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import EPSILON
 
@@ -233,7 +234,7 @@ class FadingFacts:
     def growth(self) -> Tensor:
         """b(n) sqrt(n - 1) = (sigmoid(sqrt(n - 1) / temperature) - 1/2) sqrt(n - 1) for every count n, float32."""
         root = torch.arange(-1, len(np.unique(self.steps)) + 1, device=self.row.device).clamp(min=0).double().sqrt()
-        return (root * (torch.sigmoid(root / self.settings.temperature) - 0.5)).float()
+        return (root * (sigmoid(root / self.settings.temperature) - 0.5)).float()
 
     def _known(self, step: int) -> tuple[Tensor, Tensor]:
         """How often each triple occurred before a step, int64 [m], and when last, float64 [m], -inf for never."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -61,20 +62,15 @@ class Popularity(Backbone):
         score = (s.popularity_weight * self.share).repeat(len(queries), 1)
         if s.triple:
             seen = past.occurrences(queries.actor, queries.relation, queries.step)
-            lag = self._dense(score, seen.row, seen.candidate, queries.step[seen.row] - seen.step)
-            score += s.triple * torch.where(lag.isfinite(), 1 + s.decay**lag, 0.0)
+            lag = (queries.step[seen.row] - seen.step).to(score.dtype)
+            # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
+            fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
+            score[seen.row, seen.candidate] += s.triple * (1 + fresh)
         if s.met or s.recency:
             states = past.dyads.partners(queries.actor, queries.step, k=1, window=0, until=past.cut(queries.step))
-            lag = self._dense(score, states.row, states.candidate, states.lag[:, 0])
-            score += torch.where(lag.isfinite(), s.met + s.recency / (1 + lag), 0.0)
+            lag = states.lag[:, 0].to(score.dtype)
+            score[states.row, states.candidate] += s.met + s.recency / (1 + lag)
         return Scores(log_base(score))
-
-    @staticmethod
-    def _dense(like: Tensor, row: Tensor, candidate: Tensor, lag: Tensor) -> Tensor:
-        """The lag of every (query, candidate), inf where there is none; float64 [n, E]."""
-        dense = torch.full_like(like, torch.inf)
-        dense[row, candidate] = lag.to(like.dtype)
-        return dense
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
         share = self.share.new_zeros(n_entities)

@@ -19,6 +19,7 @@ from bridgemem.evidence.neighbours import FADES, Neighbours
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
+from bridgemem.numerics import by_candidates
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
 DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -277,7 +278,7 @@ class FeatureReader:
         """The features of a batch, from facts strictly before each query's step."""
         past, moments = self.past, _Moments.of(queries, self.past)
         states = past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
-        log_p = scores.of_candidates.float().log_softmax(1)
+        log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
         company = self.neighbours.shared(moments.actor, moments.cut)
         found = self._candidates(states, moments, log_p, company[0])
         row, candidate = found.keys // self.entities, found.keys % self.entities

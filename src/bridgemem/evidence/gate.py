@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from bridgemem.config import GATES
 from bridgemem.errors import SettingsError
+from bridgemem.numerics import by_candidates, row_sums
 
 
 def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
@@ -28,10 +31,14 @@ def relative_entropy(log_p: Tensor) -> Tensor:
 
     A score of -inf belongs to no candidate; 0 where there is a single one.
     """
-    normalised = log_p.log_softmax(1)
-    # the lowest finite number, since 0 times -inf is nothing
-    entropy = -(normalised.exp() * normalised.clamp(min=torch.finfo(log_p.dtype).min)).sum(1, dtype=torch.float64)
-    return (entropy / (log_p > -torch.inf).sum(1).double().log().clamp(min=1e-9)).clamp(0, 1)
+
+    def share(log_p: Tensor) -> Tensor:
+        normalised = log_p.log_softmax(1)
+        # the lowest finite number, since 0 times -inf is nothing
+        entropy = -row_sums(normalised.exp() * normalised.clamp(min=torch.finfo(log_p.dtype).min))
+        return (entropy / max(math.log(max(log_p.shape[1], 1)), 1e-9)).clamp(0, 1)
+
+    return by_candidates(share, log_p)
 
 
 def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
@@ -41,8 +48,7 @@ def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
     """
     n, entities = log_p.shape
     met = (row * entities + candidate).unique()
-    mass = log_p.softmax(dim=1).view(-1)[met].double()
-    # one after the other in each row: adding by index on a GPU takes another order every time, and the sum of a whole
-    # row is rounded otherwise where names that are no candidates lie in between
+    mass = by_candidates(lambda own: own.softmax(1), log_p).view(-1)[met].double()
+    # one after the other in each row: adding by index on a GPU takes another order every time
     sizes = torch.bincount(met // max(entities, 1), minlength=n)
     return torch.segment_reduce(mass, "sum", lengths=sizes, unsafe=True).clamp(0, 1).to(log_p.dtype)
