@@ -14,7 +14,7 @@ SPARK := $(shell command -v java >/dev/null 2>&1 && echo ,spark)
 EXTRAS_dev := [dev,plots,explore,hub,docs$(SPARK)]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bench lint format docs clean
+.PHONY: help run test kernels bench lint format docs clean
 .NOTPARALLEL:  # two installs into one environment would race
 
 help:  ## Show this list
@@ -26,6 +26,18 @@ run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and ex
 # One torch thread in each of the two workers: more would only wait for each other.
 test: lint  ## Check the code, then run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# What must give the same bits, or stay within its tolerance, on every processor: docs/concepts/numerics.md.
+KERNELS := default avx2
+SENSITIVE := tests/test_numerics.py tests/test_residual.py tests/test_calibration.py tests/test_learned.py \
+	tests/causality tests/evidence tests/evaluation/test_replay.py tests/evaluation/test_ranks.py \
+	tests/live/test_forecasting.py tests/live/test_widened.py tests/backbones/test_infer.py tests/backbones/test_mixture.py
+
+kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels
+	for kernel in $(KERNELS); do \
+		echo "ATEN_CPU_CAPABILITY=$$kernel"; \
+		ATEN_CPU_CAPABILITY=$$kernel OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(SENSITIVE) || exit 1; \
+	done
 
 bench: $(VENV)/run.stamp  ## Measure what the method costs as ratios, and write results/speed.md
 	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.curve && $(BIN)/python -m benchmarks.report; exit $$status
