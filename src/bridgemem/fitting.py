@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,7 @@ from bridgemem.progress import SILENT, Progress
 
 SELECTION_FILTERS = ("static", "time")
 PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
+OFF = Choice(lam=0.0)
 
 
 def digest(values: dict[str, Any]) -> str:
@@ -158,27 +160,31 @@ def _nothing_learned(dataset: Dataset, settings: Settings) -> str:
     )
 
 
-def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:
-    """The choice with the best validation MRR among those that lower none of the four metrics.
+def choose(choices: Sequence[Choice], measured: Sequence[Metrics], backbone: Metrics) -> tuple[list[bool], int | None]:
+    """Which choices are allowed, and where the one to take stands; None where no choice is allowed.
 
-    Ties go to the paper's values. Where no choice is allowed the residual is switched off: lambda 0.
+    It is the one with the best MRR among those that lower none of the four metrics. Ties go to the paper's values.
     """
-    choices = grid(settings)
-    backbone = replayed.metrics(filter_name)
-    measured = [replayed.metrics(filter_name, column + 1) for column in range(len(choices))]
     allowed = [all(getattr(m, name) >= getattr(backbone, name) for name in METRICS) for m in measured]
-    rows = [
-        {**asdict(choice), **m.as_dict(), "allowed": ok}
-        for choice, m, ok in zip(choices, measured, allowed, strict=True)
-    ]
-    candidates = [i for i, ok in enumerate(allowed) if ok]
 
     def preference(i: int) -> tuple[float, bool, bool, bool]:
         choice = choices[i]
         return (-measured[i].mrr, choice.gate != PAPER.gate, choice.tau != PAPER.tau, choice.lam != PAPER.lam)
 
-    best = min(candidates, key=preference, default=None)
-    choice, chosen = (Choice(lam=0.0), backbone) if best is None else (choices[best], measured[best])
+    return allowed, min((i for i, ok in enumerate(allowed) if ok), key=preference, default=None)
+
+
+def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:
+    """What `choose` takes on validation. Where no choice is allowed the residual is switched off: lambda 0."""
+    choices = grid(settings)
+    backbone = replayed.metrics(filter_name)
+    measured = [replayed.metrics(filter_name, column + 1) for column in range(len(choices))]
+    allowed, best = choose(choices, measured, backbone)
+    rows = [
+        {**asdict(choice), **m.as_dict(), "allowed": ok}
+        for choice, m, ok in zip(choices, measured, allowed, strict=True)
+    ]
+    choice, chosen = (OFF, backbone) if best is None else (choices[best], measured[best])
     return Selection(
         filter_name,
         choice,

@@ -158,12 +158,24 @@ def gather(
 def _asked(dataset: Dataset, past: History, settings: LearnedSettings, seed: int) -> Queries:
     """The validation queries that are read: all of them, or the sample that memory is meant to hold."""
     queries = Queries.of(dataset.valid)
+    return queries.take(_asked_rows(queries, past, settings, seed))
+
+
+def _asked_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
+    """Which of the validation queries `_asked` takes, int64."""
     low, high = past.dyads.partner_range(queries.actor.to(past.device))
     pairs = int((high - low).sum()) + settings.strangers * len(queries)
     if pairs <= settings.max_pairs:
-        return queries
+        return torch.arange(len(queries))
     keep = np.random.default_rng(seed).random(len(queries)) < settings.max_pairs / pairs
-    return queries.take(torch.from_numpy(np.flatnonzero(keep)))
+    return torch.from_numpy(np.flatnonzero(keep))
+
+
+def later_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
+    """Which of the validation queries `hold_out` compared the residuals on, int64."""
+    rows = _asked_rows(queries, past, settings, seed)
+    step = queries.step[rows]
+    return rows[step >= _cut(step, settings, valid_start=0)]
 
 
 @dataclass(frozen=True)
@@ -243,7 +255,7 @@ def fit_learned(
     }
     if choices is None:
         return fits
-    measured = hold_out(sources[-1], fits, choices, _cut(cases, settings, start), seed, device, progress)
+    measured = hold_out(sources[-1], fits, choices, _cut(cases.step, settings, start), seed, device, progress)
     return {name: replace(fit, held_out=measured[name]) for name, fit in fits.items()}
 
 
@@ -284,9 +296,9 @@ def _gain(before: np.ndarray, after: np.ndarray, step: np.ndarray) -> tuple[floa
     return by_step.value, min(by_step.low, by_step.value - apart), max(by_step.high, by_step.value + apart)
 
 
-def _cut(cases: Cases, settings: LearnedSettings, valid_start: int) -> int:
-    """The first step of the later part of validation, which chooses the epochs."""
-    of_validation = cases.step[cases.step >= valid_start].double()
+def _cut(step: Tensor, settings: LearnedSettings, valid_start: int) -> int:
+    """The first step of the later part of validation, which chooses the epochs, from the steps of the queries [n]."""
+    of_validation = step[step >= valid_start].double()
     return math.ceil(float(torch.quantile(of_validation, settings.fit_share)))
 
 
@@ -305,7 +317,7 @@ def fit_cases(
     valid_start: where validation starts. Its later part chooses, whatever earlier slices are learned from besides.
     """
     began, device = time.perf_counter(), cases.own.device
-    cut = _cut(cases, settings, valid_start)
+    cut = _cut(cases.step, settings, valid_start)
     early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
     if not len(early):
         raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")

@@ -22,7 +22,7 @@ from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
-from bridgemem.events.dataset import Dataset
+from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
@@ -122,7 +122,7 @@ class Run:
         """
         learned = learned or {}
         with whole_folder(Path(folder), replace) as aside:
-            tables = {"run": asdict(config), "settings": asdict(fitted.train.settings)}
+            tables = {"run": asdict(config), "settings": asdict(fitted.train.settings), **identity_table(dataset)}
             if learned:
                 tables["learned"] = asdict(next(iter(learned.values())).model.settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
@@ -162,6 +162,21 @@ class Run:
                 f"the data of {self.folder} changed since it was fitted; fit a new run on the data as it is."
             )
         return dataset
+
+    def identity(self) -> Identity | None:
+        """What the ids and steps of the data meant when the run was written; None for a run of an earlier version."""
+        path, values = f"{self.folder}/config.toml", read_config(self.folder).get("identity")
+        if values is None:
+            return None
+        if not isinstance(values, dict):
+            raise RunError(f"{path} holds an identity that is no table; {BACK}.")
+        try:
+            found = as_settings(Identity, {k: v for k, v in values.items() if k != "digest"}, path)
+        except TypeError:
+            raise RunError(f"{path} holds an identity that lacks a part; {BACK}.") from None
+        if found.digest != values.get("digest"):
+            raise RunError(f"{path} holds an identity whose parts do not give its digest; {BACK}.")
+        return found
 
     def _mapped(self, memory_dir: Path) -> Dataset:
         dataset, config = open_memory(memory_dir), self.config
@@ -312,6 +327,12 @@ class Run:
     def ranks_path(self, split: str) -> Path:
         """The table of a split's ranks by its usual name; `table_file` knows the other that it may have."""
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
+
+
+def identity_table(dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """The identity of a data set as config.toml holds it."""
+    identity = dataset.identity
+    return {"identity": {**asdict(identity), "digest": identity.digest}}
 
 
 def open_backbone(folder: Path) -> Backbone:

@@ -174,6 +174,9 @@ def test_a_clean_run_passes_its_audit(evaluated: Path, walk: Walk) -> None:
     assert found["passed"]
     assert len(found["findings"]) == len(lines) - 1
     assert any("5 steps" in finding["seen"] for finding in found["findings"])
+    sampled = bridgemem("audit", evaluated, "--steps", "1", "--sample", "9")
+    assert (sampled.code, sampled.out.splitlines()[-1]) == (0, "pass, 1 not checked")
+    assert "n/a   validation grid: not checked with --sample" in sampled.out
 
 
 class SeesNow(Recurrence):
@@ -216,21 +219,24 @@ def test_an_edited_run_fails_its_audit(evaluated: Path, tmp_path: Path) -> None:
 def test_audits_that_cannot_begin_are_refused(evaluated: Path, tmp_path: Path) -> None:
     assert "no run at" in bridgemem("audit", tmp_path).refused()
     assert "'train'" in bridgemem("audit", evaluated, "--split", "train").refused()
-    assert bridgemem("audit", evaluated, "--steps", "0").code == 2
+    for option in ("--steps", "--sample"):
+        assert bridgemem("audit", evaluated, option, "0").code == 2
 
 
 def test_data_without_test_is_checked_on_validation(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bridgemem.runs import Run
+    from bridgemem.config import write_toml
+    from bridgemem.runs import Run, identity_table
+    from bridgemem.store import read_config
 
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
     opened = Run(run)
     dataset = opened.dataset().without_test()
-    text = (run / "config.toml").read_text()
-    text = text.replace(opened.config.fingerprint, dataset.events.fingerprint)
-    (run / "config.toml").write_text(text.replace(f"test_start = {opened.config.test_start}", "test_start = -1"))
+    tables = read_config(run)
+    tables["run"] |= {"fingerprint": dataset.events.fingerprint, "test_start": -1}
+    (run / "config.toml").write_text(write_toml({**tables, **identity_table(dataset)}))
     monkeypatch.setattr(Run, "dataset", lambda self, data_dir=None, memory_dir=None: dataset)
     assert bridgemem("evaluate", run).code == 0
     for command in (("ablate", run), ("compare", run, run), ("audit", run)):

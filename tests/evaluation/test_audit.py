@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import torch
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
-from bridgemem.evaluation.audit import audit, future_blind
+from bridgemem.evaluation.audit import Finding, audit, chance_missed, future_blind
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import Metrics
@@ -38,9 +40,12 @@ from commands import TINY_READER, bridgemem
 pytest_plugins = ("small_runs",)
 CHECKS = [
     "data",
+    "identity",
     "training",
     "selection (static)",
     "selection (time)",
+    "validation grid (static)",
+    "validation grid (time)",
     "metrics from ranks",
     "ranks from scores",
     "counts from the past",
@@ -67,7 +72,11 @@ def run(clean: Path, tmp_path: Path) -> Run:
 def failed(run: Run, split: str = "test") -> list[str]:
     findings = audit(run, split=split, steps=2)
     assert all(f.seen for f in findings)
-    return [f.check for f in findings if not f.passed]
+    return [f.check for f in findings if f.passed is False]
+
+
+def unchecked(findings: Sequence[Finding]) -> list[str]:
+    return [f.check for f in findings if f.passed is None]
 
 
 def edit(path: Path, change: Callable[[Any], Any]) -> None:
@@ -88,6 +97,45 @@ def test_a_clean_run_with_frozen_history_passes(own_csv: Path, tmp_path: Path) -
     assert fitted.code == 0, fitted.err
     evaluate(Run(tmp_path / "run"))
     assert failed(Run(tmp_path / "run")) == []
+
+
+def test_a_sample_is_drawn_with_a_fresh_seed_that_the_report_tells(clean: Path) -> None:
+    found = [audit(Run(clean), steps=1, sample=20) for _ in range(2)]
+    assert [unchecked(findings) for findings in found] == [["validation grid"]] * 2
+    said = [next(f.seen for f in findings if f.check == "ranks from scores") for findings in found]
+    seeds = [int(seen.split("seed ")[1].split(":")[0]) for seen in said]
+    assert seeds[0] != seeds[1]
+    again = audit(Run(clean), steps=1, sample=20, seed=seeds[0])
+    assert said[0] in [f.seen for f in again]
+
+
+def test_a_sample_says_how_likely_it_misses_a_forgery(clean: Path) -> None:
+    n = len(read_table(Run(clean).ranks_path("test"))["step"])
+    (ranks,) = (f for f in audit(Run(clean), steps=1, sample=n // 2) if f.check == "ranks from scores")
+    assert ranks.passed
+    missed = chance_missed(n, math.ceil(n / 100), n // 2)
+    assert f"{n // 2} of {n} queries" in ranks.seen
+    assert f"if 1% of the ranks were forged, a sample of this size would miss it with probability {missed:.2g}" in (
+        ranks.seen
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_sample_of_all_is_no_sample(clean: Path, size: int) -> None:
+    n = len(read_table(Run(clean).ranks_path("test"))["step"])
+    (ranks,) = (f for f in audit(Run(clean), steps=1, sample=n + size) if f.check == "ranks from scores")
+    assert ranks.seen.startswith(f"all {n} queries")
+    assert "seed" not in ranks.seen
+
+
+@pytest.mark.parametrize("forged", [0, 1, 3, 12])
+@pytest.mark.parametrize("sample", [1, 5, 11, 12])
+@pytest.mark.parametrize("allowed", [0, 1, 4])
+def test_the_chance_of_missing_a_forgery_is_the_share_of_samples_that_do(
+    forged: int, sample: int, allowed: int
+) -> None:
+    misses = [sum(row < forged for row in rows) <= allowed for rows in combinations(range(12), sample)]
+    assert chance_missed(12, forged, sample, allowed) == pytest.approx(sum(misses) / len(misses), abs=1e-12)
 
 
 @pytest.mark.parametrize("value", [0.9, float("nan"), None, "high"])
@@ -191,6 +239,20 @@ def test_a_selection_made_with_test_facts_is_found(run: Run, monkeypatch: pytest
     assert failed(run) == ["selection (static)", "selection (time)"]
 
 
+@pytest.mark.parametrize("change", ["queries", "allowed", "chosen"])
+def test_a_record_that_says_otherwise_than_its_grid_is_found(run: Run, change: str) -> None:
+    chosen = run.selection("time")
+    others: dict[str, dict[str, Any]] = {
+        "queries": {"queries": chosen.queries + 1},
+        "allowed": {"grid": [{**row, "allowed": not row["allowed"]} for row in chosen.grid]},
+        "chosen": {"chosen": replace(chosen.chosen, mrr=0.9)},
+    }
+    other = replace(chosen, **others[change])
+    edit(run.folder / "selection.json", lambda s: {**s, "time": {**other.as_dict(), "lock": other.lock()}})
+    evaluate(run)
+    assert failed(run) == ["validation grid (time)" if change == "queries" else "selection (time)"]
+
+
 def test_counts_that_hold_later_events_are_found(run: Run) -> None:
     path = run.folder / "model.safetensors"
     tensors = read_tensors(path)
@@ -206,7 +268,7 @@ def test_a_moved_split_is_found(run: Run) -> None:
     dataset = run.dataset()
     assert dataset.test_start is not None
     found = audit(run, replace(dataset, test_start=dataset.test_start + 1), steps=1)
-    assert {f.check for f in found if not f.passed} >= {"data", "selection (time)", "ranks from scores"}
+    assert {f.check for f in found if not f.passed} >= {"data", "identity", "selection (time)", "ranks from scores"}
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"test": [{}]}', "{broken", None])
@@ -226,11 +288,11 @@ def test_a_run_without_ranks_fails(run: Run) -> None:
     assert failed(run) == ["metrics from ranks", "ranks from scores"]
 
 
-def test_a_backbone_that_cannot_be_opened_fails_two_checks(run: Run) -> None:
+def test_a_backbone_that_cannot_be_opened_fails_every_check_that_scores(run: Run) -> None:
     weights = run.folder / "backbone" / "weights.safetensors"
     weights.unlink()
     weights.write_bytes(b"nothing")
-    assert failed(run) == ["ranks from scores", "blind to the future"]
+    assert failed(run) == ["validation grid", "ranks from scores", "blind to the future"]
 
 
 class SeesNow(Recurrence):
@@ -358,7 +420,8 @@ def refreshed(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 def test_a_refreshed_run_passes_as_refresh_left_it(refreshed: Path) -> None:
     found = audit(Run(refreshed), split="valid", steps=2)
-    assert [f for f in found if not f.passed] == []
+    assert [f for f in found if f.passed is False] == []
+    assert unchecked(found) == ["validation grid"], "the transitions that the choice was made with are gone"
     said = [f.seen for f in found if f.check.startswith("selection")]
     assert all(seen.startswith("made on train and validation of the run before it was refreshed") for seen in said)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -88,3 +90,42 @@ def test_too_few_steps_are_refused():
         Dataset.chronological("d", log_of([(0, 0, 1, 1), (0, 0, 1, 2)]))
     with pytest.raises(DataError, match="too few time steps"):
         Dataset.chronological("d", log_of([(0, 0, 1, 1)] * 5), 0.2, 0)
+
+
+DATA = Dataset("d", EVENTS, valid_start=2, test_start=5)
+
+
+def renamed(**names: tuple[str, ...]) -> Dataset:
+    kinds = {key: replace(getattr(EVENTS, key), names=value) for key, value in names.items()}
+    return replace(DATA, events=replace(EVENTS, **kinds))
+
+
+@pytest.mark.parametrize(
+    ("other", "part"),
+    [
+        (renamed(entities=EVENTS.entities.names[::-1]), "entities"),
+        (renamed(relations=tuple(f"{name} " for name in EVENTS.relations.names)), "relations"),
+        (replace(DATA, events=replace(EVENTS, clock=replace(EVENTS.clock, origin=86_400))), "clock"),
+        (replace(DATA, events=replace(EVENTS, clock=replace(EVENTS.clock, unit=7))), "clock"),
+        (replace(DATA, events=replace(EVENTS, clock=replace(EVENTS.clock, kind="date"))), "clock"),
+        (replace(DATA, valid_start=3), "split"),
+        (replace(DATA, test_start=6), "split"),
+        (replace(DATA, test_start=None), "split"),
+    ],
+)
+def test_the_identity_changes_in_the_part_that_changed_and_the_fingerprint_does_not(other: Dataset, part: str) -> None:
+    own, changed = asdict(DATA.identity), asdict(other.identity)
+    assert [name for name in own if own[name] != changed[name]] == [part]
+    assert other.identity.digest != DATA.identity.digest
+    assert other.events.fingerprint == DATA.events.fingerprint
+
+
+def test_the_identity_tells_other_events_apart_and_equal_data_the_same() -> None:
+    later = replace(DATA, events=log_of([(0, 0, 1, t) for t in (0, 0, 2, 3, 3, 5, 8)]))
+    assert later.identity.digest != DATA.identity.digest
+    assert replace(DATA, name="another name of the same data").identity == DATA.identity
+
+
+def test_names_that_only_look_alike_when_joined_have_other_identities() -> None:
+    joined = [renamed(entities=names).identity.digest for names in (("a b", "c"), ("a", "b c"), ("a\n", "b c"))]
+    assert len(set(joined)) == 3

@@ -143,23 +143,40 @@ def compare(
 def audit(
     run: RunFolder,
     split: Split = "test",
-    steps: Annotated[int, typer.Option(min=1, help="How many steps are scored again with the future corrupted.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to score again with a corrupted future (default: 5).")] = 5,
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Queries to rank again, drawn at random (default: all).")
+    ] = None,
+    device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Whether a run can be believed: figures re-derived, selection locked, scores blind to the future."""
+    """Check a run: names and dates, ranks and choices computed again, and no score that reads the future."""
+    from bridgemem.api import check_device
     from bridgemem.evaluation.audit import audit as audit_run
     from bridgemem.runs import Run
 
     opened = Run(run)
     split = _split(opened, split)
-    findings = audit_run(opened, opened.dataset(data_dir), split, steps)
-    passed = all(finding.passed for finding in findings)
+    with terminal_progress(quiet=quiet) as progress:
+        findings = audit_run(
+            opened,
+            opened.dataset(data_dir),
+            split,
+            steps=steps,
+            sample=sample,
+            device=check_device(device),
+            progress=progress,
+        )
+    passed = not any(finding.passed is False for finding in findings)
+    unknown = sum(finding.passed is None for finding in findings)
 
     def text() -> None:
+        words = {True: "pass", False: "FAIL", None: "n/a "}
         for finding in findings:
-            say(f"{'pass' if finding.passed else 'FAIL'}  {finding.check}: {finding.seen}")
-        say("pass" if passed else "fail")
+            say(f"{words[finding.passed]}  {finding.check}: {finding.seen}")
+        say(("pass" if passed else "fail") + (f", {unknown} not checked" if unknown else ""))
 
     emit({"run": run, "split": split, "passed": passed, "findings": findings}, as_json, text)
     if not passed:

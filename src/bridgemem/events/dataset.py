@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from bridgemem.errors import DataError
-from bridgemem.events.log import EventLog
+from bridgemem.events.log import EventLog, Vocabulary
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the ids and steps of a data set mean, part by part, so that a difference can be named.
+
+    fingerprint: that of the events. entities, relations: digests of the names in their order. clock: kind, origin and
+    unit. split: the first steps of validation and test, the latter "none" where there is no test.
+    """
+
+    fingerprint: str
+    entities: str
+    relations: str
+    clock: str
+    split: str
+
+    @property
+    def digest(self) -> str:
+        """One digest of all parts. It is unkeyed: whoever changes the data can compute it again."""
+        return _digest(sorted(asdict(self).items()))
+
+
+def _digest(content: object) -> str:
+    # as JSON, which tells ["a", "b"] from ["a b"]; ASCII alone, so that no name is refused
+    return hashlib.sha256(json.dumps(content).encode("ascii")).hexdigest()[:32]
+
+
+def _names(vocabulary: Vocabulary) -> str:
+    return _digest(list(vocabulary.names))
 
 
 @dataclass(frozen=True)
@@ -54,6 +85,18 @@ class Dataset:
         if name not in ("train", "valid", "test"):
             raise DataError(f"there is no split called {name!r}: choose train, valid or test.")
         return getattr(self, name)
+
+    @property
+    def identity(self) -> Identity:
+        """What `fingerprint` does not cover: the names, the clock and the boundaries of the split."""
+        events, clock = self.events, self.events.clock
+        return Identity(
+            events.fingerprint,
+            _names(events.entities),
+            _names(events.relations),
+            f"{clock.kind} {clock.origin} {clock.unit}",
+            f"{self.valid_start} {'none' if self.test_start is None else self.test_start}",
+        )
 
     def without_test(self) -> Dataset:
         """The same data with the test events gone, for whatever must not be able to see them."""

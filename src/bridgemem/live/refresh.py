@@ -37,7 +37,7 @@ from bridgemem.live.forecasting import MERGED, merged_ids
 from bridgemem.live.widened import mark_widened, narrow
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import REFRESHES, Run
+from bridgemem.runs import REFRESHES, Run, identity_table
 from bridgemem.store import (
     FORMAT,
     check_free,
@@ -285,7 +285,7 @@ def _write(
     device: str,
     seconds: float,
 ) -> None:
-    tables = read_config(run.folder)
+    tables = {**read_config(run.folder), **identity_table(after)}
     config = replace(
         run.config,
         fingerprint=after.events.fingerprint,
