@@ -16,7 +16,7 @@ from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.learned import LearnedSettings
-from bridgemem.learning import HeldOut, Slice, _gain, _Training, fit_cases, fit_learned, gather
+from bridgemem.learning import HeldOut, Slice, _gain, _Training, fit_cases, fit_learned, gather, later_rows
 from builders import random_transitions, small_world
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -89,6 +89,12 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
     assert held is not None
     assert len(cases) < 2 * len(data.valid)
     assert held.queries == int((cases.step >= torch.quantile(cases.step.double(), few.fit_share)).sum())
+    # and found again by whoever has the settings and the seed alone
+    queries, past = Queries.of(data.valid), History(data.known)
+    rows = later_rows(queries, past, few, seed=3)
+    read = replay(queries, source.backbone, past, Filters(data.known))
+    assert len(rows) == held.queries
+    assert (1 / read.of("time")[rows.numpy()]).mean() == pytest.approx(held.backbone)
 
 
 def test_with_cross_fitting_the_later_part_of_validation_is_measured_too(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -214,6 +215,31 @@ def test_an_edited_run_fails_its_audit(evaluated: Path, tmp_path: Path) -> None:
     assert outcome.code == 1
     (caught,) = (line for line in outcome.out.splitlines() if line.startswith("FAIL"))
     assert caught.startswith("FAIL  metrics from ranks")
+
+
+@pytest.mark.parametrize(
+    ("forged", "mark", "said"),
+    [
+        ({}, "n/a ", "of learned is not checkable"),
+        ({"bridgemem": 0.01}, "FAIL", "do not come out again"),
+        ({"gain": [0.5, 0.4, 0.6]}, "FAIL", "is not the difference"),
+        (None, "n/a ", "does not say how its residuals did"),
+    ],
+)
+def test_what_preferred_a_residual_is_checked_as_far_as_it_is_kept(
+    learned_run: Path, tmp_path: Path, forged: dict[str, Any] | None, mark: str, said: str
+) -> None:
+    run = Path(shutil.copytree(learned_run, tmp_path / "run"))
+    values = json.loads((run / "epochs.json").read_text())
+    held = values["learned"]["time"].pop("held_out")
+    if forged is not None:
+        values["learned"]["time"]["held_out"] = {**held, **forged}
+    (run / "epochs.json").write_text(json.dumps(values))
+    outcome = bridgemem("audit", run, "--steps", "1")
+    (line,) = (line for line in outcome.out.splitlines() if "preferred residual (time)" in line)
+    assert line.startswith(mark)
+    assert said in line
+    assert outcome.code == (1 if mark == "FAIL" else 0), outcome.out
 
 
 def test_audits_that_cannot_begin_are_refused(evaluated: Path, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def compare(
 def audit(
     run: RunFolder,
     split: Split = "test",
-    steps: Annotated[int, typer.Option(min=1, help="Steps to score again with a corrupted future (default: 5).")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to score again with a corrupted future.")] = 5,
     sample: Annotated[
         int | None, typer.Option(min=1, help="Queries to rank again, drawn at random (default: all).")
     ] = None,
