@@ -446,7 +446,7 @@ def test_a_body_over_the_limit_is_refused_however_its_length_is_told(live: LiveF
 
 
 def test_a_body_that_never_ends_is_given_up(live: LiveForecaster) -> None:
-    app = create_app(live, limits=Limits(body_seconds=0.01, concurrent=1))
+    app = create_app(live, limits=Limits(timeout=0.01, concurrent=1))
     answers: list[dict[str, Any]] = []
     scope = {"type": "http", "method": "POST", "path": "/v1/forecast", "headers": [], "query_string": b""}
 
@@ -522,6 +522,6 @@ def test_a_page_that_points_its_own_name_here_is_refused(live: LiveForecaster) -
 
 
 def test_limits_that_let_nobody_in_are_refused() -> None:
-    for wrong in ({"body": 0}, {"concurrent": 0}, {"body_seconds": 0.0}, {"body_seconds": float("nan")}):
+    for wrong in ({"body": 0}, {"concurrent": 0}, {"timeout": 0.0}, {"timeout": float("nan")}, {"per_client": 0}):
         with pytest.raises(SettingsError):
             Limits(**wrong)

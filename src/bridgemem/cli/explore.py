@@ -36,14 +36,16 @@ def explore(
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
     from bridgemem.service.app import create_app
+    from bridgemem.service.limits import Limits
 
     asset(CHARTS)  # what is not installed is told before anything is opened
     opened = Run(run)
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
         live = LiveForecaster(opened, events, selection, method, data_dir)
-        app = create_app(live, hosts=(HOST, "localhost"), explore=True)
+        limits = Limits()
+        app = create_app(live, limits=limits, hosts=(HOST, "localhost"), explore=True)
         if browser:
             # the socket listens already: a browser that is early waits for the first answer
             address = f"http://{HOST}:{place.getsockname()[1]}/explore"
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        listen_forever(app, place, f"Exploring {run}")
+        listen_forever(app, place, f"Exploring {run}", limits)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from bridgemem.live.eventstore import EventStore
+    from bridgemem.service.limits import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LAST_PORT = 65_535
@@ -40,6 +41,9 @@ def serve(
     ] = None,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="The most bytes of a request.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="The most requests in work at once.")] = 32,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds for a client to send its headers, and again for its body.")
+    ] = 15.0,
     selection: Selection = "time",
     method: Residual = None,
     data_dir: DataDir = None,
@@ -55,12 +59,12 @@ def serve(
     token = None if token_file is None else read_token(token_file)
     if token is None and host not in LOOPBACK:
         warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
-    limits = Limits(body=body_limit, concurrent=concurrent)
+    limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     opened = Run(run)
     with listen(host, port) as place, open_store(run, store, duplicates) as events:
         live = LiveForecaster(opened, events, selection, method, data_dir, memory_dir)
-        listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}")
+        listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 
 def open_store(run: Path, store: Path | None, duplicates: str) -> EventStore:
@@ -131,16 +135,16 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def listen_forever(app: FastAPI, place: socket.socket, what: str) -> None:
+def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits) -> None:
     """Run the application on a socket until Ctrl-C or a request to end; both are a normal end."""
-    import uvicorn
+    from bridgemem.service.connections import make_server
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     host, port = place.getsockname()[:2]
     say(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, server_header=False))
+    server = make_server(app, limits)
     # uvicorn ends well at both signals, and passes them on afterwards
     before = signal.signal(signal.SIGTERM, end)
     try:

@@ -53,7 +53,7 @@ _LATER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": 
 WHY: dict[int, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong."},
     404: {"description": "A name does not occur; the suggestions are close to it."},
-    408: {"description": "The request did not arrive in time."},
+    408: {"description": "The headers or the body did not arrive in time."},
     413: {"description": "The request is too long."},
     421: {"description": "The Host header names another machine."},
     422: {"description": "Something has the wrong type or a value that cannot be used."},

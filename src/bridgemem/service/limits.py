@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,19 +15,29 @@ from bridgemem.service.metrics import App, Message, Receive, Scope, Send
 
 OPEN = frozenset({"/healthz", "/readyz"})
 RETRY_SECONDS = 1
+SMALL_BODY = 1 << 16  # bytes; a body up to this size is gathered however many large ones wait for their rest
 
 
 @dataclass(frozen=True)
 class Limits:
-    """body: bytes of a request; concurrent: requests in work at once; body_seconds: for a body to arrive."""
+    """What clients may take of the service.
+
+    body: bytes of a request; concurrent: requests in work at once; timeout: seconds for the headers of a request to
+    arrive, again for its body, and for a client to read on where an answer is long; connections: open at once, in all
+    and per_client, which is an address.
+    """
 
     body: int = 4 << 20
     concurrent: int = 32
-    body_seconds: float = 15.0
+    timeout: float = 15.0
+    connections: int = 512
+    per_client: int = 128
 
     def __post_init__(self) -> None:
-        if min(self.body, self.concurrent) < 1 or not self.body_seconds > 0:
-            raise SettingsError("limits of the service are at least 1 byte, 1 request and more than 0 seconds.")
+        if min(self.body, self.concurrent, self.connections, self.per_client) < 1 or not 0 < self.timeout < math.inf:
+            raise SettingsError(
+                "limits of the service are at least 1 byte, 1 request, 1 connection, and more than 0 seconds."
+            )
 
 
 def refusal(
@@ -54,6 +65,10 @@ class HungUpError(Exception):
     """The caller hung up before its body was whole."""
 
 
+class CrowdedError(Exception):
+    """The bodies that wait for their rest fill the memory that they may take together."""
+
+
 class Guard:
     """The application behind its limits. Health is told to anyone; all else needs the token, where there is one.
 
@@ -64,7 +79,7 @@ class Guard:
     def __init__(self, app: App, limits: Limits, token: str | None = None, hosts: Sequence[str] = ()) -> None:
         self.app, self.limits, self.hosts = app, limits, frozenset(hosts)
         self._token = None if token is None else token.encode()
-        self._in_work = 0
+        self._in_work, self._gathered = 0, 0  # requests, and bytes of large bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,16 +91,8 @@ class Guard:
             await refused(scope, receive, send)
         elif scope["path"] in OPEN:
             await self.app(scope, receive, send)
-        elif self._in_work >= self.limits.concurrent:
-            await retry_later(429, "too many requests are in work at once; try again in a moment.")(
-                scope, receive, send
-            )
         else:
-            self._in_work += 1
-            try:
-                await self._admitted(scope, headers, receive, send)
-            finally:
-                self._in_work -= 1
+            await self._let_in(scope, headers, receive, send)
 
     def _refused(self, path: str, headers: Mapping[str, bytes]) -> JSONResponse | None:
         if self.hosts and _host(headers.get("host", b"")) not in self.hosts:
@@ -98,36 +105,61 @@ class Guard:
         wanted = {"WWW-Authenticate": "Bearer"}
         return refusal(401, "send the service's token as `Authorization: Bearer TOKEN`.", headers=wanted)
 
-    async def _admitted(self, scope: Scope, headers: Mapping[str, bytes], receive: Receive, send: Send) -> None:
+    async def _let_in(self, scope: Scope, headers: Mapping[str, bytes], receive: Receive, send: Send) -> None:
+        """Gather the body, and only then take one of the places for requests in work: slow clients hold none."""
         try:
-            async with asyncio.timeout(self.limits.body_seconds):
+            async with asyncio.timeout(self.limits.timeout):
                 body = await self._body(headers, receive)
         except TooLargeError:
             error = f"the request is longer than {self.limits.body:,} bytes; send it in parts."
             await refusal(413, error)(scope, receive, send)
         except TimeoutError:
-            await refusal(408, "the request did not arrive in time; send it again.")(scope, receive, send)
+            error = "the request did not arrive in time; send it again."
+            await refusal(408, error, headers={"Connection": "close"})(scope, receive, send)
+        except CrowdedError:
+            await _crowded(scope, receive, send)
         except HungUpError:
             return
         else:
-            await self.app(scope, _told(body, receive), send)
+            await self._work(scope, _told(body, receive), send)
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._in_work >= self.limits.concurrent:
+            await _crowded(scope, receive, send)
+            return
+        self._in_work += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._in_work -= 1
 
     async def _body(self, headers: Mapping[str, bytes], receive: Receive) -> bytes:
         """The whole body; its length is counted, whatever the caller says about it."""
         said = headers.get("content-length", b"0")
         if said.isdigit() and int(said[:20]) > self.limits.body:
             raise TooLargeError
-        parts, size, more = [], 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise HungUpError
-            part = message.get("body", b"")
-            parts.append(part)
-            size, more = size + len(part), message.get("more_body", False)
-            if size > self.limits.body:
-                raise TooLargeError
-        return b"".join(parts)
+        parts, size, more, held = [], 0, True, 0
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise HungUpError
+                part = message.get("body", b"")
+                parts.append(part)
+                size, more = size + len(part), message.get("more_body", False)
+                if size > self.limits.body:
+                    raise TooLargeError
+                if size > SMALL_BODY:
+                    self._gathered, held = self._gathered + size - held, size
+                    if self._gathered > self.limits.body * self.limits.concurrent:
+                        raise CrowdedError
+            return b"".join(parts)
+        finally:
+            self._gathered -= held
+
+
+async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
+    await retry_later(429, "too many requests are in work at once; try again in a moment.")(scope, receive, send)
 
 
 def _told(body: bytes, receive: Receive) -> Receive:

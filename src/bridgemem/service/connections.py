@@ -1,0 +1,161 @@
+"""The HTTP server: no client may keep it waiting for long, and none may hold more than its share of connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from bridgemem.service.limits import Limits, refusal
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+KEEP_ALIVE_SECONDS = 5
+# accepted in one turn of the event loop, before any of them is counted: together with the most connections these stay
+# below the 1,024 open files that most systems allow
+BACKLOG = 128
+LEAST_READ = 1 << 16  # bytes of a long answer that a client reads within the timeout, or it is given up
+LATE = "the request's headers did not arrive in time; send it again."
+
+
+def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
+    """The application on a server that keeps the limits on connections."""
+
+    class Connection(PatientConnection):
+        pass
+
+    Connection.limits = limits
+    config = uvicorn.Config(
+        app,
+        # by name: the server would otherwise take whatever other parsers happen to be installed, without the limits
+        http=Connection,
+        ws="none",
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+    )
+    return uvicorn.Server(config)
+
+
+class PatientConnection(H11Protocol):
+    """A connection with a deadline whenever it is the client's turn.
+
+    uvicorn has a deadline for a connection where nothing arrives between two requests. It has none for the headers of a
+    request, for the rest of a body that was answered before it was whole, or for a client that does not read. Here one
+    timer runs from the moment the server waits for a request until its headers are whole, and while an answer cannot be
+    sent on. What arrives in pieces does not start it anew. The body's own deadline is the guard's, which answers 408.
+    """
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self.given_up = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._unsent = 0
+        self._watch()
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    @property
+    def idle(self) -> bool:
+        """Whether the server waits for the headers of a request, the first or the next."""
+        return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def receiving(self) -> bool:
+        """Whether the server waits for the rest of a body."""
+        return not self.idle and self.cycle.more_body
+
+    def _watch(self) -> None:
+        """Start the timer where it is the client's turn and it does not run, stop it where it is not."""
+        if self.idle or self.flow.write_paused:
+            self._start()
+        else:
+            self._stop()
+
+    def _start(self) -> None:
+        if self._timer is None:
+            self.since = self.loop.time()
+            self._unsent = self.transport.get_write_buffer_size()
+            self._timer = self.loop.call_later(self.limits.timeout, self._late)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        self._timer = None
+        unsent = self.transport.get_write_buffer_size()
+        if 0 < unsent <= self._unsent - LEAST_READ:
+            self._start()  # a long answer, read slowly but steadily
+        elif unsent or self.transport.is_closing():
+            self.give_up()
+        else:
+            self._tell_late()
+            self.transport.close()
+            self._start()  # to close needs all to be sent
+
+    def _tell_late(self) -> None:
+        """Say so to a client that sent half of its headers; to one that sent nothing there is nothing to answer."""
+        if self.conn.our_state is not h11.IDLE or not self.conn.trailing_data[0]:
+            return
+        said = refusal(408, LATE, headers={"Connection": "close"})
+        event = h11.Response(status_code=408, headers=said.raw_headers, reason=b"Request Timeout")
+        for part in (event, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(part) or b"")
+
+    def give_up(self) -> None:
+        """Close at once, whatever is still to be sent."""
+        self.given_up = True
+        self.transport.abort()
+
+    def _make_room(self) -> None:
+        """Where there are too many connections, the one that has waited longest gives way to the new one.
+
+        Whoever opens many and sends nothing so loses them first, and nobody is kept out meanwhile.
+        """
+        every = [c for c in self.connections if isinstance(c, PatientConnection) and not c.given_up]
+        counts = Counter(c.address for c in every)
+        if counts[self.address] > self.limits.per_client:
+            crowd = self.address
+        elif len(every) > self.limits.connections:
+            crowd = max(counts, key=counts.__getitem__)
+        else:
+            return
+        theirs = [c for c in every if c.address == crowd and c is not self]
+        waiting = [c for c in theirs if c.idle] or [c for c in theirs if c.receiving] or [self]
+        min(waiting, key=lambda c: c.since).give_up()
+
+    @property
+    def address(self) -> str:
+        """The client's address without its port; the same for all clients behind one proxy."""
+        return self.client[0] if self.client else ""
