@@ -105,8 +105,8 @@ def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
         return StoreInUseError(
             f"{path} is open in another process; stop that one, or send events, retractions and questions through it."
         )
-    kept_out = next((text for text in map(os.strerror, _KEPT_OUT) if text in said), None)
-    if kept_out is not None:
+    kept_out = system_reason(said)
+    if kept_out:
         return StoreError(
             f"{path} cannot be {'read' if read_only else 'written'}: {kept_out}; mend that and try again."
         )
@@ -114,6 +114,11 @@ def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
         f"{path} is no whole event store ({reason(problem)}); move it away, put a copy back or let the sources send "
         "their batches to a new one."
     )
+
+
+def system_reason(said: str) -> str:
+    """What the system says in a sentence about a store, such as that the disk is full; empty where it says nothing."""
+    return next((text for text in map(os.strerror, _KEPT_OUT) if text in said), "")
 
 
 def _is_duckdb(path: Path) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
@@ -16,10 +17,10 @@ from fastapi.security import HTTPBearer
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.explorer.routes import explorer_router
-from bridgemem.live.eventstore import StoreError
+from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.service.asking import Live, Service
 from bridgemem.service.limits import Guard, Limits, refusal, retry_later
-from bridgemem.service.metrics import Measured, Metrics
+from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
 from bridgemem.service.models import (
     MOST_NAMES,
     MOST_STORED,
@@ -47,6 +48,8 @@ Most = Annotated[int, Query(ge=1, le=MOST_NAMES)]
 Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]
 Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="So many, those that came last.")]
 
+NO_STORE = "the event store cannot be used now ({}); send the same request again later."
+NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
 
 _LATER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
@@ -113,7 +116,8 @@ def create_app(
     app.include_router(_about(service, metrics), dependencies=needs)
     if explore:
         app.include_router(explorer_router(service))
-    _errors(app)
+    # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
+    _errors(app, () if explore else (live.store.path, live.run.folder))
     app.add_middleware(Guard, limits=limits or Limits(), token=token, hosts=hosts)
     app.add_middleware(Measured, metrics=metrics)
     return app
@@ -230,16 +234,19 @@ def _about(service: Service, metrics: Metrics) -> APIRouter:
     return router
 
 
-def _errors(app: FastAPI) -> None:
+def _errors(app: FastAPI, places: Sequence[Path]) -> None:
+    """Turn every error into one shape; places: whose folders no answer may name."""
+
     @app.exception_handler(BridgeMemError)
     async def known(request: Request, problem: BridgeMemError) -> JSONResponse:
         if isinstance(problem, NotFoundError):
-            return refusal(404, str(problem), getattr(problem, "suggestions", ()))
+            return refusal(404, _without(places, str(problem)), getattr(problem, "suggestions", ()))
         if isinstance(problem, DataError | SettingsError):
-            return refusal(422, str(problem))
+            return refusal(422, _without(places, str(problem)))
         LOG.error("%s %s: %s", request.method, request.url.path, problem)
-        # a store can be written again some time; what else is wrong stays so
-        return (retry_later if isinstance(problem, StoreError) else refusal)(503, str(problem))
+        if isinstance(problem, StoreError):  # it can be written again some time; what else is wrong stays so
+            return retry_later(503, NO_STORE.format(system_reason(str(problem)) or "its log says why"))
+        return refusal(503, NO_ANSWER if places else str(problem))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:
@@ -255,12 +262,31 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(405)
     async def no_method(request: Request, problem: HTTPException) -> JSONResponse:
-        return refusal(405, "this address does not take this method; /openapi.json says which.", (), problem.headers)
+        allowed = {"Allow": ", ".join(_methods(app, request.scope))}
+        return refusal(405, "this address does not take this method; /openapi.json says which.", (), allowed)
 
     @app.exception_handler(Exception)
     async def mistake(request: Request, problem: Exception) -> JSONResponse:
         LOG.error("%s %s failed", request.method, request.url.path, exc_info=problem)
         return refusal(500, "the service made a mistake, which its log describes; please report it.")
+
+
+def _methods(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods that an address takes by any of its routes; a route alone knows only its own."""
+    plain = {name: scope[name] for name in ("type", "path", "root_path", "headers")}
+    return [
+        method
+        for method in sorted(METHODS)
+        if any(route.matches({**plain, "method": method})[0].name == "FULL" for route in app.routes)
+    ]
+
+
+def _without(places: Sequence[Path], text: str) -> str:
+    """The sentence with the names of these files alone, and not the folders they lie in."""
+    folders = {str(way.parent) for place in places for way in (place, place.absolute(), place.resolve())}
+    for folder in sorted(folders - {".", "/"}, key=len, reverse=True):
+        text = text.replace(f"{folder}/", "")
+    return text
 
 
 def _in_words(problems: Sequence[Any]) -> str:
