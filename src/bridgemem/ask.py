@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,9 @@ WHOLE = ("question", "within", "rank", "backbone_rank")
 REAL = ("probability", "score", "backbone_score", "residual")
 FORMATS = (".csv", ".parquet")
 NAMED = 100  # bad rows that are named one by one
+# What a spreadsheet would calculate: a text that begins so, also in full width and behind spaces. A CSV file has a
+# single quote before it. Quotes that stand there already are passed over, so that taking one away gives the text.
+FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,8 @@ def read_questions(path: Path) -> list[Question]:
     """The questions of a text file with a header: actor, relation, and if wanted at and direction.
 
     direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no question is
-    kept with its problem, so that `answer` can name all that cannot be asked at once.
+    kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied from a CSV
+    file of answers as it stands there.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -95,7 +100,7 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def _question(header: list[str], cells: list[str], line: int) -> Question:
-    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, cells, strict=False))
+    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=False))
     problem = _problem(named)
     if len(cells) != len(header):
         problem = f"it has {len(cells)} cell{'' if len(cells) == 1 else 's'} and the header has {len(header)}"
@@ -159,17 +164,30 @@ class Answers:
         return pandas.DataFrame(self.columns())
 
     def write(self, path: Path) -> None:
-        """The table as .csv or .parquet, whole or not at all."""
+        """The table as .csv or .parquet, whole or not at all; the names in a .csv are safe in a spreadsheet."""
         if check_format(path) == ".csv":
             columns = self.columns()
             with whole_file(path) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
-                writer = csv.writer(handle, lineterminator="\n")
-                writer.writerow(columns)
-                writer.writerows(zip(*columns.values(), strict=True))
+                handle.write(_line(columns))
+                handle.writelines(map(_line, zip(*columns.values(), strict=True)))
             return
         from bridgemem.runs import write_parquet
 
         write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()})
+
+
+def _line(values: Iterable[Any]) -> str:
+    """A line of a CSV file that people open: a name that a spreadsheet would calculate has a quote before it."""
+    safe = (f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value for value in values)
+    line = io.StringIO(newline="")
+    # with any other end of a line, not every version of the module quotes a name that holds a carriage return
+    csv.writer(line, lineterminator="\r\n").writerow(safe)
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _read_cell(text: str) -> str:
+    """The name that `_line` put a quote before, or any other as it is."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def _values(c: Candidate) -> tuple[Any, ...]:
