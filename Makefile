@@ -14,7 +14,7 @@ SPARK := $(shell command -v java >/dev/null 2>&1 && echo ,spark)
 EXTRAS_dev := [dev,plots,explore,hub,docs$(SPARK)]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test kernels bench lint format docs clean
+.PHONY: help run test kernels bench lint format docs lock clean
 .NOTPARALLEL:  # two installs into one environment would race
 
 help:  ## Show this list
@@ -53,6 +53,9 @@ format: $(VENV)/dev.stamp  ## Rewrite the code in the house style
 
 docs: $(VENV)/dev.stamp  ## Build the documentation site into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+lock: $(VENV)/dev.stamp  ## Write the container's lock file, constraints-container.txt, from constraints.txt
+	$(BIN)/python -m tools.lock_container
 
 clean:  ## Remove the environment, caches and builds; runs/ stays
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

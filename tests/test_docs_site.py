@@ -86,7 +86,7 @@ def test_the_hook_is_not_published(site: Path) -> None:
 def test_the_container_copies_files_that_exist_and_serves_with_options_that_exist() -> None:
     text = needed("Containerfile").read_text(encoding="utf-8")
     copied = [name for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for name in line.split()[:-1]]
-    assert {"pyproject.toml", "constraints.txt", "src"} <= set(copied)
+    assert {"pyproject.toml", "constraints.txt", "constraints-container.txt", "src"} <= set(copied)
     assert [name for name in copied if not (ROOT / name).exists()] == []
     (line,) = re.findall(r"^ENTRYPOINT (.+)$", text, re.MULTILINE)
     program, command, *words = re.findall(r'"([^"]*)"', line)
@@ -101,3 +101,24 @@ def test_the_base_of_the_container_can_be_chosen_and_names_no_host() -> None:
     assert "/" not in base
     assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["${BASE}"]
     assert re.search(r"^USER (?!root)", text, re.MULTILINE)
+
+
+def test_the_container_installs_by_hash_what_its_lock_holds_and_torch_by_its_pin() -> None:
+    text = needed("Containerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    locked, torch, package = re.findall(r"pip install ([^&]+?) *&&", text)
+    assert {"--require-hashes", "--no-deps", "--only-binary :all:"} <= set(re.findall(r"--[a-z-]+(?: :all:)?", locked))
+    assert "--requirement constraints-container.txt" in re.sub(r" +", " ", locked)
+    assert torch.endswith("--constraint constraints.txt torch")
+    assert {"--no-deps", "--no-build-isolation", "."} <= set(package.split())  # it fetches nothing
+
+
+def test_the_lock_of_the_container_holds_the_tested_versions_of_all_that_it_needs_with_their_hashes() -> None:
+    tool = pytest.importorskip("tools.lock_container", reason="needs tools/ of the repository")
+    lines = needed("constraints-container.txt").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    entries = [line.split() for line in lines if not line.startswith("#")]
+    pins = tool.pinned()
+    assert [entry[0] for entry in entries] == [f"{name}=={pins[name]}" for name in tool.needed()]
+    for name, *hashes in entries:
+        assert hashes, name
+        assert all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", value) for value in hashes), name
+    assert "torch" not in {entry[0].partition("==")[0] for entry in entries}
