@@ -15,19 +15,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+NEEDS_EXTRA = "needs the extra 'spark', which `make` installs where it finds Java"
 PATIENCE = 90  # seconds for a daemon to come up on a busy machine
+
+
+JAVA = 17  # the oldest that Spark runs on
 
 
 def why_not() -> str | None:
     """Why no cluster can be started here, or None."""
+    version = java_version()
+    if version is None:
+        return f"needs Java {JAVA} or later"
+    if version < JAVA:
+        return f"needs Java {JAVA} or later, and the one found here is {version}"
     if importlib.util.find_spec("pyspark") is None:
-        return "needs the extra [spark]"
-    java = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (java and (Path(java) / "bin" / "java").is_file()):
-        return "needs Java 17"
+        return NEEDS_EXTRA
     if sys.platform == "win32":
         return "needs process groups"
     return None
+
+
+def java_version() -> int | None:
+    """The main version of the Java that Spark would start, or None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    try:
+        said = subprocess.run([java or "java", "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', said)  # Java 8 calls itself 1.8
+    return int(found[1]) if found else None
 
 
 # half of the seconds of a start are spent on compiling code that runs once

@@ -154,7 +154,7 @@ def test_python_gets_a_data_frame_where_pandas_is_installed(
 
 
 def test_a_real_data_frame_has_a_row_for_each_candidate(forecaster: Forecaster) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    pandas = pytest.importorskip("pandas", reason="needs pandas, of the extra 'spark'")
     found = forecast(forecaster, MANY[:2], top=3)
     assert isinstance(found, pandas.DataFrame)
     assert list(found.columns) == list(ANSWER)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import spark_cluster
 from bridgemem.config import Settings
 from bridgemem.engines import spark
 from bridgemem.engines.base import COLUMNS, Mining
@@ -19,7 +20,7 @@ from bridgemem.events.times import clock_for
 from builders import few
 from corpora import awkward_log
 
-needs_arrow = "needs the extra [spark]"
+needs_arrow = spark_cluster.NEEDS_EXTRA
 
 
 @few
@@ -123,3 +124,26 @@ def test_the_workers_get_the_package_that_runs_here(tmp_path: Path) -> None:
         assert packed.read("bridgemem/engines/spark.py") == here
     assert "bridgemem/backbones/settings.toml" in names
     assert not [name for name in names if "__pycache__" in name]
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ('openjdk version "11.0.2" 2019-01-15', "needs Java 17 or later, and the one found here is 11"),
+        ('java version "1.8.0_292"', "needs Java 17 or later, and the one found here is 8"),
+        ("not found", "needs Java 17 or later"),
+        ('openjdk version "17" 2021-09-14', None),
+        ('openjdk version "21.0.4-ea" 2024-07-16', None),
+    ],
+)
+def test_where_no_cluster_can_start_the_reason_names_java(
+    said: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert spark_cluster.why_not() in ((why,) if why else (None, spark_cluster.NEEDS_EXTRA))
+    java.unlink()
+    assert spark_cluster.why_not() == "needs Java 17 or later"
