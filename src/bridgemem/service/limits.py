@@ -34,10 +34,10 @@ class Limits:
     per_client: int = 128
 
     def __post_init__(self) -> None:
-        if min(self.body, self.concurrent, self.connections, self.per_client) < 1 or not 0 < self.timeout < math.inf:
-            raise SettingsError(
-                "limits of the service are at least 1 byte, 1 request, 1 connection, and more than 0 seconds."
-            )
+        if min(self.body, self.concurrent, self.connections, self.per_client) < 1:
+            raise SettingsError("limits of the service are at least 1 byte, 1 request and 1 connection.")
+        if not 0 < self.timeout < math.inf:
+            raise SettingsError(f"the service's timeout must be more than 0 seconds and finite, not {self.timeout}.")
 
 
 def refusal(
