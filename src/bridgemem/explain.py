@@ -114,6 +114,9 @@ class FixedExplanation(Explanation):
             f"For {self.question()} at {self.time}, {self.candidate} scores {self.score:.3f}: {self.base:.3f} by the "
             "backbone"
         )
+        if not self.lam:
+            why = "the residual is off: validation chose so, or the run was fitted without this relation"
+            return f"{head}, and nothing more, since {why}."
         if not self.events:
             why = "the two have no remembered event"
             if self.forgotten:
@@ -121,9 +124,6 @@ class FixedExplanation(Explanation):
                     f"the last event of the two was {steps(self.forgotten)} before, longer ago than the run looks back"
                 )
             return f"{head}, and nothing more, since {self._unmet(why)}."
-        if not self.lam:
-            why = "the residual is off: validation chose so, or the run was fitted without this relation"
-            return f"{head}, and nothing more, since {why}."
         main = max(self.events, key=lambda e: e.share)
         return (
             f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
@@ -267,24 +267,26 @@ def take_apart(
     candidate: int,
     events: EventLog,
     backbone: Backbone,
-    transitions: Transitions,
+    transitions: Transitions | None,
     choice: Choice,
     past: History,
 ) -> FixedExplanation:
-    """Why the fixed residual gives one candidate of one query its score."""
+    """Why the fixed residual gives one candidate of one query its score; without transitions it gives none."""
     scores = score_queries(backbone, query, past)
     assert scores.uncertainty is not None
     base = float(scores.of_candidates[0, candidate].double())
     u = scores.uncertainty
     admitted = gate(choice.gate, u, scores.of_candidates)
-    evidence = transitions.evidence(query, past)
-    place = (evidence.candidate == candidate).nonzero().flatten().tolist()
+    place: list[int] = []
+    if transitions is not None:
+        evidence = transitions.evidence(query, past)
+        place = (evidence.candidate == candidate).nonzero().flatten().tolist()
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
     inverse, relation = divmod(asked, events.n_relations)
     a_ct = a_nn = a = residual = 0.0
     rho = likelier = 1.0
     shares: tuple[EventShare, ...] = ()
-    if place:
+    if transitions is not None and place:
         one = slice(place[0], place[0] + 1)
         # without shrinkage both readers count half, which is what a support equal to tau gives
         support, tau = evidence.support[one], choice.tau
@@ -316,7 +318,7 @@ def take_apart(
         residual=residual,
         score=base + residual,
         events=shares,
-        forgotten=0 if place else _last_lag(past, actor, candidate, now),
+        forgotten=0 if place or transitions is None else _last_lag(past, actor, candidate, now),
     )
 
 

@@ -49,20 +49,26 @@ class Candidate:
 class Residual:
     """What is added to a backbone's log scores: by the learned residual if there is one, else by the fixed one."""
 
-    def __init__(self, past: History, transitions: Transitions, choice: Choice, learned: Learned | None = None) -> None:
+    def __init__(
+        self, past: History, transitions: Transitions | None, choice: Choice, learned: Learned | None = None
+    ) -> None:
+        """transitions: None where nothing was fitted, so that nothing is added."""
         self.past, self.transitions, self.choice, self.learned = past, transitions, choice, learned
 
     @cached_property
     def reader(self) -> FeatureReader:
         assert self.learned is not None
+        assert self.transitions is not None
         return self.learned.reader(self.past, self.transitions)
 
     def of(self, queries: Queries, scores: Scores) -> Tensor:
         """float64 [n, E]; 0 where nothing is known."""
         if self.learned is not None:
             return self.spread(queries, self.reader.read(queries, scores))
-        evidence = self.transitions.evidence(queries, self.past)
         residual = self._nothing(queries)
+        if self.transitions is None:
+            return residual
+        evidence = self.transitions.evidence(queries, self.past)
         residual[evidence.row, evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
         return residual
 
@@ -90,13 +96,16 @@ class Forecaster:
         self,
         events: EventLog,
         backbone: Backbone,
-        transitions: Transitions,
+        transitions: Transitions | None,
         choice: Choice,
         learned: Learned | None = None,
         calibration: Calibration | None = None,
         end: int | None = None,
     ) -> None:
-        """end: the first unknown step, where more is known than these events."""
+        """transitions: None for relations that nothing was fitted on, which the backbone alone forecasts.
+
+        end: the first unknown step, where more is known than these events.
+        """
         self.events = events
         self.end = events.end if end is None else end
         self.backbone = backbone

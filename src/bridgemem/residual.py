@@ -8,12 +8,21 @@ row belongs to the pad, and then looked up. Probabilities are natural; whatever 
 from __future__ import annotations
 
 import math
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 EPSILON = 1e-12
+
+
+class Table(Protocol):
+    """A table [T+1, 2R] that is read entry by entry: a tensor, or a sparse one that is asked in the same way."""
+
+    def __getitem__(self, at: Any, /) -> Tensor: ...
+
+    def __len__(self) -> int: ...
 
 
 def memory_state(z: Tensor, salience: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -30,7 +39,7 @@ def neural_evidence(logits: Tensor, log_prior: Tensor) -> Tensor:
     return torch.log_softmax(logits + log_prior, dim=1) - log_prior
 
 
-def count_evidence(p_ct: Tensor, log_prior: Tensor, tokens: Tensor, asked: Tensor, pooling: str = "sum") -> Tensor:
+def count_evidence(p_ct: Table, log_prior: Tensor, tokens: Tensor, asked: Tensor, pooling: str = "sum") -> Tensor:
     """Equation 3: A_ct = log sum_j p_ct(r | token_j) - log pi_r.
 
     p_ct [T+1, 2R] with zeros for the pad, tokens int64 [n, K], asked int64 [n] -> [n]. The paper prints the sum;

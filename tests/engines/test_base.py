@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,8 @@ from bridgemem.engines.base import COLUMNS, Miner, Mining, Part, Sample, lots, m
 from bridgemem.engines.mined import Mined
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.log import EventLog
+from bridgemem.evidence.counts import CountTable
+from bridgemem.evidence.examples import mine
 from bridgemem.memory.segments import Note, SegmentWriter
 from builders import few, logs
 from corpora import assert_same_as_in_memory, awkward_log
@@ -160,17 +163,17 @@ def test_a_part_survives_its_bytes_and_damage_is_told():
     miner = Miner(Mining(Settings(), 10, 5))
     miner.feed(directed(awkward_log(4)))
     part = miner.finish()
-    again = Part.from_bytes(part.to_bytes())
+    again = Part.from_bytes(part.to_bytes(), miner.mining)
     assert (again.rows, again.pairs, again.examples, again.end, again.digest) == (
         (part.rows, part.pairs, part.examples, part.end, part.digest)
     )
-    assert np.array_equal(again.counts, part.counts)
+    assert again.counts.equal(part.counts)
     assert all(
         np.array_equal(a, b)
         for a, b in zip(again.sample.columns().values(), part.sample.columns().values(), strict=True)
     )
     with pytest.raises(RunError, match="damaged"):
-        Part.from_bytes(part.to_bytes()[:-5])
+        Part.from_bytes(part.to_bytes()[:-5], miner.mining)
 
 
 def test_rows_out_of_order_or_given_twice_are_refused():
@@ -187,13 +190,27 @@ def test_rows_out_of_order_or_given_twice_are_refused():
 def test_nothing_fed_is_an_empty_part():
     mining = Mining(Settings(), 3, 2)
     part = merge([Miner(mining).finish()], mining)
-    assert (part.rows, part.pairs, part.examples, part.counts.sum()) == (0, 0, 0, 0)
+    assert (part.rows, part.pairs, part.examples, part.counts.counts.sum()) == (0, 0, 0, 0)
     assert len(part.sample) == len(Sample.empty(mining)) == 0
 
 
-def test_a_table_beyond_memory_is_refused_before_anything_is_read():
+def test_more_tokens_than_can_be_numbered_are_refused_before_anything_is_read():
     with pytest.raises(SettingsError, match="merge rare"):
-        Mining(Settings(), 100, 50_000)
+        Mining(Settings(), 100, 300_000_000)
+
+
+def test_sparse_counts_are_mined_written_and_read_again(tmp_path, monkeypatch):
+    events, mining = awkward_log(6), Mining(Settings(), 10, 5)
+    dense = CountTable.of(mine(events, mining.space, mining.settings), mining.space)
+    monkeypatch.setattr("bridgemem.evidence.counts.MOST_DENSE", 0)
+    parts, notes = mine_partitions(events, mining, by_pair(events, 3, True), 100, tmp_path / "index")
+    write_mined(tmp_path, mining, [Part.from_bytes(part.to_bytes(), mining) for part in parts], notes)
+    assert_same_as_in_memory(Mined(tmp_path), events, mining.settings)
+    found = Mined(tmp_path).counts
+    assert torch.equal(dense.counts.flatten()[found.cells], found.counts)
+    monkeypatch.undo()
+    with pytest.raises(RunError, match=r"counts\.safetensors does not belong"):
+        _ = Mined(tmp_path).counts
 
 
 def test_an_index_of_other_rows_than_the_counts_is_refused(tmp_path):

@@ -126,6 +126,21 @@ def test_whole_numbers_with_wide_gaps_are_names(tmp_path):
     assert_same_as_in_memory(mined, read, Settings())
 
 
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "texts"])
+def test_ids_that_do_not_occur_are_not_numbered(tmp_path, text):
+    rows = [(70 + 3 * (i % 3), (36, 2042)[i % 2], 900 + i % 5, i // 4) for i in range(40)]
+    columns = dict(zip(HEADING, map(list, zip(*rows, strict=True)), strict=True))
+    if text:
+        columns |= {name: [str(value) for value in columns[name]] for name in HEADING[:3]}
+    file = write_parquet(tmp_path / "e.parquet", columns)
+    mine_files([file], tmp_path / "out")
+    mined, read = Mined(tmp_path / "out"), read_events(file).events
+    assert mined.relations.names == read.relations.names == ("36", "2042")
+    assert mined.entities.names == read.entities.names
+    assert len(mined.entities) == 8
+    assert_same_as_in_memory(mined, read, Settings())
+
+
 @pytest.mark.parametrize("named", [True, False], ids=["names", "ids"])
 def test_known_vocabularies_give_their_ids_and_leave_out_what_they_do_not_know(tmp_path, named):
     rows = planted_rows()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bridgemem.errors import BridgeMemError, DataError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events import gather, lines
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.quotes import UNCLOSED, OpenQuotes
@@ -423,6 +423,22 @@ def test_a_dict_of_columns_is_read(write):
     reading = read_events(TABLE | {"time": [2.0, 1, 3], "more": [0, 0, 0]})
     assert named_rows(reading) == [("Bob", "greets", "Ann", "1"), ("Ann", "pays", "Bob", "2")]
     assert lines_and_reasons(reading) == [(3, "the entity is empty")]
+
+
+def test_ids_that_do_not_occur_are_not_numbered():
+    rows = [(5, 2042, 900, 0), (900, 36, 5, 1), (7, 36, 5, 2)]
+    events = read_events(
+        dict(zip(("subject", "relation", "object", "time"), zip(*rows, strict=True), strict=True))
+    ).events
+    assert events.relations.names == ("36", "2042")
+    assert events.entities.names == ("5", "7", "900")
+    assert events.relation.tolist() == [1, 0, 0]
+    assert events.subject.tolist() == [0, 2, 1]
+    # a number is then a name, and never the place of another
+    assert [events.relations.id(name) for name in ("36", 36, "2042", 2042)] == [0, 0, 1, 1]
+    for unknown in ("1", 1, 0):
+        with pytest.raises(NotFoundError):
+            events.relations.id(unknown)
 
 
 def test_a_dict_of_arrays_is_read_as_ids():

@@ -203,3 +203,16 @@ def test_settings_that_lie_about_the_weights_are_refused_before_anything_is_buil
     tensors = random_transitions(random_log(1)).tensors()
     with pytest.raises((RuntimeError, ValueError), match=r"size mismatch|do not belong"):
         Transitions.restore(replace(SMALL_READER, **lie), tensors)
+
+
+def test_what_is_asked_is_read_in_parts_where_relations_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evidence of all relations for all states is never held at once."""
+    transitions = random_transitions(random_log(4))
+    reader, draw = transitions.reader, torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, transitions.space.size, (40, 8), generator=draw)
+    state = torch.randint(0, 40, (300,), generator=draw)
+    asked = torch.randint(0, transitions.space.n_directed, (300,), generator=draw)
+    whole = reader.evidence(tokens)[state, asked]
+    assert torch.equal(reader.evidence_for(tokens, state, asked), whole)
+    monkeypatch.setattr("bridgemem.evidence.reader._CELLS", 7 * transitions.space.n_directed)
+    assert torch.allclose(reader.evidence_for(tokens, state, asked), whole, rtol=1e-5, atol=1e-6)

@@ -15,6 +15,7 @@ from bridgemem.cli.options import (
     Duplicates,
     Format,
     Json,
+    MaxNewRelations,
     ObjectColumn,
     Quiet,
     RelationColumn,
@@ -58,12 +59,13 @@ def ingest(
     object_: ObjectColumn = "",
     time: TimeColumn = "",
     duplicates: Duplicates = "keep",
+    max_new_relations: MaxNewRelations = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all."""
     from bridgemem.events.read import ColumnNames, read_events
-    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.eventstore import EventStore, NewNames
     from bridgemem.runs import Run
 
     opened_run = Run(run)
@@ -76,7 +78,7 @@ def ingest(
         "new_entities": len({name for s, _, o, _ in events for name in (s, o)} - set(base.entities.names)),
         "new_relations": len({r for _, r, _, _ in events} - set(base.relations.names)),
     }
-    with EventStore(store, duplicates=duplicates) as opened:
+    with EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations)) as opened:
         opened.follow(base, opened_run.origin)
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)

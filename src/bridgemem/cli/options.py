@@ -58,6 +58,10 @@ Duplicates = Annotated[
     str,
     typer.Option("--duplicates", callback=_keep_or_drop, help="keep: repeated events count again; drop: they do not."),
 ]
+MaxNewRelations = Annotated[
+    int | None,
+    typer.Option("--max-new-relations", min=0, help="New relations that the store may hold (default: 1000)."),
+]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, Duplicates, MemoryDir, NewEvents, Residual, Selection
+from bridgemem.cli.options import DataDir, Duplicates, MaxNewRelations, MemoryDir, NewEvents, Residual, Selection
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError, SettingsError
 
@@ -32,6 +32,7 @@ def serve(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     store: NewEvents = None,
     duplicates: Duplicates = "keep",
+    max_new_relations: MaxNewRelations = None,
     host: Annotated[
         str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is all of them.")
     ] = "127.0.0.1",
@@ -62,18 +63,18 @@ def serve(
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     opened = Run(run)
-    with listen(host, port) as place, open_store(run, store, duplicates) as events:
+    with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = LiveForecaster(opened, events, selection, method, data_dir, memory_dir)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 
-def open_store(run: Path, store: Path | None, duplicates: str) -> EventStore:
+def open_store(run: Path, store: Path | None, duplicates: str, max_new_relations: int | None = None) -> EventStore:
     """The store that was named, or the run's own; where no such can be made, the sentence says how to name another."""
-    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.eventstore import EventStore, NewNames
 
     place = store or default_store(run)
     try:
-        return EventStore(place, duplicates=duplicates)
+        return EventStore(place, duplicates=duplicates, new_names=NewNames.of(max_new_relations))
     except BridgeMemError as problem:
         if store is not None or place.exists():
             raise

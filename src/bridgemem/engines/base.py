@@ -22,6 +22,7 @@ from bridgemem.config import Settings
 from bridgemem.engines.joining import join_segments
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.log import Clock
+from bridgemem.evidence.counts import Counting, CountTable
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.memory.scan import PairScan
 from bridgemem.memory.segments import Note, SegmentWriter, seal, vocabulary_digest
@@ -29,7 +30,7 @@ from bridgemem.store import whole_file, write_json, write_names
 
 COLUMNS = ("actor", "candidate", "step", "order", "relation", "direction")
 BLOCK = 1 << 17  # rows the kernel reads at a time: large enough for numpy, small enough for the cache
-MOST_CELLS = 1 << 28  # of the count table, which is dense: 2 GiB
+LAST_TOKEN = 2**31 - 1  # the highest id of a token, which is kept in 32 bits
 SHARD = 1 << 20  # examples in a file
 
 FORMAT = 1
@@ -46,18 +47,15 @@ class Mining:
     seed: int = 42
 
     def __post_init__(self) -> None:
-        if self.cells > MOST_CELLS:
+        if self.space.pad > LAST_TOKEN:
             raise SettingsError(
-                f"a count table of {self.n_relations:,} relations has {self.cells:,} cells, too many; merge rare ones."
+                f"{self.n_relations:,} relations in {self.space.n_bins:,} recency bins are more tokens than can be "
+                "counted; merge rare relations."
             )
 
     @cached_property
     def space(self) -> TokenSpace:
         return TokenSpace.of(self.settings, self.n_relations)
-
-    @property
-    def cells(self) -> int:
-        return self.space.size * self.space.n_directed
 
     @property
     def token_type(self) -> type[np.signedinteger]:
@@ -129,12 +127,12 @@ class Sample:
 class Part:
     """What one sorted partition gave; parts of disjoint partitions merge in any order.
 
-    counts int64 [tokens, 2R]: how often each directed relation followed each token, over all examples.
+    counts: how often each directed relation followed each token, over all examples.
     relations int64 [R]: events of each relation. sample: at most max_examples examples.
     rows, pairs, examples: how many there were. end: the step after the last. digest: of the rows, whatever their order.
     """
 
-    counts: np.ndarray
+    counts: CountTable
     relations: np.ndarray
     sample: Sample
     rows: int = 0
@@ -145,13 +143,13 @@ class Part:
 
     @classmethod
     def empty(cls, mining: Mining) -> Part:
-        counts = np.zeros((mining.space.size, mining.space.n_directed), dtype=np.int64)
-        return cls(counts, np.zeros(mining.n_relations, dtype=np.int64), Sample.empty(mining))
+        none = np.zeros(mining.n_relations, dtype=np.int64)
+        return cls(CountTable.empty(mining.space), none, Sample.empty(mining))
 
     def plus(self, other: Part, most: int) -> Part:
         """Both in one, with at most so many examples in the sample."""
         return Part(
-            self.counts + other.counts,
+            self.counts.merge(other.counts),
             self.relations + other.relations,
             Sample.concatenate([self.sample, other.sample]).smallest(most),
             self.rows + other.rows,
@@ -165,14 +163,20 @@ class Part:
         """The part as one safetensors document."""
         sizes = np.array([self.rows, self.pairs, self.examples, self.end, self.digest], dtype=np.uint64)
         columns = {f"sample.{name}": np.ascontiguousarray(c) for name, c in self.sample.columns().items()}
-        return save({"counts": self.counts, "relations": self.relations, "sizes": sizes, **columns})
+        return save({**self.tables(), "sizes": sizes, **columns})
+
+    def tables(self) -> dict[str, np.ndarray]:
+        """The count table and the events of each relation, as they are stored."""
+        return {**{name: table.numpy() for name, table in self.counts.tensors().items()}, "relations": self.relations}
 
     @classmethod
-    def from_bytes(cls, document: bytes) -> Part:
+    def from_bytes(cls, document: bytes, mining: Mining) -> Part:
         try:
             found = load(document)
             sample = Sample(*(found[f"sample.{name}"] for name in Sample.__dataclass_fields__))
-            return cls(found["counts"], found["relations"], sample, *found["sizes"].tolist())
+            tables = {name: torch.from_numpy(table) for name, table in found.items() if name in ("counts", "cells")}
+            counts = CountTable.restore(mining.space, tables)
+            return cls(counts, found["relations"], sample, *found["sizes"].tolist())
         except (SafetensorError, KeyError, TypeError, ValueError) as problem:
             raise RunError(f"a mined part is damaged: {problem}.") from None
 
@@ -197,7 +201,7 @@ class Miner:
         self.mining, self._index = mining, index
         self._scan = PairScan(mining.settings.k, mining.settings.window)
         self._waiting: list[tuple[np.ndarray, ...]] = []
-        self._counts = np.zeros(mining.cells, dtype=np.int64)
+        self._counting = Counting(mining.space)
         self._relations = np.zeros(mining.n_relations, dtype=np.int64)
         self._samples: list[Sample] = [Sample.empty(mining)]
         self._sampled, self._limit = 0, limit
@@ -225,9 +229,8 @@ class Miner:
         """The part of all rows fed."""
         self._flush()
         self._shrink()
-        counts = self._counts.reshape(self.mining.space.size, self.mining.space.n_directed)
         sizes = (self._rows, self._pairs, self._examples, self._end, self._digest)
-        return Part(counts, self._relations, self._samples[0], *sizes)
+        return Part(self._counting.table(), self._relations, self._samples[0], *sizes)
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -252,7 +255,7 @@ class Miner:
         parts = (torch.from_numpy(c) for c in (seen.relation, seen.direction, seen.lag, seen.found))
         tokens, target = self.mining.space.encode(*parts).numpy(), directed[seen.row]
         cell = (tokens * self.mining.space.n_directed + target[:, None])[seen.found]
-        self._counts += np.bincount(cell, minlength=len(self._counts))
+        self._counting.add(torch.from_numpy(cell))
         self._examples += len(target)
         lot = lots(order[seen.row], direction[seen.row], self.mining.seed)
         drawn = np.flatnonzero(lot < self._limit)
@@ -316,7 +319,7 @@ def write_mined(
     out.mkdir(parents=True, exist_ok=True)
     for stale in (DONE, "entities.txt", "relations.txt"):
         (out / stale).unlink(missing_ok=True)
-    _write(out / "counts.safetensors", save({"counts": total.counts, "relations": total.relations}))
+    _write(out / "counts.safetensors", save(total.tables()))
     shards = _write_examples(out, sample)
     names = vocabulary_digest(entities, relations) if entities is not None and relations is not None else None
     for kind, listed in (("entities", entities), ("relations", relations)):
@@ -362,7 +365,8 @@ def _write_examples(out: Path, sample: Sample) -> int:
 def _fingerprint(mining: Mining, total: Part, sample: Sample) -> str:
     """The same for the same events in the same order and the same findings, whichever engine made them."""
     digest = hashlib.sha256(f"{total.digest} {mining.n_entities} {mining.n_relations} {total.rows}".encode())
-    for values in (total.counts, total.relations, sample.pair, sample.step, sample.order, sample.target, sample.tokens):
+    columns = (sample.pair, sample.step, sample.order, sample.target, sample.tokens)
+    for values in (*total.tables().values(), *columns):
         digest.update(np.ascontiguousarray(values).tobytes())
     return digest.hexdigest()[:16]
 

@@ -159,10 +159,11 @@ class Corpus:
             events = self._one("SELECT count(*) FROM events")
             if not events:
                 raise DataError(f"no row of {files[0].path} and the files after it is an event with all four parts.")
+            of_ids = "SELECT count(DISTINCT id) FROM {}"
             found = {
                 "clock": asdict(clock),
-                "n_entities": len(entities) if entities else entity or self._one("SELECT count(*) FROM entity"),
-                "n_relations": len(relations) if relations else relation or self._one("SELECT count(*) FROM relation"),
+                "n_entities": len(entities) if entities else entity or self._one(of_ids.format("entity")),
+                "n_relations": len(relations) if relations else relation or self._one(of_ids.format("relation")),
                 "named": {"entity": entity is None, "relation": relation is None},
                 "total": total,
                 "events": events,
@@ -213,19 +214,21 @@ class Corpus:
         return clock, "times.step", f"JOIN times ON times.text = {text}"
 
     def _names(self, kind: str, roles: tuple[str, ...], kinds: set[str], known: Vocabulary | None) -> int | None:
-        """How many ids there are where whole numbers count things; else None, and a table of names and their ids.
+        """How many ids there are where whole numbers count things and none is missing, or a vocabulary is known.
 
-        Names get ids in the order of first appearance: by step, then by order, the subject before the object. Where a
-        vocabulary is known its ids are taken, and rows with others are no events.
+        Else None, and a table of names and their ids. Whole numbers get ids in their own order, other names in that of
+        first appearance: by step, then by order, the subject before the object. Where a vocabulary is known its ids are
+        taken, and rows with others are no events.
         """
         whole = kinds == {"whole"}
         if whole and known:
             return len(known)
         if whole:
-            last = max(self._one(f"SELECT max({role}) FROM timed") for role in roles)
-            seen = " UNION ".join(f"SELECT {role} FROM timed" for role in roles)
-            if last < 10_000 or last < 10_000 + 100 * self._one(f"SELECT count(*) FROM ({seen})"):
-                return self._checked(kind, last)
+            seen = " UNION ALL ".join(f"SELECT DISTINCT {role} AS number FROM timed" for role in roles)
+            self._db.execute(f"CREATE TABLE {kind} AS SELECT DISTINCT number::VARCHAR AS name FROM ({seen})")
+            if self._counts_things(kind):
+                return self._by_number(kind)
+            self._db.execute(f"DROP TABLE {kind}")
         sides = " UNION ALL ".join(
             f"SELECT {_text(role)} AS name, step::HUGEINT * {2**62} + ord * 2 + {i} AS first FROM timed"
             for i, role in enumerate(roles)
@@ -233,10 +236,11 @@ class Corpus:
         self._db.execute(f"CREATE TABLE {kind} AS SELECT name, min(first) AS first FROM ({sides}) GROUP BY name")
         digits = "regexp_full_match(name, '-?(0|[1-9][0-9]{0,17})')"
         if not whole and not self._one(f"SELECT count(*) FROM {kind} WHERE NOT {digits}"):
-            last = self._one(f"SELECT max(name::BIGINT) FROM {kind}")
-            if known or last < 10_000 + 100 * self._one(f"SELECT count(*) FROM {kind}"):
+            if known:
                 self._db.execute(f"DROP TABLE {kind}")
-                return len(known) if known else self._checked(kind, last)
+                return len(known)
+            if self._counts_things(kind):
+                return self._by_number(kind)
         numbered = f"SELECT name, row_number() OVER (ORDER BY first) - 1 AS id FROM {kind}"
         if known:
             numbered = (
@@ -246,10 +250,25 @@ class Corpus:
         self._db.execute(f"CREATE OR REPLACE TABLE {kind} AS {numbered}", given)
         return None
 
-    def _checked(self, kind: str, last: int) -> int:
+    def _counts_things(self, kind: str) -> bool:
+        """Whether a table of names, all of them whole numbers, has no wide gaps, so that they are ids."""
+        last = self._one(f"SELECT max(name::BIGINT) FROM {kind}")
+        if last >= 10_000 + 100 * self._one(f"SELECT count(*) FROM {kind}"):
+            return False
         if last > LAST_ID:
             raise DataError(f"the {kind} id {last} is too large; ids must be below 2^31.")
-        return last + 1
+        return True
+
+    def _by_number(self, kind: str) -> int | None:
+        """How many there are of a table of ids where none is missing; else None, and the table numbers those it has."""
+        numbers = f"SELECT name, name::BIGINT AS number FROM {kind} WHERE name::BIGINT >= 0"
+        count, last = self._db.execute(f"SELECT count(DISTINCT number), max(number) FROM ({numbers})").fetchall()[0]
+        if last is None or count == last + 1:
+            self._db.execute(f"DROP TABLE {kind}")
+            return int(count)
+        ranked = f"SELECT name, dense_rank() OVER (ORDER BY number) - 1 AS id FROM ({numbers})"
+        self._db.execute(f"CREATE OR REPLACE TABLE {kind} AS {ranked}")
+        return None
 
     def _events(self, kinds: dict[str, str], entities: int | None, relations: int | None) -> None:
         """Events as numbers: a view where the files hold numbers already, else a table in their place.
@@ -258,9 +277,12 @@ class Corpus:
         """
 
         def part(role: str, table: str, ids: int | None) -> tuple[str, str]:
-            named = ids is None
-            text = _text(f"timed.{role}") if kinds[role] == "text" or named else f"timed.{role}"
-            joined = f" JOIN {table} AS {role}_ ON {role}_.name = {text}" if named else ""
+            roles = ("relation",) if table == "relation" else ("subject", "object")
+            named, whole = ids is None, {kinds[other] for other in roles} == {"whole"}
+            text = f"timed.{role}" if whole or (kinds[role] == "whole" and not named) else _text(f"timed.{role}")
+            # numbers are looked up as numbers, which is quicker than as texts
+            name = f"{role}_.name::BIGINT" if whole else f"{role}_.name"
+            joined = f" JOIN {table} AS {role}_ ON {name} = {text}" if named else ""
             return f"TRY_CAST({f'{role}_.id' if named else text} AS INTEGER) AS {role}", joined
 
         parts = [
@@ -284,7 +306,9 @@ class Corpus:
         with clear_errors(self.out):
             if not self.note("numbers")["named"][kind]:
                 return [str(i) for i in range(count)]
-            return [str(row[0]) for row in self._db.execute(f"SELECT name FROM {kind} ORDER BY id").fetchall()]
+            # of two spellings of a number, as 0 and -0, the plain one
+            query = f"SELECT max(name) FROM {kind} GROUP BY id ORDER BY id"
+            return [str(row[0]) for row in self._db.execute(query).fetchall()]
 
     # ---- ranges of pairs -------------------------------------------------------------------------------------------
 

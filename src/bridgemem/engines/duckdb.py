@@ -191,7 +191,7 @@ class _Ranges:
     def _part(self, number: int) -> Part:
         path = self._path(number, "safetensors")
         try:
-            return Part.from_bytes(path.read_bytes())
+            return Part.from_bytes(path.read_bytes(), self.mining)
         except RunError as problem:
             raise RunError(f"{path} cannot be used, {problem}") from None
 

@@ -47,13 +47,19 @@ class Mined:
     @cached_property
     def _tables(self) -> dict[str, Tensor]:
         found = read_tensors(self.folder / "counts.safetensors")
-        if found.keys() != {"counts", "relations"} or found["counts"].shape != (self.space.size, self.space.n_directed):
-            raise RunError(f"{self.folder}/counts.safetensors does not belong to {DONE}; mine again.")
+        if "relations" not in found or found["relations"].shape != (self.space.n_relations,):
+            raise self._foreign()
         return found
 
-    @property
+    @cached_property
     def counts(self) -> CountTable:
-        return CountTable(self._tables["counts"])
+        try:
+            return CountTable.restore(self.space, self._tables)
+        except (KeyError, ValueError):
+            raise self._foreign() from None
+
+    def _foreign(self) -> RunError:
+        return RunError(f"{self.folder}/counts.safetensors does not belong to {DONE}; mine again.")
 
     @property
     def log_prior(self) -> Tensor:

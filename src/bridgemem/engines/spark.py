@@ -345,7 +345,7 @@ class _Tables:
                 "the workers wrote their results to a place that this machine does not see: name one with --tables "
                 "that all of them reach, such as a folder on a shared disk or s3a://BUCKET/FOLDER."
             )
-        return Part.from_bytes(b"".join(pieces))
+        return Part.from_bytes(b"".join(pieces), self.mining)
 
     def _segment(self, bucket: int, rows: int, index: Path) -> Note:
         with SegmentWriter(index, f"{bucket:05d}", self.mining.n_entities, self.mining.n_relations) as segment:

@@ -284,9 +284,10 @@ def _timed_by_text(spark: SparkSession, raw: _Raw, step: str | int | None) -> tu
 
 
 def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]:
-    """How many ids there are where whole numbers count things; else the names, in the order of first appearance.
+    """How many ids there are where whole numbers count things and none is missing; else the names.
 
-    That is by step, then by order, the subject before the object.
+    Whole numbers come in their own order, other names in that of first appearance: by step, then by order, the subject
+    before the object.
     """
     from pyspark.sql import functions as F
 
@@ -309,8 +310,12 @@ def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]
         if count == numbers and last < 10_000 + 100 * count:
             if last > LAST_ID:
                 raise DataError(f"the {kind} id {last} is too large; ids must be below 2^31.")
-            return int(last) + 1
-        return [str(name) for name in found.orderBy("first").select("name").toArrow().column("name").to_pylist()]
+            used = found.where(number >= 0).orderBy(number)
+            if used.count() == last + 1:
+                return int(last) + 1
+        else:
+            used = found.orderBy("first")
+        return [str(name) for name in used.select("name").toArrow().column("name").to_pylist()]
     finally:
         found.unpersist()
 

@@ -348,7 +348,7 @@ def chance_missed(queries: int, forged: int, sample: int, allowed: int = 0) -> f
 def _counts(fitted: Transitions, prefix: EventLog) -> Finding:
     """Prior and count table come out again from the events before the split, so nothing later is in them."""
     again = CountTable.of(mine(prefix, fitted.space, fitted.settings), fitted.space)
-    held = torch.equal(again.counts, fitted.counts.counts.cpu())
+    held = again.equal(fitted.counts.to("cpu"))
     held = held and torch.allclose(log_prior(prefix), fitted.log_pi.cpu(), rtol=0, atol=1e-9)
     seen = f"{int(again.counts.sum()):,} counts of {len(prefix):,} events" + (
         "" if held else " are not those of the run"

@@ -35,13 +35,21 @@ class Vocabulary:
         # reversed, so that of two equal names the first one wins
         return {name: i for i, name in reversed(list(enumerate(self.names)))}
 
+    @cached_property
+    def numbers(self) -> bool:
+        """Whether all names are whole numbers themselves, as where a file gives ids without names."""
+        return all(name.isdecimal() for name in self.names)
+
     def id(self, name: str | int) -> int:
-        """The id of a name; a number (or its digits, when no name matches) is taken as the id itself."""
-        if isinstance(name, str) and name in self._ids:
-            return self._ids[name]
+        """The id of a name; a number (or its digits, when no name matches) is taken as the id itself.
+
+        Where the names are numbers, a number is one of them and never the id of another.
+        """
         text = str(name)
+        if text in self._ids and (self.numbers or isinstance(name, str)):
+            return self._ids[text]
         # no id has as many digits as make a number that int() refuses to read
-        if text.isdecimal() and len(text) < 20 and int(text) < len(self):
+        if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)
         close = close_names(text, self.names, most=3)
         listed = "entities.txt" if self.kind == "entity" else f"{self.kind}s.txt"

@@ -101,8 +101,9 @@ def read_events(
     step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
         "day", "week", "15min", "7d" or a number of seconds; these names also where whole numbers are plainly epoch
         seconds or milliseconds. Left out, it is the longest step that fits all times.
-    entities, relations: vocabularies that the events must use, by name or by id. Left out, columns of whole numbers
-        (without leading zeros or wide gaps) are ids, and other names get ids in the order of first appearance.
+    entities, relations: vocabularies that the events must use, by name or by id. Left out, names get ids in the order
+        of first appearance; whole numbers (without leading zeros or wide gaps) in their own order, so that they are
+        ids already where none is missing. What does not occur gets no id.
     strict: make the first rejected row an error.
     """
     if format not in FORMATS:
@@ -291,9 +292,12 @@ def _numbered(
     ids: np.ndarray | None, texts: list[str], codes: np.ndarray, kind: str, vocabulary: Vocabulary | None
 ) -> tuple[np.ndarray, Vocabulary]:
     """The ids of the accepted rows, and the vocabulary behind them; codes int64, in the order of the events."""
+    if ids is not None and vocabulary is not None:
+        return ids[codes], vocabulary
     if ids is not None:
-        given = ids[codes]
-        return given, vocabulary or Vocabulary(kind, tuple(map(str, range(int(given.max()) + 1))))
+        # many a table grows with the vocabulary, so numbers that do not occur are left out of it
+        used, place = np.unique(ids[codes], return_inverse=True)
+        return place.reshape(codes.shape), Vocabulary(kind, tuple(map(str, used.tolist())))
     used, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     by_appearance = np.argsort(first)
     number = np.empty(len(used), np.int64)

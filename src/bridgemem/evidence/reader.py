@@ -19,6 +19,7 @@ from bridgemem.residual import memory_state, neural_evidence
 from bridgemem.steps import DecoupledSteps
 
 _CHUNK = 1 << 15
+_CELLS = 1 << 24  # logits at a time: 64 MiB, however many relations there are
 # e to this is about the smallest number with full precision
 _LEAST_SALIENCE = -80.0
 
@@ -85,8 +86,28 @@ class Reader(nn.Module):
     def evidence(self, tokens: Tensor, tables: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """A_nn of every directed relation for every state, float32 [n, 2R]; tables as in `forward`."""
         tables = tables or self.token_tables()
-        blocks = [neural_evidence(self(part, tables), self.log_prior) for part in tokens.split(_CHUNK)]
+        blocks = [neural_evidence(self(part, tables), self.log_prior) for part in tokens.split(self._rows)]
         return torch.cat(blocks) if blocks else tokens.new_empty((0, len(self.log_prior)), dtype=torch.float32)
+
+    def evidence_for(
+        self, tokens: Tensor, state: Tensor, asked: Tensor, tables: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        """A_nn of the relation asked int64 [m] after a state, given by its row int64 [m] of the tokens: float32 [m].
+
+        The same as looking it up in `evidence`, without all the relations that are not asked of other states.
+        """
+        if len(tokens) <= self._rows:
+            return self.evidence(tokens, tables)[state, asked]
+        found = self.log_prior.new_empty(len(state))
+        for at, part in zip(range(0, len(tokens), self._rows), tokens.split(self._rows), strict=True):
+            own = ((state >= at) & (state < at + len(part))).nonzero().squeeze(1)
+            found[own] = self.evidence(part, tables)[state[own] - at, asked[own]]
+        return found
+
+    @property
+    def _rows(self) -> int:
+        """How many states are read at a time."""
+        return max(1, min(_CHUNK, _CELLS // len(self.log_prior)))
 
     @torch.no_grad()
     def attention_weights(self, tokens: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import count_evidence
+from bridgemem.residual import Table, count_evidence
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,10 @@ class Transitions:
         return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(examples))
 
     def to(self, device: str | torch.device) -> Transitions:
-        counts = CountTable(self.counts.counts.to(device))
-        return Transitions(self.settings, self.log_pi.to(device), counts, self.reader.to(device))
+        return Transitions(self.settings, self.log_pi.to(device), self.counts.to(device), self.reader.to(device))
 
     @cached_property
-    def p_ct(self) -> Tensor:
+    def p_ct(self) -> Table:
         return self.counts.smooth(self.log_pi, self.settings.smoothing)
 
     @cached_property
@@ -129,7 +128,6 @@ class Transitions:
         states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
         first, group = distinct_states(tokens)
-        a_nn = self.reader.evidence(tokens[first], self._token_tables)
         bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=tokens.device))
         row, at = expand(bounds[which], bounds[which + 1])
         asked = queries.relation[row]
@@ -137,7 +135,7 @@ class Transitions:
             row,
             states.candidate[at],
             count_evidence(self.p_ct, self.log_pi, tokens[at], asked, s.pooling),
-            a_nn[group[at], asked].double(),
+            self.reader.evidence_for(tokens[first], group[at], asked, self._token_tables).double(),
             self.support[tokens].sum(1)[at],
             tokens[at],
             states.lag[:, 0][at],
@@ -145,20 +143,19 @@ class Transitions:
 
     def tensors(self) -> dict[str, Tensor]:
         reader = {f"reader.{name}": tensor.contiguous() for name, tensor in self.reader.state_dict().items()}
-        return {"log_prior": self.log_pi, "counts": self.counts.counts, **reader}
+        return {"log_prior": self.log_pi, **self.counts.tensors(), **reader}
 
     @classmethod
     def restore(cls, settings: Settings, tensors: dict[str, Tensor]) -> Transitions:
-        log_pi, counts = tensors["log_prior"], tensors["counts"]
+        log_pi = tensors["log_prior"]
         space = TokenSpace.of(settings, len(log_pi) // 2)
-        if counts.shape != (space.size, space.n_directed):
-            raise ValueError(f"counts of shape {tuple(counts.shape)} do not belong to these settings")
+        counts = CountTable.restore(space, tensors)
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             reader = Reader(space, log_pi, settings.width, settings.hidden)
         weights = {k.removeprefix("reader."): v.clone() for k, v in tensors.items() if k.startswith("reader.")}
         reader.load_state_dict(weights, assign=True)
-        return cls(settings, log_pi, CountTable(counts), reader.float().eval())
+        return cls(settings, log_pi, counts, reader.float().eval())
 
 
 def _choose_epochs(

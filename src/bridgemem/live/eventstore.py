@@ -11,7 +11,7 @@ Policies, also in docs/concepts/live.md:
   like any other event; "drop" passes them over whenever events are read, so that the policy can be changed at any time
   and the second of two equal events takes over when the first is retracted.
 - Retracted events stay in the file and are never read again.
-- A batch with one event that cannot be used is refused as a whole.
+- A batch with one event that cannot be used is refused as a whole, and so is one with too many new names.
 - One process writes at a time. Readers name a snapshot, which reads the same for ever.
 """
 
@@ -31,7 +31,7 @@ import numpy as np
 
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.live.naming import NewEvent, checked, extended, ids_of, shown_time, stored_text
+from bridgemem.live.naming import NewEvent, NewNames, checked, extended, ids_of, shown_time, stored_text
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
 from bridgemem.live.storefile import create as create_file
 from bridgemem.memory.timeline import changes
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EventStore",
     "NewEvent",
+    "NewNames",
     "Reading",
     "Receipt",
     "Snapshot",
@@ -118,10 +119,16 @@ class EventStore:
     """One DuckDB file; a new one is whole or absent. Methods may be called from several threads.
 
     read_only: the file is there, and stays as it is; any number of processes may read it so, while none writes.
+    new_names: how many names of later batches may be unknown to the log that is followed.
     """
 
     def __init__(
-        self, path: Path | str, create: bool = True, duplicates: str = "keep", read_only: bool = False
+        self,
+        path: Path | str,
+        create: bool = True,
+        duplicates: str = "keep",
+        read_only: bool = False,
+        new_names: NewNames | None = None,
     ) -> None:
         if duplicates not in DUPLICATES:
             raise SettingsError(f"duplicates are {' or '.join(DUPLICATES)}, not {duplicates!r}.")
@@ -129,6 +136,8 @@ class EventStore:
         self._writer = threading.Lock()
         self._base: EventLog | None = None
         self._base_ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self.new_names = new_names or NewNames()
+        self._held: tuple[set[str], set[str]] | None = None  # names in force that the base lacks, once they are read
         if not self.path.exists():
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
@@ -171,7 +180,7 @@ class EventStore:
                 f"{self.path} holds events that came after other data than the run's, and may be part of it by now; "
                 "use a store of the run's own."
             )
-        self._base, self._base_ids = base, (ids_of(base.entities), ids_of(base.relations))
+        self._base, self._base_ids, self._held = base, (ids_of(base.entities), ids_of(base.relations)), None
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
@@ -193,6 +202,7 @@ class EventStore:
                     )
                 return replace(self._receipt(cursor, found[0]), replayed=True)
             if rows:
+                self._take_names(cursor, rows)
                 self._tell(cursor, clock)
             batch, first = (
                 cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
@@ -230,7 +240,21 @@ class EventStore:
                     "WHERE $1 NOT IN (SELECT event FROM retractions)",
                     [_number(event.id), _now(), why],
                 )
+            self._held = None
         return found
+
+    def _take_names(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> None:
+        """Refuse a batch that brings too many new names; else count its names among those held."""
+        if self._held is None:
+            in_force = "FROM events WHERE id NOT IN (SELECT event FROM retractions)"
+            columns = ("unnest([subject, object])", "relation")
+            stored = [cursor.execute(f"SELECT DISTINCT {column} {in_force}").fetchall() for column in columns]
+            entities, relations = ({str(row[0]) for row in found} for found in stored)
+            self._held = entities.difference(self._base_ids[0]), relations.difference(self._base_ids[1])
+        given = {name for s, _, o, *_ in rows for name in (s, o)}, {row[1] for row in rows}
+        self.new_names.check(self._base_ids, self._held, given)
+        for held, new, known in zip(self._held, given, self._base_ids, strict=True):
+            held |= new.difference(known)
 
     def _duplicates(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
         """How many of the rows equal an event in force, of the log that is followed, stored, or earlier in the rows."""
@@ -415,8 +439,13 @@ class EventStore:
     @contextmanager
     def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A transaction of its own for whoever holds the lock; it is on the disk when this ends."""
-        with self._writer, self._transaction("written") as cursor:
-            yield cursor
+        with self._writer:
+            try:
+                with self._transaction("written") as cursor:
+                    yield cursor
+            except BaseException:
+                self._held = None  # the names of what was not written may be among them
+                raise
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -20,15 +20,10 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import score_queries
-from bridgemem.config import Settings
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
-from bridgemem.evidence.counts import CountTable
-from bridgemem.evidence.reader import Reader
-from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.evidence.transitions import Transitions
 from bridgemem.explain import Explanation
 from bridgemem.forecast import Candidate, Forecaster
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
@@ -243,8 +238,7 @@ class LiveForecaster:
         self._prepare(fitted, None if before is None else before.fitted)
         later = None
         if events.n_relations > relations:
-            blank = blank_transitions(self.run.settings, events.n_relations)
-            later = Forecaster(events, self._backbone, blank, Choice(lam=0.0))
+            later = Forecaster(events, self._backbone, None, Choice(lam=0.0))
             self._prepare(later, None if before is None else before.later)
         return View(events, reading.ids, reading.at, fitted, later)
 
@@ -265,7 +259,8 @@ class LiveForecaster:
         past, query = forecaster.past, Queries(*(torch.tensor([value]) for value in (0, 0, forecaster.end)))
         past.met(query.actor, query.step)
         past.occurrences(query.actor, query.relation, query.step)
-        forecaster.transitions.evidence(query, past)
+        if forecaster.transitions is not None:
+            forecaster.transitions.evidence(query, past)
         # a backbone that cannot answer says so to whoever asks; taking in events goes on
         with suppress(BridgeMemError):
             # questions wait for the backbone alone, and for none of the indices
@@ -315,14 +310,3 @@ def merged_ids(run: Run, events: EventLog) -> np.ndarray:
     if ids is None or ids.dtype != torch.int64 or ids.shape != (len(events),):
         raise RunError(f"{path} does not belong to the data of this run; refresh the run again.")
     return ids.numpy()
-
-
-def blank_transitions(settings: Settings, n_relations: int) -> Transitions:
-    """Transitions that know nothing, for relations that nothing was fitted on."""
-    space = TokenSpace.of(settings, n_relations)
-    log_pi = torch.full((space.n_directed,), -math.log(space.n_directed), dtype=torch.float64)
-    with torch.random.fork_rng(devices=[]):
-        reader = Reader(space, log_pi, settings.width, settings.hidden)
-    for parameter in reader.parameters():
-        torch.nn.init.zeros_(parameter)
-    return Transitions(settings, log_pi, CountTable.empty(space), reader.eval())

@@ -2,19 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.times import LAST_STEP
+from bridgemem.memory.timeline import KEYS
 
 LONGEST_NAME = 1000  # characters of a name, a key, a source, an offset or a reason
 
 NewEvent = tuple[str, str, str, str | int]  # subject, relation, object, and a time as text or a step as a number
+
+
+@dataclass(frozen=True)
+class NewNames:
+    """How many names a store takes that the run which it follows does not know.
+
+    Each new entity is a candidate of every later query, and each new relation widens every index, so a batch of
+    mistaken columns would slow down all forecasts. relations: of a store; the benchmark data sets have 24 to 256 in
+    all. entities: of a store. batch: entities of one batch.
+    """
+
+    relations: int = 1_000
+    entities: int = 1_000_000
+    batch: int = 100_000
+
+    def __post_init__(self) -> None:
+        if min(self.relations, self.entities, self.batch) < 0:
+            raise SettingsError("the limits of new names are whole numbers that are not negative.")
+
+    @classmethod
+    def of(cls, relations: int | None) -> NewNames:
+        """The usual limits, with another number of relations where one is given."""
+        return cls() if relations is None else cls(relations=relations)
+
+    def check(self, known: Sequence[Collection[str]], held: Sequence[set[str]], given: Sequence[set[str]]) -> None:
+        """Refuse names, given as (entities, relations), that would be too many with those held besides those known."""
+        entities, relations = (g.difference(k, h) for g, k, h in zip(given, known, held, strict=True))
+        remedy = "check its columns, or bring the run up to date with `bridgemem refresh`; nothing was stored."
+        if relations and len(relations) + len(held[1]) > self.relations:
+            raise DataError(
+                f"the batch names {len(relations):,} new relations, and a store takes {self.relations:,} besides those "
+                f"of its run, of which {len(held[1]):,} are used; raise --max-new-relations, {remedy}"
+            )
+        if len(entities) > self.batch:
+            raise DataError(
+                f"the batch names {len(entities):,} new entities, and a batch may name {self.batch:,}; split it, or "
+                f"{remedy}"
+            )
+        if entities and len(entities) + len(held[0]) > self.entities:
+            raise DataError(
+                f"the batch names {len(entities):,} new entities, and a store takes {self.entities:,} besides those of "
+                f"its run, of which {len(held[0]):,} are used; {remedy}"
+            )
+        sizes = [len(k) + len(h) + len(new) for k, h, new in zip(known, held, (entities, relations), strict=True)]
+        # more could be stored, but never be indexed again
+        if (entities or relations) and sizes[0] * 2 * sizes[1] >= KEYS:
+            raise DataError(
+                f"with the batch there were {sizes[0]:,} entities under {sizes[1]:,} relations, more than the 2^32 "
+                f"pairs that can be told apart; {remedy}"
+            )
 
 
 def stored_text(value: Any, what: str) -> str:
@@ -86,6 +138,8 @@ def named_events(events: EventLog, base: EventLog | None = None) -> list[NewEven
 
 def _by_id(names: tuple[str, ...], used: np.ndarray, known: Vocabulary) -> tuple[str, ...]:
     """Names of which some are used, int64 [n]; in place of ids of a vocabulary, if all that are used are, its names."""
+    if known.numbers:
+        return names
     ids = {name: i for i, name in enumerate(map(str, range(len(known))))}
     if not {names[i] for i in used.tolist()} <= ids.keys() - set(known.names):
         return names

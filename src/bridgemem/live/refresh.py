@@ -188,7 +188,7 @@ def merged_counts(
     """
     old, new = touched(before, after)
     for sign, part in ((-1, old), (1, new)):
-        counts = counts.merge(CountTable(sign * CountTable.of(mine(part, space, settings), space).counts))
+        counts = counts.merge(CountTable.of(mine(part, space, settings), space), sign)
     return counts
 
 
@@ -221,9 +221,6 @@ def widen_transitions(transitions: Transitions, n_relations: int, log_pi: Tensor
     settings, old = transitions.settings, transitions.space
     space = TokenSpace.of(settings, n_relations)
     directed = _directed(old.n_relations, n_relations)
-    token = (directed[:, None] * space.n_bins + torch.arange(space.n_bins)).reshape(-1)
-    counts = CountTable.empty(space)
-    counts.counts[token[:, None], directed] = transitions.counts.counts
     with torch.random.fork_rng(devices=[]):
         reader = Reader(space, log_pi, settings.width, settings.hidden)
     state = {name: tensor.clone() for name, tensor in transitions.reader.state_dict().items()}
@@ -237,7 +234,7 @@ def widen_transitions(transitions: Transitions, n_relations: int, log_pi: Tensor
             state[name].new_zeros((space.n_directed, *state[name].shape[1:])).index_copy_(0, directed, state[name])
         )
     reader.load_state_dict(state)
-    return Transitions(settings, log_pi, counts, reader.eval())
+    return Transitions(settings, log_pi, transitions.counts.widened(space), reader.eval())
 
 
 def _directed(old: int, new: int) -> Tensor:
