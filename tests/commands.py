@@ -15,8 +15,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import typer
 
-from bridgemem.cli.main import main
+from bridgemem.cli.main import app, main
 from bridgemem.events.benchmarks import CATALOG, Benchmark
 from bridgemem.events.dataset import Dataset
 
@@ -40,6 +41,8 @@ DAYS = 40
 
 TINY_CENET = ("--set", "width=8", "--set", "epochs=1", "--set", "oracle_epochs=1")
 TINY_READER = ("--set", "width=8", "--set", "hidden=8", "--set", "max_epochs=2")
+# typer would make it anew at each call, which takes longer than many a command
+COMMANDS = typer.main.get_command(app)
 
 
 @dataclass(frozen=True)
@@ -70,15 +73,18 @@ class Outcome:
 
 
 def bridgemem(*args: str | Path) -> Outcome:
-    """What the installed program does, with its exit code and streams; anything but an exit is a failure."""
+    """What the installed program does, with its exit code and streams; an error that no command foresees is raised."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["bridgemem", *map(str, args)]),
+        mock.patch("bridgemem.cli.main.app", COMMANDS),
         redirect_stdout(out),
         redirect_stderr(err),
         pytest.raises(SystemExit) as ended,
     ):
         main()
+    if ended.value.__cause__ is not None:
+        raise ended.value.__cause__
     code = ended.value.code
     assert code is None or isinstance(code, int)
     return Outcome(code or 0, out.getvalue(), err.getvalue())

@@ -1,6 +1,20 @@
-"""`python -m bridgemem`: the program where its script is not on the path."""
+"""Start of the program, as `bridgemem` and `python -m bridgemem`: Ctrl-C while it loads ends in one sentence too."""
 
-from bridgemem.cli.main import main
+import sys
+
+INTERRUPTED_WORDS = "bridgemem: interrupted; nothing half-written was kept."
+
+
+def main() -> None:
+    try:
+        # imported here and not above, so that an interrupt during the import is caught
+        from bridgemem.cli.main import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write(f"{INTERRUPTED_WORDS}\n")
+        sys.exit(1)
+
 
 if __name__ == "__main__":
     main()

@@ -23,6 +23,7 @@ FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
 TEMPERATURES = tuple(2.0 ** (i / 3) for i in range(-12, 13))
 BETWEEN = 8  # places between two of them that are tried afterwards
+LEAST = 1e-6  # far below all that are tried
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
 
 
@@ -43,8 +44,11 @@ class Calibration:
     lock: str = ""
 
     def __post_init__(self) -> None:
-        if not (0 < self.temperature < math.inf and 0 <= self.floor < 1):
-            raise SettingsError("a calibration has a temperature above 0 and a floor from 0 to below 1.")
+        # a score over a lower temperature may be infinite, and its probability then no number
+        if not (LEAST <= self.temperature < math.inf and 0 <= self.floor < 1):
+            raise SettingsError(
+                f"a calibration has a temperature above 0 ({LEAST:g} or more) and a floor from 0 to below 1."
+            )
 
     def probabilities(self, score: Tensor) -> Tensor:
         """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""

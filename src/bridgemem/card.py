@@ -13,7 +13,7 @@ from bridgemem.backbones import BACKBONES
 from bridgemem.errors import RunError
 from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.metrics import METRICS
-from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.records import Record, wrong_field
 from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.benchmarks import CATALOG, unpack
 from bridgemem.fitting import SELECTION_FILTERS, Selection
@@ -125,6 +125,8 @@ def _record(row: Any) -> Record | None:
     """A row as a record of a whole split, or None where it is none that a card can show."""
     try:
         record = Record(**row)
+        if wrong_field(record):
+            return None
         numbers = [getattr(record, metric) for metric in METRICS] + record.gain.get("mrr", [0.0, 0.0, 0.0])
         whole = len(numbers) == len(METRICS) + 3 and all(math.isfinite(number) for number in numbers)
         known = (record.split in SPLIT_WORDS, record.filter in FILTERS, record.method in METHOD_WORDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 import types
@@ -20,6 +21,7 @@ GATES = ("uncertain", "entropy", "none")
 MOST_EVENTS = 1024
 MOST_UNITS = 8192
 MOST_STEPS = 2**31 - 1  # no two events lie further apart
+WHOLE = 2**63  # no file of the program holds a whole number of more than 64 bits
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,20 @@ class Settings:
 
 def as_settings(kind: type[T], values: Mapping[str, Any], where: str = "settings") -> T:
     """Build a frozen settings class from plain values, refusing unknown names and wrong types."""
+    if not isinstance(values, Mapping):
+        raise SettingsError(f"{where} must be a table of settings, not {shown(values)}.")
     known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(known))
     if unknown:
         raise SettingsError(f"{where} has no setting called {unknown[0]!r}; known are {', '.join(sorted(known))}.")
     hints = typing.get_type_hints(kind)
     return kind(**{name: _coerce(value, hints[name], f"{where}: {name}") for name, value in values.items()})
+
+
+def shown(value: Any) -> str:
+    """A value as an error names it: no longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _coerce(value: Any, hint: Any, where: str) -> Any:
@@ -98,25 +108,28 @@ def _coerce(value: Any, hint: Any, where: str) -> Any:
     if origin is tuple:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, list | tuple):
-            raise SettingsError(f"{where} must be a list, not {value!r}.")
+            raise SettingsError(f"{where} must be a list, not {shown(value)}.")
         return tuple(_coerce(item, typing.get_args(hint)[0], where) for item in items if item != "")
     if hint is bool:
         named = {"true": True, "false": False, True: True, False: False}
         key = value.lower() if isinstance(value, str) else value
         if isinstance(key, bool | str) and key in named:
             return named[key]
-        raise SettingsError(f"{where} must be true or false, not {value!r}.")
+        raise SettingsError(f"{where} must be true or false, not {shown(value)}.")
     if hint is str:
         if isinstance(value, str):
             return value
-        raise SettingsError(f"{where} must be text, not {value!r}.")
+        raise SettingsError(f"{where} must be text, not {shown(value)}.")
     try:
         if isinstance(value, bool) or (hint is int and isinstance(value, float) and value != int(value)):
             raise ValueError
-        return hint(value)
+        made = hint(value)
+        if hint is int and not -WHOLE <= made < WHOLE:
+            raise ValueError
+        return made
     except (TypeError, ValueError, OverflowError):
         raise SettingsError(
-            f"{where} must be {'a whole number' if hint is int else 'a number'}, not {value!r}."
+            f"{where} must be {'a whole number' if hint is int else 'a number'}, not {shown(value)}."
         ) from None
 
 
@@ -136,11 +149,35 @@ def override(settings: T, assignments: list[str]) -> T:
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        _check_whole(values)
     except FileNotFoundError:
         raise SettingsError(f"there is no settings file {path}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except ValueError as problem:  # not TOML, not UTF-8, or a number of thousands of digits
         raise SettingsError(f"{path} is not valid TOML: {problem}.") from None
+    except RecursionError:
+        raise SettingsError(f"{path} is not valid TOML: it is nested too deep.") from None
+    return values
+
+
+def _check_whole(value: Any) -> None:
+    """Refuse whole numbers of more than 64 bits, which TOML does not have; in base 16 they may have any length."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_whole(inner)
+    elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
+        raise ValueError("a whole number has more than 64 bits")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The values of a JSON text; whole numbers of more than 64 bits, which nothing can be done with, are refused."""
+    return json.loads(text, parse_int=_whole)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 20 or not -WHOLE <= int(digits) < WHOLE:
+        raise ValueError(f"a whole number of {len(digits.lstrip('-')):,} digits has more than 64 bits")
+    return int(digits)
 
 
 def write_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:

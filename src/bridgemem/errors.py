@@ -1,5 +1,7 @@
 """Every error a user can meet: one base class and its named children."""
 
+NO_MEMORY = ("can't allocate memory", "out of memory", "Out of Memory")  # as torch on a CPU, CUDA and DuckDB say it
+
 
 class BridgeMemError(Exception):
     """Base of all errors raised on purpose; the message is one sentence that names the remedy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,15 @@ from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
-from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
+from bridgemem.events.benchmarks import (
+    CATALOG,
+    benchmark_name,
+    check_arrays,
+    load_benchmark,
+    pack,
+    packed_clock,
+    unpack,
+)
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
@@ -47,8 +55,11 @@ from bridgemem.store import (
 T = TypeVar("T")
 
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
+COUNTED = ("added", "retracted", "new_entities", "new_relations")  # in such a note
 ADDED = ("cross_fit",)  # settings that config.toml lacks where the run is of an earlier version
 BACK = "put a copy back, or fit the run again"
+ASKED = ("actor", "relation", "step", "answer")  # in a table of ranks: what each query asks
+RANKED = ("_raw", "_static", "_time")  # how the names of its columns of ranks end
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class Run:
     def _settings(self, kind: type[T], values: Mapping[str, Any]) -> T:
         """A table of config.toml, refused where it was cut: a default in place of what was said answers otherwise."""
         path = self.folder / "config.toml"
+        if not isinstance(values, Mapping):
+            raise RunError(f"{path} does not describe a run; {BACK}.")
         lost = [f.name for f in fields(kind) if f.name not in values and f.name not in ADDED]  # type: ignore[arg-type]
         if lost:
             raise RunError(f"{path} is not whole, it lacks {lost[0]}; {BACK}.")
@@ -235,14 +248,23 @@ class Run:
         settings = self._settings(LearnedSettings, read_config(self.folder).get("learned", {}))
         try:
             return Learned.restore(settings, own).to(device)
-        except (KeyError, RuntimeError, ValueError, TypeError) as problem:
-            raise RunError(f"{self.folder}/model.safetensors does not fit this run: {problem}.") from None
+        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
+            raise RunError(
+                f"{self.folder}/model.safetensors does not hold the learned residual that config.toml says; fit the "
+                "run again."
+            ) from None
 
     def learning(self, filter_name: str) -> dict[str, Any]:
         """How the learned residual of a filter was fitted: epochs, curve, seconds, parameters, scale, settings."""
-        values = read_json(self.folder / "epochs.json")
-        found = values.get("learned", {}).get(filter_name) if isinstance(values, dict) else None
-        if not isinstance(found, dict):
+        found = read_json(self.folder / "epochs.json")
+        for name in ("learned", filter_name):
+            found = found.get(name) if isinstance(found, dict) else None
+        numbers = ("epochs", "seconds", "parameters", "scale")
+        if not (
+            isinstance(found, dict)
+            and isinstance(found.get("settings"), dict)
+            and all(is_number(found.get(name)) for name in numbers)
+        ):
             raise RunError(f"{self.folder}/epochs.json does not say how the learned residual was fitted; fit it again.")
         return found
 
@@ -273,7 +295,12 @@ class Run:
         """What `refresh` did to the run since it was fitted, oldest first."""
         path = self.folder / REFRESHES
         found = read_json(path) if path.is_file() else []
-        return [note for note in found if isinstance(note, dict)] if isinstance(found, list) else []
+        notes = [note for note in found if isinstance(note, dict)] if isinstance(found, list) else []
+        for note in notes:
+            whole = all(type(note.get(name, 0)) is int for name in COUNTED)
+            if not (whole and all(isinstance(note.get(name), str | None) for name in ("when", "store", "origin"))):
+                raise RunError(f"{path} holds a note that no refresh writes; {BACK}.")
+        return notes
 
     @property
     def origin(self) -> str | None:
@@ -318,7 +345,11 @@ class Run:
         path = self.folder / "metrics.json"
         if not path.is_file():
             raise RunError(f"{self.folder} was not evaluated yet; `bridgemem evaluate {self.folder}` does it.")
-        return read_json(path)
+        values = read_json(path)
+        rows = values.values() if isinstance(values, dict) else [None]
+        if not all(isinstance(part, list) and all(isinstance(row, dict) for row in part) for part in rows):
+            raise RunError(f"{path} is damaged; `bridgemem evaluate {self.folder}` makes it anew.")
+        return values
 
     def relations(self) -> tuple[str, ...]:
         """The relations' names, by id."""
@@ -343,10 +374,21 @@ def open_backbone(folder: Path) -> Backbone:
         raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value read from JSON is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def training_note(folder: Path) -> dict[str, Any]:
     """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
-    note = read_json(folder / "trained.json") if (folder / "trained.json").is_file() else {}
-    return note if isinstance(note, dict) else {}
+    path = folder / "trained.json"
+    note = read_json(path) if path.is_file() else {}
+    if not isinstance(note, dict):
+        return {}
+    texts = all(isinstance(note.get(name, ""), str) for name in ("fingerprint", "device"))
+    if not (texts and type(note.get("seed", 0)) is int):
+        raise RunError(f"{path} does not say how the backbone was trained; put a copy back, or take the file away.")
+    return note
 
 
 def check_trained_on(folder: Path, dataset: Dataset) -> None:
@@ -399,30 +441,58 @@ def table_file(path: Path) -> Path | None:
     return found[0] if found else None
 
 
-def read_table(path: Path) -> dict[str, np.ndarray]:
-    """Columns of a table that `write_table` wrote, in either form."""
+def read_table(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray]:
+    """Columns of a table that `write_table` wrote, in either form; refused where it lacks one that is needed."""
     found = table_file(path)
     if found is None:
         raise RunError(f"{path} is missing.")
-    return read_columns(found)
+    return read_columns(found, needed)
 
 
-def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """Columns of this very file, Parquet or .npz."""
+def read_columns(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray]:
+    """Columns of this very file, Parquet or .npz, which are those of a table of ranks: a number for each query."""
     if path.suffix == ".npz":
         try:
+            check_arrays(path)
             with np.load(path, allow_pickle=False) as file:
-                return {name: file[name] for name in file.files}
+                columns = {name: file[name] for name in file.files}
         except (OSError, EOFError, ValueError, TypeError, AttributeError, BadZipFile, zlib.error) as problem:
             raise RunError(f"{path} is damaged: {problem}.") from None
+    else:
+        columns = _parquet_columns(path)
+    if lacking := [name for name in needed if name not in columns]:
+        raise RunError(f"{path} lacks the column {lacking[0]}; evaluate the run again.")
+    for name, column in columns.items():
+        if fault := _fault(name, column, len(columns[next(iter(columns))])):
+            raise RunError(f"{path} is damaged: its column {name} {fault}; evaluate the run again.")
+    return columns
+
+
+def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
     duckdb = _needed_duckdb(path)
     with duckdb.connect() as connection:
         try:
             columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
         except duckdb.Error as problem:
             raise RunError(f"{path} is damaged: {str(problem).splitlines()[0]}.") from None
-    # DuckDB keeps NaN as a missing value, which comes back masked
-    return {name: np.ma.filled(c, np.nan) if isinstance(c, np.ma.MaskedArray) else c for name, c in columns.items()}
+    # DuckDB keeps NaN as a missing value, which comes back masked; what has no NaN has no missing value either
+    return {
+        name: np.ma.filled(c.astype(float), np.nan)
+        if isinstance(c, np.ma.MaskedArray) and c.dtype.kind in "biuf"
+        else c
+        for name, c in columns.items()
+    }
+
+
+def _fault(name: str, column: np.ndarray, rows: int) -> str | None:
+    """What is wrong with a column of a table of ranks, or None."""
+    if column.dtype.kind not in "biuf" or column.shape != (rows,) or not rows:
+        return "does not hold a number for each query"
+    if name in ASKED and not (column.dtype.kind in "iu" and column.min() >= 0):
+        return "holds something that is no id or step"
+    if name.endswith(RANKED) and not (np.isfinite(column).all() and column.min() >= 1):
+        return "holds something that is no rank"
+    return None
 
 
 def _duckdb() -> Any:

@@ -11,15 +11,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from bridgemem.config import read_toml, write_toml
+from bridgemem.config import parse_json, read_toml, write_toml
 from bridgemem.errors import RunError, SettingsError
 
 FORMAT = 1
 MODEL = ("model.safetensors", "weights.safetensors")  # one of them is in every saved run and backbone
+# what tensors are saved in; most operations are not made for others, such as complex numbers or floats of 8 bits
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
 @contextmanager
@@ -148,10 +151,10 @@ def write_json(path: Path, values: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
 
 
@@ -203,11 +206,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     try:
-        return load_file(path)
+        tensors = load_file(path)
     except FileNotFoundError:
         raise RunError(f"{path} is missing.") from None
-    except (SafetensorError, OSError, ValueError) as problem:
+    # a KeyError where safetensors knows a type of numbers and torch does not
+    except (SafetensorError, OSError, ValueError, LookupError, AttributeError, RuntimeError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
+    foreign = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
+    if foreign is not None:
+        kind = str(tensors[foreign].dtype).removeprefix("torch.")
+        raise RunError(f"{path} holds {foreign} as {kind}, in which no weights are saved; put a copy back.")
+    return tensors
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -215,8 +224,6 @@ def read_config(folder: Path) -> dict[str, Any]:
         return read_toml(Path(folder) / "config.toml")
     except SettingsError as problem:
         raise RunError(str(problem)) from None
-    except RecursionError:
-        raise RunError(f"{folder}/config.toml is damaged: it is nested too deep.") from None
 
 
 def link_or_copy(source: Path, target: Path) -> None:

@@ -129,5 +129,5 @@ def test_what_cannot_be_taken_apart_is_refused(run: Run, names: tuple[str, ...],
     columns = read_table(old.ranks_path("test"))
     del columns["triple_seen"]
     write_table(old.ranks_path("test"), columns)
-    with pytest.raises(RunError, match="evaluate it again"):
+    with pytest.raises(RunError, match="lacks the column triple_seen; evaluate the run again"):
         parts(old, "support", names)

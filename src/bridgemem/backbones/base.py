@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.history import History
-from bridgemem.errors import BackboneError
+from bridgemem.errors import NO_MEMORY, BackboneError
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.evidence.gate import met_mass
@@ -87,7 +87,9 @@ class Backbone(ABC):
         ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
         try:
             score_queries(self, Queries(*(torch.tensor([i]) for i in ids)), History(events.prefix(0)))
-        except (IndexError, RuntimeError):
+        except BackboneError as problem:
+            if problem.__cause__ is None:
+                raise
             raise BackboneError(
                 f"this {self.name} was trained on other data than {dataset.name}; train it on this data."
             ) from None
@@ -133,7 +135,17 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
 def score_queries(backbone: Backbone, queries: Queries, past: History) -> Scores:
     """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on met candidates."""
     blind = queries.unanswered()
-    scores = check_scores(backbone.score(blind, past), blind, past.events.n_entities, backbone.name)
+    try:
+        found = backbone.score(blind, past)
+    except (IndexError, RuntimeError) as problem:
+        if any(words in str(problem) for words in NO_MEMORY):
+            raise
+        said = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
+        raise BackboneError(
+            f"{backbone.name} cannot score the queries ({said}); train it on this data, if its weights are damaged or "
+            "belong to other data."
+        ) from problem
+    scores = check_scores(found, blind, past.events.n_entities, backbone.name)
     if scores.uncertainty is not None:
         return scores
     return replace(scores, uncertainty=met_mass(scores.of_candidates, *past.met(queries.actor, queries.step)))

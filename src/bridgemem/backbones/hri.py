@@ -215,7 +215,10 @@ class Hri(Backbone):
 
     @classmethod
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        return cls(as_settings(HriSettings, settings, "hri"), tensors["lam"], tensors["alpha"])
+        lam, alpha = tensors["lam"], tensors["alpha"]
+        if lam.dim() != 1 or lam.shape != alpha.shape or not (lam.is_floating_point() and alpha.is_floating_point()):
+            raise ValueError("lam and alpha hold no number for each directed relation")
+        return cls(as_settings(HriSettings, settings, "hri"), lam, alpha)
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.lam.to(device), self.alpha.to(device))

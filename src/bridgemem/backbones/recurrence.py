@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.history import History
+from bridgemem.config import as_settings
 from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import SILENT, Progress
@@ -82,7 +83,10 @@ class Popularity(Backbone):
 
     @classmethod
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        return cls(RecurrenceSettings(**settings), tensors["share"])
+        share = tensors["share"]
+        if share.dim() != 1 or not share.is_floating_point():
+            raise ValueError("share holds no number for each entity")
+        return cls(as_settings(RecurrenceSettings, settings, cls.name), share)
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.share.to(device))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
+import traceback
 import warnings
 from typing import Annotated, TextIO
 
 import typer
 
 from bridgemem import __version__
+from bridgemem.__main__ import INTERRUPTED_WORDS
 from bridgemem.cli import (
     ask,
     backbones,
@@ -26,7 +29,7 @@ from bridgemem.cli import (
     serve,
 )
 from bridgemem.cli.output import say, warn
-from bridgemem.errors import BridgeMemError
+from bridgemem.errors import NO_MEMORY, BridgeMemError
 
 INTERRUPTED = 130  # how typer ends a command at Ctrl-C
 
@@ -63,8 +66,14 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and stop.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
 ) -> None:
     pass
+
+
+def _debugging() -> bool:
+    """Whether --debug stands before the command."""
+    return "--debug" in itertools.takewhile(lambda argument: argument.startswith("-"), sys.argv[1:])
 
 
 def _remark(
@@ -89,7 +98,7 @@ def main() -> None:
             app()
     except SystemExit as ended:
         if ended.code == INTERRUPTED:
-            warn("bridgemem: interrupted; nothing half-written was kept.")
+            warn(INTERRUPTED_WORDS)
             sys.exit(1)
         raise
     except BridgeMemError as problem:
@@ -99,3 +108,23 @@ def main() -> None:
         where = f" ({problem.filename})" if problem.filename else ""
         warn(f"bridgemem: {problem.strerror or problem}{where}.")
         sys.exit(2)
+    except Exception as problem:
+        warn(_unexpected(problem))
+        # as the cause, so that whoever runs a command in process sees what went wrong
+        raise SystemExit(1) from problem
+
+
+def _unexpected(problem: Exception) -> str:
+    """The sentence of an error that no command foresees."""
+    if _debugging():
+        traceback.print_exception(problem)
+    said = " ".join(str(problem).split())[:300].rstrip(".")
+    if isinstance(problem, MemoryError) or any(words in said for words in NO_MEMORY):
+        return (
+            f"bridgemem: out of memory{f' ({said})' if said else ''}; use less data, smaller settings (`evaluate` has "
+            "--cells), or a machine with more."
+        )
+    return (
+        f"bridgemem: internal error: {type(problem).__name__}{f': {said}' if said else ''}; run "
+        "`bridgemem --debug COMMAND ...` for the traceback, and report it."
+    )

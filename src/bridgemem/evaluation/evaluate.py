@@ -19,10 +19,12 @@ from bridgemem.evaluation.replay import Replay, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.fitting import SELECTION_FILTERS, Selection
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, training_note, write_table
+from bridgemem.runs import ASKED, Run, training_note, write_table
 from bridgemem.store import read_config
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
+# the columns of a table of ranks beside the ranks: what was asked, and what was known of it
+KNOWN = (*ASKED, "uncertainty", "answer_support", "answer_lag", "triple_seen")
 CROSS_FITTED = "cross-fitted"  # the method of a learned residual that was fitted on the end of train too
 
 

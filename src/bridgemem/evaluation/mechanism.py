@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bridgemem.errors import DataError, RunError
+from bridgemem.evaluation.evaluate import KNOWN
 from bridgemem.evaluation.intervals import paired_gains
 from bridgemem.evaluation.metrics import Metrics
 from bridgemem.evaluation.records import Record
@@ -79,9 +80,10 @@ def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> lis
     """The residual and its gain on every part of the queries, under the filter that it was selected for."""
     if by not in PARTS:
         raise DataError(f"--by is one of {', '.join(PARTS)}, not {by!r}.")
-    columns = read_table(run.ranks_path(split))
-    if "triple_seen" not in columns:
-        raise RunError(f"{run.folder} was evaluated by an older version; evaluate it again.")
+    ranked = (f"{method}_{f}" for f in SELECTION_FILTERS for method in ("backbone", f"bridgemem_by_{f}"))
+    columns = read_table(run.ranks_path(split), (*KNOWN, *ranked))
+    if not names or not (columns["relation"] < 2 * len(names)).all():
+        raise RunError(f"{run.folder} has ranks of other relations than its relations.txt names; evaluate it again.")
     columns["relation"] = columns["relation"] % len(names)  # both directions together
     masks = PARTS[by](columns)
     if by == "relation":

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bridgemem.config import parse_json
 from bridgemem.errors import DataError
 
 
@@ -68,16 +69,16 @@ def read_records(path: Path) -> list[Record]:
     records = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            record = Record(**json.loads(line))
+            record = Record(**parse_json(line))
         except (ValueError, TypeError, RecursionError) as problem:
             raise DataError(f"{path}, line {number} is not a record: {problem}.") from None
-        if wrong := _wrong_field(record):
+        if wrong := wrong_field(record):
             raise DataError(f"{path}, line {number} is not a record: {wrong} has a value of the wrong kind.")
         records.append(record)
     return records
 
 
-def _wrong_field(record: Record) -> str | None:
+def wrong_field(record: Record) -> str | None:
     """The first field whose value is not of the type that it declares, or None."""
     for name, hint in _hints().items():
         if not _is(getattr(record, name), hint):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,7 +22,8 @@ import torch
 
 from bridgemem import __version__
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.evaluate import conclude, describe_device, methods, rank_columns, read, reading_of
+from bridgemem.evaluation.evaluate import KNOWN, conclude, describe_device, methods, rank_columns, read, reading_of
+from bridgemem.evaluation.filters import FILTERS
 from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.replay import batch_size
@@ -236,7 +237,8 @@ def join_parts(
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
     dataset = opened_data(run, split, data_dir, memory_dir)
     steps = shard_steps(dataset, split, len(ordered))
-    tables = [_table(folder, note, steps[i]) for i, note in enumerate(ordered)]
+    needed = (*KNOWN, *(f"{method}_{f}" for method in methods(run) for f in FILTERS))
+    tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]
     made_on = " and ".join(sorted({note["device"] for note in ordered}))
     records = concluded(run, dataset, split, tables, device, made_on)
     for path, note in notes.items():
@@ -251,6 +253,15 @@ def _check_note(path: Path, note: Any, own: str, split: str) -> None:
     known = {"format", "run", "split", "number", "of", "steps", "rows", "device", "cells", "table", "digest"}
     if not isinstance(note, dict) or set(note) != known:
         raise RunError(f"{path} is damaged; write this shard again.")
+    numbers = (note["format"], note["number"], note["of"], note["rows"], *_pair(note["steps"]))
+    texts = (note["run"], note["split"], note["device"], note["table"], note["digest"])
+    if not (
+        all(type(number) is int for number in numbers)
+        and all(isinstance(text, str) for text in texts)
+        and (note["cells"] is None or type(note["cells"]) is int)
+        and note["table"] == Path(note["table"]).name  # of this folder, since it is taken away in the end
+    ):
+        raise RunError(f"{path} is damaged; write this shard again.")
     if note["format"] != FORMAT:
         raise RunError(f"{path} has format {note['format']}, and this program joins {FORMAT}; write it again.")
     if (note["run"], note["split"]) != (own, split):
@@ -258,6 +269,11 @@ def _check_note(path: Path, note: Any, own: str, split: str) -> None:
             f"{path} is a part of another run, of this one before it was changed, or of another version of the "
             "program; take it away, and write this shard again."
         )
+
+
+def _pair(value: Any) -> Sequence[Any]:
+    """The two items of a list, or what is no number in their place."""
+    return value if isinstance(value, list) and len(value) == 2 else (None,)
 
 
 def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
@@ -269,20 +285,24 @@ def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
     if len(set(numbers)) != len(numbers):
         twice = next(n for n in numbers if numbers.count(n) > 1)
         raise RunError(f"{folder} holds shard {twice}/{of} more than once; keep one of them.")
-    missing = sorted(set(range(1, of + 1)) - set(numbers))
+    missing = of - len(numbers)
     if missing:
-        named = ", ".join(f"{n}/{of}" for n in missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise RunError(f"{folder} lacks {len(missing)} of {of} shards: {named}; write them with --shard.")
+        first = itertools.islice((n for n in range(1, of + 1) if n not in set(numbers)), 5)
+        named = ", ".join(f"{n}/{of}" for n in first) + (", ..." if missing > 5 else "")
+        raise RunError(f"{folder} lacks {missing} of {of} shards: {named}; write them with --shard.")
 
 
-def _table(folder: Path, note: Mapping[str, Any], steps: tuple[int, int]) -> Ranks:
+def _table(folder: Path, note: Mapping[str, Any], steps: tuple[int, int], needed: Iterable[str]) -> Ranks:
     """The columns of a part, which are those that its note was written for."""
     path = folder / str(note["table"])
     if not path.is_file() or _digest(path) != note["digest"]:
         raise RunError(f"{path} is missing, or not the one that was written; write this shard again.")
     if note["steps"] != list(steps):
         raise RunError(f"{path} holds other steps than this shard of the data has; write this shard again.")
-    return read_columns(path)
+    columns = read_columns(path, needed)
+    if len(columns["step"]) != note["rows"]:
+        raise RunError(f"{path} holds other rows than its note says; write this shard again.")
+    return columns
 
 
 def _digest(path: Path) -> str:

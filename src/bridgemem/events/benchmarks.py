@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bridgemem.config import parse_json, shown
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, Vocabulary
@@ -367,17 +369,34 @@ def unpack(path: str | Path) -> Dataset:
     except PermissionError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except BROKEN_PACK as error:
-        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {error}.") from None
+        said = str(error).rstrip(".")
+        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {said}.") from None
 
 
 def packed_clock(path: str | Path) -> Clock:
     """The clock of a packed data set, without its events."""
     try:
+        check_arrays(Path(path))
         with np.load(path, allow_pickle=False) as archive:
-            kind, origin, unit = json.loads(archive["about"].tobytes())["clock"]
-        return Clock(str(kind), int(origin), int(unit))
+            kind, origin, unit = parse_json(archive["about"].tobytes())["clock"]
+        return Clock(kind, origin, unit)
     except BROKEN_PACK as error:
-        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {error}.") from None
+        said = str(error).rstrip(".")
+        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {said}.") from None
+
+
+def check_arrays(path: Path) -> None:
+    """Raise ValueError where an array of an .npz claims more bytes than lie there, before they are allocated."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if not member.filename.endswith(".npy"):
+                continue
+            with archive.open(member) as file:
+                version = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
+                shape, _, dtype = read(file)
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
+                raise ValueError(f"{member.filename} claims a shape that it does not have")
 
 
 def _unpacked(path: Path) -> Dataset:
@@ -385,28 +404,38 @@ def _unpacked(path: Path) -> Dataset:
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise DataError("it is a single array")
     with archive:
-        about: dict[str, Any] = json.loads(archive["about"].tobytes())
+        check_arrays(path)
+        about: dict[str, Any] = parse_json(archive["about"].tobytes())
         if about["format"] != PACK_FORMAT:
-            raise DataError(f"its format is {about['format']}, and this version reads {PACK_FORMAT}")
+            raise DataError(f"its format is {shown(about['format'])}, and this version reads {PACK_FORMAT}")
         kind, origin, unit = about["clock"]
+        columns = {name: archive[name] for name in ("subject", "relation", "object", "step")}
+        if any(column.dtype.kind not in "iu" or column.ndim != 1 for column in columns.values()):
+            raise DataError("its columns are no lists of whole numbers")
         events = EventLog(
-            archive["subject"],
-            archive["relation"],
-            archive["object"],
-            np.cumsum(archive["step"], dtype=np.int64),
+            columns["subject"],
+            columns["relation"],
+            columns["object"],
+            np.cumsum(columns["step"], dtype=np.int64),
             _unpacked_names(archive, "entity", about["kinds"][0]),
             _unpacked_names(archive, "relation", about["kinds"][1]),
-            Clock(str(kind), int(origin), int(unit)),
+            Clock(kind, origin, unit),
         )
     if events.fingerprint != about["fingerprint"]:
         raise DataError("its content does not have the fingerprint that was noted when it was written")
-    test_start = about["test_start"]
-    return Dataset(about["name"], events, int(about["valid_start"]), None if test_start is None else int(test_start))
+    name, valid_start, test_start = about["name"], about["valid_start"], about["test_start"]
+    if not (isinstance(name, str) and type(valid_start) is int and (test_start is None or type(test_start) is int)):
+        raise DataError("its name or the steps at which it is split are none")
+    return Dataset(name, events, valid_start, test_start)
 
 
 def _unpacked_names(archive: Mapping[str, np.ndarray], key: str, kind: str) -> Vocabulary:
-    text = archive[f"{key}_names"].tobytes()
-    ends = np.cumsum(archive[f"{key}_sizes"], dtype=np.int64).tolist()
+    if not isinstance(kind, str):
+        raise DataError(f"it does not say what its {key} names are")
+    text, sizes = archive[f"{key}_names"].tobytes(), archive[f"{key}_sizes"]
+    if sizes.dtype.kind not in "iu":
+        raise DataError(f"its {key} names have no lengths")
+    ends = np.cumsum(sizes, dtype=np.int64).tolist()
     if (ends[-1] if ends else 0) != len(text):
         raise DataError(f"its {key} names are not whole")
     return Vocabulary(kind, tuple(text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)))

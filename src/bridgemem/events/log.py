@@ -17,6 +17,11 @@ Columns = np.ndarray
 
 DAY = 86_400
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
+# of the calendar, which goes from the year 1 to the year 9999
+FIRST_SECOND, LAST_SECOND = (
+    int(end.replace(tzinfo=UTC, microsecond=0).timestamp()) for end in (datetime.min, datetime.max)
+)
 LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
@@ -87,6 +92,17 @@ class Clock:
     kind: str = "integer"
     origin: int = 0
     unit: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("integer", "date") or type(self.origin) is not int or type(self.unit) is not int:
+            raise DataError("a clock counts steps of whole numbers or dates, from an origin and by a unit.")
+        if not 1 <= self.unit <= LAST_TIME or abs(self.origin) > LAST_TIME:
+            raise DataError(f"a clock has steps of at least 1, and times of at most 18 digits, not {self}.")
+
+    def holds(self, step: int) -> bool:
+        """Whether a step has a time: one of at most 18 digits, or a date of the calendar."""
+        time = self.origin + int(step) * self.unit
+        return abs(time) <= LAST_TIME if self.kind == "integer" else FIRST_SECOND <= time <= LAST_SECOND
 
     def label(self, step: int) -> str:
         """The time of a step as a user writes it."""
@@ -171,6 +187,8 @@ class EventLog:
                 raise DataError(f"the {name} column holds an id outside 0..{bound - 1}; the vocabulary is too small.")
         if len(self) and self.step[0] < 0:
             raise DataError("steps must not be negative.")
+        if len(self) and not (self.clock.holds(self.step[0]) and self.clock.holds(self.step[-1])):
+            raise DataError("the clock puts an event outside of the calendar, or at a time of more than 18 digits.")
 
     @classmethod
     def from_columns(

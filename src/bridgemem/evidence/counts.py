@@ -122,6 +122,8 @@ class CountTable:
         shape = (space.size, space.n_directed) if dense else (counts.numel(),)
         if counts.dtype != torch.int64 or counts.shape != shape or dense is not (cells is None):
             raise ValueError(f"counts of shape {tuple(counts.shape)} do not belong to these settings")
+        if bool((counts < 0).any()):
+            raise ValueError("a count is negative")
         if cells is not None:
             last = space.size * space.n_directed
             ascending = cells.dtype == torch.int64 and cells.shape == shape and bool((cells.diff() > 0).all())

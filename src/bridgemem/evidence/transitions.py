@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.backbones.checkpoint import with_weights
 from bridgemem.backbones.history import History
 from bridgemem.config import Settings
 from bridgemem.evaluation.queries import Queries
@@ -148,14 +149,15 @@ class Transitions:
     @classmethod
     def restore(cls, settings: Settings, tensors: dict[str, Tensor]) -> Transitions:
         log_pi = tensors["log_prior"]
+        if not (log_pi.dim() == 1 and log_pi.is_floating_point() and len(log_pi) % 2 == 0):
+            raise ValueError("the prior holds no number for each directed relation")
         space = TokenSpace.of(settings, len(log_pi) // 2)
         counts = CountTable.restore(space, tensors)
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             reader = Reader(space, log_pi, settings.width, settings.hidden)
-        weights = {k.removeprefix("reader."): v.clone() for k, v in tensors.items() if k.startswith("reader.")}
-        reader.load_state_dict(weights, assign=True)
-        return cls(settings, log_pi, counts, reader.float().eval())
+        weights = {k.removeprefix("reader."): v for k, v in tensors.items() if k.startswith("reader.")}
+        return cls(settings, log_pi.double(), counts, with_weights(reader, weights).eval())
 
 
 def _choose_epochs(
