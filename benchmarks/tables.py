@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from bridgemem.engines.duckdb import bytes_of
 from bridgemem.errors import DataError
 from bridgemem.evaluation.report import Table
+from bridgemem.events.limits import bytes_of
 
 KIND = "benchmark"  # the word in the marks of these tables: <!-- benchmark: NAME -->
 LABELS = {

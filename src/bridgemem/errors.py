@@ -11,6 +11,10 @@ class DataError(BridgeMemError):
     """An input file or table cannot be read as events."""
 
 
+class LimitError(DataError):
+    """An input file would unpack to more than the limit for its size."""
+
+
 class SettingsError(BridgeMemError):
     """A setting has a value that cannot be used."""
 

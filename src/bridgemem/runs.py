@@ -21,15 +21,8 @@ from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
-from bridgemem.events.benchmarks import (
-    CATALOG,
-    benchmark_name,
-    check_arrays,
-    load_benchmark,
-    pack,
-    packed_clock,
-    unpack,
-)
+from bridgemem.events.arrays import check_arrays
+from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions

@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 
 from bridgemem.config import Settings
 from bridgemem.engines import corpus
-from bridgemem.engines.duckdb import Limits, bytes_of, mine_files
+from bridgemem.engines.duckdb import Limits, mine_files
 from bridgemem.engines.mined import Mined
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.gather import ColumnNames
+from bridgemem.events.limits import bytes_of
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.read import read_events
 from bridgemem.evidence.transitions import Transitions

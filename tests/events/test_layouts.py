@@ -228,17 +228,30 @@ def test_several_parties_of_a_polecat_row_become_pairs(write):
 
 
 def test_every_reason_to_drop_a_row_is_counted(write):
-    crowd = ";".join(f"P{i}" for i in range(21))
-    sides = [("A", "B"), ("A", "None"), ("None", ""), ("", "B"), (crowd, "B"), ("B", crowd), (crowd, "None"), ("A", "")]
+    crowd = ";".join(f"P{i}" for i in range(101))
+    sides = [("A", "B"), ("A", "None"), ("None", ""), ("", "B"), (crowd, "None"), ("A", "")]
     path = write(lines(POLECAT, [polecat(first, "AID", second) for first, second in sides]), "p.txt")
     reading = read_events(path)
     assert reading.dropped == {
         "without a second party": 3,
         "without a first party": 1,
         "without any party": 1,
-        "with more than 20 parties on a side": 2,
     }
     assert len(reading.events) == reading.rejects.total - sum(reading.dropped.values()) == 1
+
+
+@pytest.mark.parametrize(("first", "second", "events"), [(10, 10, 100), (1, 100, 100), (1, 101, 0), (51, 2, 0)])
+def test_a_row_that_would_become_too_many_events_is_rejected(write, first, second, events):
+    sides = [";".join(f"{side}{i}" for i in range(size)) for side, size in (("P", first), ("Q", second))]
+    rows = [polecat("A", "AID", "B"), polecat(sides[0], "AID", sides[1]), polecat("A", "soon", "B", "soon")]
+    reading = read_events(write(lines(POLECAT, rows), "p.txt"))
+    assert len(reading.events) == 1 + events
+    assert (reading.rejects.total, not reading.dropped) == (3, True)
+    assert [row.line for row in reading.rejects.rows] == ([4] if events else [3, 4])
+    if not events:
+        assert reading.rejects.rows[0].reason.startswith(f"the row names {first * second} pairs of parties")
+        with pytest.raises(DataError, match=r"p.txt:3: the row names"):
+            read_events(write(lines(POLECAT, rows), "p.txt"), strict=True)
 
 
 def test_a_relation_that_is_missing_and_a_day_that_is_none_are_rejected(write):

@@ -68,7 +68,8 @@ def mine(
 
                 done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
             else:
-                from bridgemem.engines.duckdb import Limits, bytes_of, mine_files
+                from bridgemem.engines.duckdb import Limits, mine_files
+                from bridgemem.events.limits import bytes_of
                 from bridgemem.events.read import read_vocabulary
 
                 how["entities"] = read_vocabulary(entities, "entity") if entities else None

@@ -67,7 +67,8 @@ Records = Annotated[Path, typer.Option("--records", help="File of measured recor
 
 def whole_or_text(step: str | None) -> str | int | None:
     """A step as the reader takes it: whole numbers as numbers."""
-    return int(step) if step is not None and step.isdecimal() else step
+    # no step has as many digits as make a number that int() refuses to read
+    return int(step) if step is not None and step.isdecimal() and len(step) < 20 else step
 
 
 def seeds_of(text: str) -> tuple[int, ...]:

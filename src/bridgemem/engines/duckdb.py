@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,19 +26,11 @@ from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.store import read_json, sync, whole_file, write_json
 
 LEAST_MEMORY = 1 << 29
+MOST_THREADS = 1024  # DuckDB starts as many as it is told, and the process ends where there is no room for them
 OWN_MEMORY = 350 << 20  # of Python, numpy, torch and the kernel's blocks
 EXAMPLE_BYTES = 140  # while samples are merged, with eight tokens each
 ROW_BYTES = 200  # of a row while DuckDB sorts it, with the next range being sorted already
 MOST_RANGES = 64  # each is a pass over the events, so beyond this DuckDB rather spills
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def bytes_of(text: str | int) -> int:
-    """A number of bytes from 2GB, 512 MB, 1.5G or a whole number."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)i?B?", str(text).strip(), re.IGNORECASE)
-    if not match:
-        raise SettingsError(f"{text!r} is no amount of memory: write it as 2GB or 512MB.")
-    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 @dataclass(frozen=True)
@@ -53,8 +44,10 @@ class Limits:
     def __post_init__(self) -> None:
         if self.memory < LEAST_MEMORY:
             raise SettingsError(f"mining needs at least {LEAST_MEMORY >> 20} MB of memory.")
-        if self.threads < 1 or self.rows < 0:
-            raise SettingsError("threads must be at least 1, and the rows of a range must not be negative.")
+        if not 1 <= self.threads <= MOST_THREADS or self.rows < 0:
+            raise SettingsError(
+                f"threads must be between 1 and {MOST_THREADS}, and the rows of a range must not be negative."
+            )
 
     def for_duckdb(self, settings: Settings) -> int:
         """What is left for DuckDB beside the kernel and the sample."""

@@ -101,7 +101,7 @@ def _describe_parquet(path: Path, names: ColumnNames) -> SourceFile:
     try:
         with duckdb.connect() as connection:
             shown = connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
-    except duckdb.Error as problem:
+    except Exception as problem:  # over damaged files DuckDB raises more than its own errors
         raise unreadable(path, problem) from None
     headings = [str(row[0]) for row in shown]
     chosen = places(path, headings, names)
@@ -149,7 +149,7 @@ def places(path: Path, headings: Sequence[str], names: ColumnNames) -> list[int]
     lost = [getattr(names, role) or role for role, place in found.items() if place is None]
     if lost:
         raise DataError(
-            f"{path} has no column for {', '.join(lost)}; it has {short(', '.join(map(repr, headings)))}: name the "
+            f"{path} has no column for {short(', '.join(lost))}; it has {short(', '.join(map(repr, headings)))}: name the "
             "columns with --subject, --relation, --object and --time."
         )
     return [place for place in found.values() if place is not None]
@@ -157,7 +157,7 @@ def places(path: Path, headings: Sequence[str], names: ColumnNames) -> list[int]
 
 def unreadable(path: Path, problem: Exception) -> DataError:
     """A file that DuckDB could not read, with the first line of its reason."""
-    reason = (str(problem).splitlines() or ["unknown reason"])[0].rstrip(".")
+    reason = short((str(problem).splitlines() or ["unknown reason"])[0], 300).rstrip(".")
     line = re.search(r"Line: (\d+)", str(problem))
     where = f"{path}:{line[1]}" if line else str(path)
     return DataError(f"{where} cannot be read: {reason}; write it again or leave it out.")

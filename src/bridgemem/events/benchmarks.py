@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -19,15 +18,26 @@ from typing import Any
 
 import numpy as np
 
-from bridgemem.config import parse_json, shown
-from bridgemem.errors import DataError, NotFoundError
+from bridgemem.config import parse_json
+from bridgemem.errors import DataError, LimitError, NotFoundError
+from bridgemem.events.arrays import check_columns, read_column
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.gather import short
+from bridgemem.events.limits import MOST_NOTE_BYTES
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.read import read_events, read_vocabulary
 from bridgemem.progress import SILENT, Progress
 
 DAY = 86_400
 PACK_FORMAT = 1
+COLUMNS = ("subject", "relation", "object", "step")
+# for the limits: how many rows an entry of each array of a pack is worth
+ENTRIES = dict.fromkeys(COLUMNS, 1 / 4) | {
+    "entity_names": 0,
+    "relation_names": 0,
+    "entity_sizes": 1,
+    "relation_sizes": 1,
+}
 # whatever zipfile, numpy and json raise over bytes that are cut, foreign or made to harm
 BROKEN_PACK: tuple[type[Exception], ...] = (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError)
 BROKEN_PACK += (MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, DataError)
@@ -345,7 +355,7 @@ def pack(dataset: Dataset, path: str | Path) -> None:
         "fingerprint": events.fingerprint,
     }
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
-    for column in ("subject", "relation", "object"):
+    for column in COLUMNS[:3]:
         arrays[column] = _smallest(getattr(events, column))
     # steps rise slowly, so their differences are mostly zeros
     arrays["step"] = _smallest(np.diff(events.step, prepend=0))
@@ -369,74 +379,72 @@ def unpack(path: str | Path) -> Dataset:
     except PermissionError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
     except BROKEN_PACK as error:
-        said = str(error).rstrip(".")
-        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {said}.") from None
+        raise _broken(path, error) from None
 
 
 def packed_clock(path: str | Path) -> Clock:
     """The clock of a packed data set, without its events."""
     try:
-        check_arrays(Path(path))
-        with np.load(path, allow_pickle=False) as archive:
-            kind, origin, unit = parse_json(archive["about"].tobytes())["clock"]
-        return Clock(kind, origin, unit)
+        with zipfile.ZipFile(path) as archive:
+            return Clock(*_about(archive)["clock"])
     except BROKEN_PACK as error:
-        said = str(error).rstrip(".")
-        raise DataError(f"{path} is not a whole packed data set, write or fetch it again: {said}.") from None
+        raise _broken(path, error) from None
 
 
-def check_arrays(path: Path) -> None:
-    """Raise ValueError where an array of an .npz claims more bytes than lie there, before they are allocated."""
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if not member.filename.endswith(".npy"):
-                continue
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(file)
-            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > member.file_size:
-                raise ValueError(f"{member.filename} claims a shape that it does not have")
+def _broken(path: str | Path, error: Exception) -> DataError:
+    if isinstance(error, LimitError):
+        return error
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    return DataError(f"{path} is not a whole packed data set, write or fetch it again: {short(reason, 300)}.")
+
+
+def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The note in a packed data set, with values of the types that it must have."""
+    if archive.getinfo("about.npy").file_size > MOST_NOTE_BYTES:
+        raise DataError(f"its note is longer than {MOST_NOTE_BYTES:,} bytes")
+    about = parse_json(read_column(archive, "about").tobytes())
+    if not isinstance(about, dict) or about["format"] != PACK_FORMAT:
+        found = short(str(about["format"])) if isinstance(about, dict) else "unknown"
+        raise DataError(f"its format is {found}, and this version reads {PACK_FORMAT}")
+    texts = [about["name"], about["fingerprint"], *about["kinds"], about["clock"][0]]
+    numbers = [about["valid_start"], *about["clock"][1:]]
+    numbers += [] if about["test_start"] is None else [about["test_start"]]
+    typed = all(isinstance(text, str) for text in texts) and all(type(number) is int for number in numbers)
+    if not typed or (len(about["kinds"]), len(about["clock"])) != (2, 3):
+        raise DataError("its note holds a value of another type than it is written with")
+    about["name"].encode()  # no half of a character, which no file could be named after
+    return about
 
 
 def _unpacked(path: Path) -> Dataset:
-    archive = np.load(path, allow_pickle=False)
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError("it is a single array")
-    with archive:
-        check_arrays(path)
-        about: dict[str, Any] = parse_json(archive["about"].tobytes())
-        if about["format"] != PACK_FORMAT:
-            raise DataError(f"its format is {shown(about['format'])}, and this version reads {PACK_FORMAT}")
-        kind, origin, unit = about["clock"]
-        columns = {name: archive[name] for name in ("subject", "relation", "object", "step")}
-        if any(column.dtype.kind not in "iu" or column.ndim != 1 for column in columns.values()):
-            raise DataError("its columns are no lists of whole numbers")
+    with path.open("rb") as file:
+        if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
+            raise DataError("it is a single array")
+    with zipfile.ZipFile(path) as archive:
+        check_columns(path, archive, ENTRIES)
+        about = _about(archive)
+        subject, relation, object_, step = (read_column(archive, column) for column in COLUMNS)
         events = EventLog(
-            columns["subject"],
-            columns["relation"],
-            columns["object"],
-            np.cumsum(columns["step"], dtype=np.int64),
+            subject,
+            relation,
+            object_,
+            np.cumsum(step, dtype=np.int64),
             _unpacked_names(archive, "entity", about["kinds"][0]),
             _unpacked_names(archive, "relation", about["kinds"][1]),
-            Clock(kind, origin, unit),
+            Clock(*about["clock"]),
         )
     if events.fingerprint != about["fingerprint"]:
         raise DataError("its content does not have the fingerprint that was noted when it was written")
-    name, valid_start, test_start = about["name"], about["valid_start"], about["test_start"]
-    if not (isinstance(name, str) and type(valid_start) is int and (test_start is None or type(test_start) is int)):
-        raise DataError("its name or the steps at which it is split are none")
-    return Dataset(name, events, valid_start, test_start)
+    return Dataset(about["name"], events, about["valid_start"], about["test_start"])
 
 
-def _unpacked_names(archive: Mapping[str, np.ndarray], key: str, kind: str) -> Vocabulary:
-    if not isinstance(kind, str):
-        raise DataError(f"it does not say what its {key} names are")
-    text, sizes = archive[f"{key}_names"].tobytes(), archive[f"{key}_sizes"]
-    if sizes.dtype.kind not in "iu":
-        raise DataError(f"its {key} names have no lengths")
-    ends = np.cumsum(sizes, dtype=np.int64).tolist()
-    if (ends[-1] if ends else 0) != len(text):
+def _unpacked_names(archive: zipfile.ZipFile, key: str, kind: str) -> Vocabulary:
+    text = read_column(archive, f"{key}_names").tobytes()
+    sizes = read_column(archive, f"{key}_sizes")
+    # sizes below zero could make many long names of a short text
+    sound = not len(sizes) or (sizes.min() >= 0 and sizes.max() <= len(text))
+    ends = np.cumsum(sizes, dtype=np.int64).tolist() if sound else []
+    if not sound or (ends[-1] if ends else 0) != len(text):
         raise DataError(f"its {key} names are not whole")
     return Vocabulary(kind, tuple(text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)))
 

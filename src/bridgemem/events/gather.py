@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from bridgemem.errors import DataError
+from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.events.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
+from bridgemem.events.limits import FREE, TABLE_RATIO, Budget, check_idle
 from bridgemem.events.lines import LONGEST_LINE, blocks, check_kind, fault, open_bytes
 from bridgemem.events.quotes import UNCLOSED, Judged, OpenQuotes
 from bridgemem.events.times import is_time
@@ -82,9 +83,9 @@ class Reject:
     text: str
 
 
-def short(text: str) -> str:
-    """At most 80 characters of a text, with what cannot be printed made visible."""
-    shown = text if len(text) <= 80 else text[:77] + "..."
+def short(text: str, most: int = 80) -> str:
+    """At most so many characters of a text, with what cannot be printed made visible."""
+    shown = text if len(text) <= most else text[: most - 3] + "..."
     return shown.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
@@ -107,6 +108,7 @@ class Gathered:
     total: int = 0
     layout: SourceLayout | None = None
     headings: dict[str, str] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         self.texts["object"] = self.texts["subject"]  # one space of entities
@@ -138,6 +140,11 @@ class Gathered:
         if len(self.rejects) < KEPT_REJECTS:
             self.rejects.append(Reject(self.files[-1], line, reason, short(text)))
 
+    def first_reject(self) -> str:
+        """Where and why the first row of the current file was rejected; empty where none was."""
+        first = next((reject for reject in self.rejects if reject.file == self.files[-1]), None)
+        return f"line {first.line}, {first.reason}" if first else ""
+
 
 # ---- text files ----------------------------------------------------------------------------------------------------
 
@@ -145,6 +152,7 @@ class Gathered:
 def gather_file(path: Path, asked: Asked, gathered: Gathered, advance: Step) -> None:
     if path.suffix.lower() == ".parquet":
         open_bytes(path).close()
+        gathered.budget.open(path, TABLE_RATIO)
         _gather_query("read_parquet(?)", [str(path)], asked, gathered, advance)
         return
     fifth: set[str] = set()
@@ -163,14 +171,19 @@ def _cut_blocks(
 ) -> Iterator[tuple[_Shape, list[list[str]], np.ndarray, int]]:
     """The shape of a text file, and of its blocks the columns, the numbers of their lines, and how many were read."""
     shape: _Shape | None = None
-    for first, lines, clean in blocks(path):
+    rows = 0
+    for first, lines, clean in blocks(path, gathered.budget):
         if shape is None:
             if not any(line.strip() for line in lines):
+                check_idle(path, first + len(lines) - 1, 0, str)
                 continue
             check_kind(path, lines)
             shape = _shape(path, first, lines, asked, gathered)
             quotes = OpenQuotes(shape.separator, partial(_row, shape=shape), LONGEST_LINE)
-        yield shape, *_cut(first, lines, clean, shape, quotes, gathered), len(lines)
+        values, numbers = _cut(first, lines, clean, shape, quotes, gathered)
+        rows += len(numbers)
+        check_idle(path, first + len(lines) - 1, rows, gathered.first_reject)
+        yield shape, values, numbers, len(lines)
     if shape is not None:
         yield shape, *_kept(quotes.release(), gathered), 0
 
@@ -307,7 +320,7 @@ def _missing(
     shown = short(", ".join(repr(name) for name in headings))
     read = f", read as {layout.name}," if layout else ""
     return DataError(
-        f"{source}{read} has no column for {', '.join(lost)}; it has {shown}: name the columns with --subject, "
+        f"{source}{read} has no column for {short(', '.join(lost))}; it has {shown}: name the columns with --subject, "
         "--relation, --object and --time, or in Python with "
         'ColumnNames(subject="...", relation="...", object="...", time="...").'
     )
@@ -323,7 +336,8 @@ def _cut(
         # one long row cut at once: no list per line, which would be most of the work
         fields = shape.separator.join(lines).split(shape.separator)
         return [fields[i :: shape.width] for i in range(shape.width)], np.arange(first, first + len(lines))
-    judged = (found for number, line in enumerate(lines, first) for found in quotes.take(number, line))
+    filled = ((number, line) for number, line in enumerate(lines, first) if line and not line.isspace())
+    judged = (found for number, line in filled for found in quotes.take(number, line))
     return _kept(judged, gathered)
 
 
@@ -412,19 +426,39 @@ def _gather_query(
         with duckdb.connect() as connection:
             if frame is not None:
                 connection.register("frame", frame)
+            else:
+                _check_declared(connection, Path(name), gathered.budget)
             headings = connection.execute(f"SELECT * FROM {table} LIMIT 0", parameters).description or []
             positions = _positions(name, [heading[0] for heading in headings], asked, gathered)
             chosen = [headings[i] for i in positions]
-            texts = ", ".join(_as_text(heading[0], str(heading[1])) for heading in chosen)
-            result = connection.execute(f"SELECT {texts} FROM {table}", parameters)
+            texts = [_as_text(heading[0], str(heading[1])) for heading in chosen]
+            if frame is None:
+                lengths = " + ".join(f"strlen({text})" for text in texts)
+                size = connection.execute(f"SELECT sum({lengths}) FROM {table}", parameters).fetchone()
+                gathered.budget.spend(Path(name), int(size[0] or 0) if size else 0)
+            result = connection.execute(f"SELECT {', '.join(texts)} FROM {table}", parameters)
             number = 1
             while rows := result.fetchmany(ROWS):
                 gathered.add(list(zip(*rows, strict=True)), np.arange(number, number + len(rows)))
                 number += len(rows)
                 advance(len(rows))
-    except (duckdb.Error, NotImplementedError) as error:
-        reason = (str(error).splitlines() or ["unknown"])[0]
-        raise DataError(f"{name} cannot be read as a table: {reason}.") from None
+    except BridgeMemError:
+        raise
+    except Exception as error:  # over damaged files DuckDB raises more than its own errors
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(f"{name} cannot be read as a table: {short(reason, 300)}.") from None
+
+
+def _check_declared(connection: Any, path: Path, budget: Budget) -> None:
+    """Compare what a Parquet file says of its own size with the budget, before anything of it is unpacked."""
+    declared = """SELECT max(size), max(rows) FROM (
+        SELECT sum(total_uncompressed_size) OVER () AS size,
+            sum(greatest(num_values, row_group_num_rows)) OVER (PARTITION BY column_id) AS rows
+        FROM parquet_metadata(?))"""
+    # what a file declares may be wrong, so what DuckDB unpacks is limited as well
+    connection.execute(f"SET memory_limit = '{max(budget.allowed, FREE) >> 20}MiB'")
+    size, rows = connection.execute(declared, [str(path)]).fetchone()
+    budget.spend(path, int(size or 0), int(rows or 0))
 
 
 def _as_text(heading: str, kind: str) -> str:

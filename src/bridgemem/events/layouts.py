@@ -10,7 +10,6 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.times import seconds
 
 DAY = 86_400
-MOST_PARTIES = 20  # on one side of a row; a longer list is a broken row, and its pairs would be thousands
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 BETWEEN_WORDS = re.compile(r"[\W_]+")

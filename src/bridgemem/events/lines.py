@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -11,9 +13,13 @@ from pathlib import Path
 from typing import IO, cast
 
 from bridgemem.errors import DataError
+from bridgemem.events.limits import TEXT_RATIO, Budget
 
 BLOCK = 1 << 21  # bytes read at a time
 LONGEST_LINE = 100_000  # characters; a longer line is a broken file, not an event
+
+# what the modules behind gz and zip raise over bytes that are cut, foreign or made to harm
+UNPACKING = (OSError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile)
 
 ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of bytes that are not UTF-8
 JSON = re.compile(r"\s*(\[\s*)?\{\s*([\"}].*)?|\s*\[\s*", re.DOTALL)  # how the first line of objects looks
@@ -54,23 +60,29 @@ def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
                 f"{path} is a packed data set, which commands take as it is (--data {path}): give them that, or import "
                 "the file of events that it was made from."
             )
-    except (zipfile.BadZipFile, OSError, RuntimeError) as error:  # RuntimeError: encrypted, or packed in an odd way
+    except (*UNPACKING, EOFError) as error:
         raise DataError(f"{path} cannot be unpacked, it is damaged or locked: {str(error).rstrip('.')}.") from None
     raise DataError(f"{path} is a zip of {len(inside)} files: unpack it, and give the files of events.")
 
 
-def blocks(path: Path) -> Iterator[tuple[int, list[str], bool]]:
-    """Lines in blocks: the number of the first, the lines, and whether all bytes are as text should be."""
+def blocks(path: Path, budget: Budget | None = None) -> Iterator[tuple[int, list[str], bool]]:
+    """Lines in blocks: the number of the first, the lines, and whether all bytes are as text should be.
+
+    budget: what the file may unpack to, where it shares that with others.
+    """
     number = 1
     rest = b""
     with open_bytes(path) as file:
+        budget = budget or Budget()
+        budget.open(path, TEXT_RATIO)
         while True:
             try:
                 chunk = file.read(BLOCK)
             except EOFError:
                 raise DataError(f"{path} is cut short after line {number}: fetch it again.") from None
-            except (OSError, zlib.error, zipfile.BadZipFile) as error:
-                raise DataError(f"{path} cannot be unpacked, it is damaged: {error}.") from None
+            except UNPACKING as error:
+                raise DataError(f"{path} cannot be unpacked, it is damaged: {str(error).rstrip('.')}.") from None
+            budget.spend(path, len(chunk))
             if number == 1 and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 raise DataError(f"{path} is UTF-16: save it as UTF-8.")
             block, newline, rest = (rest + chunk).rpartition(b"\n")
@@ -80,6 +92,7 @@ def blocks(path: Path) -> Iterator[tuple[int, list[str], bool]]:
             rest = rest[: 4 * LONGEST_LINE + 4]
             if newline:
                 lines, clean = _decode(block, number)
+                budget.spend(path, 0, rows=len(lines))
                 yield number, lines, clean
                 number += len(lines)
             if not chunk:

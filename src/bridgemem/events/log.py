@@ -16,12 +16,9 @@ from bridgemem.errors import DataError, NotFoundError
 Columns = np.ndarray
 
 DAY = 86_400
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999, which are all that dates have
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
-# of the calendar, which goes from the year 1 to the year 9999
-FIRST_SECOND, LAST_SECOND = (
-    int(end.replace(tzinfo=UTC, microsecond=0).timestamp()) for end in (datetime.min, datetime.max)
-)
 LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
@@ -59,7 +56,8 @@ class Vocabulary:
         close = close_names(text, self.names, most=3)
         listed = "entities.txt" if self.kind == "entity" else f"{self.kind}s.txt"
         hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"{listed} of a run lists all names."
-        raise NotFoundError(f"no {self.kind} is called {text!r}; {hint}")
+        shown = text if len(text) <= 200 else text[:197] + "..."
+        raise NotFoundError(f"no {self.kind} is called {shown!r}; {hint}")
 
 
 def close_names(text: str, names: Sequence[str], most: int) -> list[str]:
@@ -94,10 +92,16 @@ class Clock:
     unit: int = 1
 
     def __post_init__(self) -> None:
-        if self.kind not in ("integer", "date") or type(self.origin) is not int or type(self.unit) is not int:
-            raise DataError("a clock counts steps of whole numbers or dates, from an origin and by a unit.")
-        if not 1 <= self.unit <= LAST_TIME or abs(self.origin) > LAST_TIME:
-            raise DataError(f"a clock has steps of at least 1, and times of at most 18 digits, not {self}.")
+        numbers = all(isinstance(n, int | np.integer) and type(n) is not bool for n in (self.origin, self.unit))
+        if self.kind not in ("integer", "date") or not numbers:
+            raise DataError("a clock is of kind integer or date, with an origin and a unit that are whole numbers.")
+        # the first step may begin before the first event, by less than the longest step
+        first, last = (FIRST_SECOND - 2**31, LAST_SECOND) if self.kind == "date" else (-LAST_TIME, LAST_TIME)
+        if not (first <= self.origin <= last and 1 <= self.unit <= LAST_TIME):
+            raise DataError(
+                "a clock begins within the years 1 to 9999, or at a number of at most 18 digits, and has steps of at "
+                "least 1."
+            )
 
     def holds(self, step: int) -> bool:
         """Whether a step has a time: one of at most 18 digits, or a date of the calendar."""
@@ -109,7 +113,10 @@ class Clock:
         time = self.origin + int(step) * self.unit
         if self.kind == "integer":
             return str(time)
-        moment = datetime(1970, 1, 1) + timedelta(seconds=time)
+        try:
+            moment = datetime(1970, 1, 1) + timedelta(seconds=time)
+        except OverflowError:  # a step next to data at the ends of the calendar
+            return f"{time} seconds after 1970"
         # the hour is left out where it is midnight at every step, so that the label always leads back to its step
         days = self.unit % DAY == 0 and self.origin % DAY == 0
         return moment.date().isoformat() if days else moment.isoformat(" ")
@@ -129,7 +136,7 @@ class Clock:
         try:
             return (int(time) - self.origin) // self.unit
         except ValueError:
-            raise DataError(f"{time!r} is not a time of this data set: give a whole number.") from None
+            raise DataError(f"{str(time)[:40]!r} is not a time of this data set: give a whole number.") from None
 
 
 def _moment(text: str) -> int:
@@ -147,10 +154,13 @@ def parse_date(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise DataError(f"{text!r} is not a date: write it as 2014-12-01 or 2014-12-01T06:00.") from None
+        raise DataError(f"{text[:40]!r} is not a date: write it as 2014-12-01 or 2014-12-01T06:00.") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp())
+    seconds = int(moment.timestamp())
+    if not FIRST_SECOND <= seconds <= LAST_SECOND:
+        raise DataError(f"{text!r} lies outside the years 1 to 9999 in UTC: give a time inside them.")
+    return seconds
 
 
 @dataclass(frozen=True, eq=False)

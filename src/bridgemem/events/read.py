@@ -17,6 +17,7 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.gather import (
     INTEGER,
     KEPT_REJECTS,
+    ROLES,
     Asked,
     ColumnNames,
     Gathered,
@@ -26,7 +27,8 @@ from bridgemem.events.gather import (
     new_codes,
     short,
 )
-from bridgemem.events.layouts import FORMATS, MOST_PARTIES, SourceLayout, iso
+from bridgemem.events.layouts import FORMATS, SourceLayout, iso
+from bridgemem.events.limits import MOST_PAIRS
 from bridgemem.events.lines import blocks, fault
 from bridgemem.events.log import DAY, EventLog, Vocabulary
 from bridgemem.events.times import clock_for, read_times, seconds
@@ -107,7 +109,7 @@ def read_events(
     strict: make the first rejected row an error.
     """
     if format not in FORMATS:
-        raise SettingsError(f"{format!r} is not a format: give one of {', '.join(FORMATS)}.")
+        raise SettingsError(f"{short(format)!r} is not a format: give one of {', '.join(FORMATS)}.")
     asked = Asked(format, columns or ColumnNames(), step)
     gathered = Gathered()
     several = isinstance(source, Sequence) and not isinstance(source, str)
@@ -182,7 +184,7 @@ def _resolve(
     names: Mapping[str, int] = gathered.texts["subject"]
     dropped: dict[str, int] = {}
     if layout:
-        names, columns, dropped = _pairs(layout, names, columns)
+        names, columns, dropped = _pairs(layout, gathered, columns)
         if not len(columns["subject"]) and not gathered.rejected:
             sentence = _dropped_sentence(dropped, gathered.total)
             raise DataError(f"no row of {', '.join(gathered.files)} is an event between two parties: {sentence}")
@@ -219,25 +221,26 @@ def _resolve(
 
 
 def _pairs(
-    layout: SourceLayout, texts: Mapping[str, int], columns: Mapping[str, np.ndarray]
+    layout: SourceLayout, gathered: Gathered, columns: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, int], dict[str, np.ndarray], dict[str, int]]:
     """Names and rows of a published layout with one row for each pair of parties, and the rows that name none.
 
-    A row between several parties becomes one row for each two of them that differ.
+    A row between several parties becomes one row for each two of them that differ; one that would become too many is
+    rejected.
     """
     codes = new_codes()
-    parties = [[codes[name] for name in layout.parties(text)] for text in texts]
+    parties = [[codes[name] for name in layout.parties(text)] for text in gathered.texts["subject"]]
     size = np.array([len(found) for found in parties], np.int64)
     first, second = size[columns["subject"]], size[columns["object"]]
     reasons = {
         "without a second party": (second == 0) & (first > 0),
         "without a first party": (first == 0) & (second > 0),
         "without any party": (first == 0) & (second == 0),
-        f"with more than {MOST_PARTIES} parties on a side": (np.maximum(first, second) > MOST_PARTIES)
-        & (np.minimum(first, second) > 0),
     }
     dropped = {reason: int(rows.sum()) for reason, rows in reasons.items() if rows.any()}
-    kept = np.flatnonzero(~np.logical_or.reduce(list(reasons.values())))
+    crowded = first * second > MOST_PAIRS
+    _reject_crowds(gathered, columns, np.flatnonzero(crowded), first * second)
+    kept = np.flatnonzero(~np.logical_or.reduce([crowded, *reasons.values()]))
     pairs = first[kept] * second[kept]
     row = np.repeat(kept, pairs)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(pairs) - pairs, pairs)
@@ -247,6 +250,20 @@ def _pairs(
     rows["object"] = flat[start[rows["object"]] + nth % second[row]]
     true = (rows["subject"] != rows["object"]) | (first[row] * second[row] == 1)
     return dict(codes), {name: column[true] for name, column in rows.items()}, dropped
+
+
+def _reject_crowds(gathered: Gathered, columns: Mapping[str, np.ndarray], rows: np.ndarray, pairs: np.ndarray) -> None:
+    """Reject rows between more parties than one row may name; rows, pairs int64: which, and the pairs of every row."""
+    gathered.rejected += len(rows)
+    if not len(rows):
+        return
+    texts = {role: list(gathered.texts[role]) for role in ROLES}
+    for i in rows[:KEPT_REJECTS].tolist():
+        reason = f"the row names {pairs[i]:,} pairs of parties, and at most {MOST_PAIRS} of one row are read"
+        text = "\t".join(texts[role][columns[role][i]] for role in ROLES)
+        gathered.rejects.append(
+            Reject(gathered.files[columns["file"][i]], int(columns["line"][i]), reason, short(text))
+        )
 
 
 def _dropped_sentence(dropped: Mapping[str, int], total: int) -> str:

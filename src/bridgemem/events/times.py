@@ -91,13 +91,15 @@ def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
 
 def seconds(step: str | int) -> int:
     """The length of a step of dates: "hour", "day", "week", "15min", "7d", or a number of seconds."""
-    match = SPAN.fullmatch(str(step).strip().lower())
+    text = _step_text(step)
+    match = SPAN.fullmatch(text.lower())
     if match:
         unit = int(match[1] or 1) * SECONDS[match[2]]
     else:
-        unit = int(step) if INTEGER.fullmatch(str(step)) else 0
+        unit = int(text) if INTEGER.fullmatch(text) else 0
     if not 1 <= unit <= LAST_STEP:
-        raise SettingsError(f"{step!r} is not a time step: give hour, day, week, 15min, 7d, or a number of seconds.")
+        shown = text if isinstance(step, int) else repr(text)
+        raise SettingsError(f"{shown} is not a time step: give hour, day, week, 15min, 7d, or a number of seconds.")
     return unit
 
 
@@ -124,15 +126,25 @@ def fine_steps(events: EventLog) -> str:
 
 
 def _is_span(step: str | int) -> bool:
-    return bool(SPAN.fullmatch(str(step).strip().lower()))
+    return bool(SPAN.fullmatch(_step_text(step).lower()))
+
+
+def _step_text(step: str | int) -> str:
+    """A step as a text that is short enough to be shown, and no step where it had to be shortened."""
+    if isinstance(step, int) and abs(step) >= 10**40:
+        return "a number of more than 40 digits"  # Python refuses to write out longer ones
+    text = str(step).strip()
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _whole(step: str | int) -> int:
-    if INTEGER.fullmatch(str(step)) and int(step) >= 1:
-        return int(step)
+    text = _step_text(step)
+    if INTEGER.fullmatch(text) and int(text) >= 1:
+        return int(text)
     hint = f", such as {seconds(step)} if they are seconds" if _is_span(step) else ""
+    shown = text if isinstance(step, int) else repr(text)
     raise SettingsError(
-        f"{step!r} is not a step of these times, which are whole numbers: give a whole number of at least 1{hint}."
+        f"{shown} is not a step of these times, which are whole numbers: give a whole number of at least 1{hint}."
     )
 
 
