@@ -149,8 +149,8 @@ def places(path: Path, headings: Sequence[str], names: ColumnNames) -> list[int]
     lost = [getattr(names, role) or role for role, place in found.items() if place is None]
     if lost:
         raise DataError(
-            f"{path} has no column for {short(', '.join(lost))}; it has {short(', '.join(map(repr, headings)))}: name the "
-            "columns with --subject, --relation, --object and --time."
+            f"{path} has no column for {short(', '.join(lost))}; it has {short(', '.join(map(repr, headings)))}: name "
+            "the columns with --subject, --relation, --object and --time."
         )
     return [place for place in found.values() if place is not None]
 
