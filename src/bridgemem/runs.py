@@ -19,7 +19,7 @@ from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
-from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
+from bridgemem.errors import BackboneError, DataError, RunError, SelectionError, SettingsError
 from bridgemem.evaluation.replay import Choice
 from bridgemem.events.arrays import check_arrays
 from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
@@ -449,7 +449,7 @@ def read_columns(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray
             check_arrays(path)
             with np.load(path, allow_pickle=False) as file:
                 columns = {name: file[name] for name in file.files}
-        except (OSError, EOFError, ValueError, TypeError, AttributeError, BadZipFile, zlib.error) as problem:
+        except (DataError, OSError, EOFError, ValueError, TypeError, AttributeError, BadZipFile, zlib.error) as problem:
             raise RunError(f"{path} is damaged: {problem}.") from None
     else:
         columns = _parquet_columns(path)
