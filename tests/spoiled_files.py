@@ -68,7 +68,7 @@ def cells() -> Iterator[tuple[str, bytes]]:
     for number, cell in enumerate(CELLS):
         for place, role in enumerate(HEADING):
             for where, chosen in (("one", {30}), ("all", set(range(len(ROWS))))):
-                if where == "all" and role != "time" and place != number % 4:
+                if role != "time" and place != (number + (where == "all")) % 4:
                     continue
                 rows = [
                     tuple(cell if i in chosen and j == place else x for j, x in enumerate(r))
@@ -129,10 +129,9 @@ def sound_parquet(path: Path) -> bytes:
 def parquet_of(path: Path, columns: str, options: str = "") -> bytes:
     import duckdb
 
-    with duckdb.connect() as connection:
-        values = ", ".join(str(row) for row in ROWS)
-        table = f"(VALUES {values}) t(column0, column1, column2, column3)"
-        connection.execute(f"COPY (SELECT {columns} FROM {table}) TO '{path}' (FORMAT parquet {options})")
+    values = ", ".join(str(row) for row in ROWS)
+    table = f"(VALUES {values}) t(column0, column1, column2, column3)"
+    duckdb.execute(f"COPY (SELECT {columns} FROM {table}) TO '{path}' (FORMAT parquet {options})")
     return path.read_bytes()
 
 
