@@ -104,9 +104,11 @@ class Clock:
             )
 
     def holds(self, step: int) -> bool:
-        """Whether a step has a time: one of at most 18 digits, or a date of the calendar."""
+        """Whether a step has a time: one of at most 18 digits, or one that reaches into the calendar."""
         time = self.origin + int(step) * self.unit
-        return abs(time) <= LAST_TIME if self.kind == "integer" else FIRST_SECOND <= time <= LAST_SECOND
+        if self.kind == "integer":
+            return abs(time) <= LAST_TIME
+        return FIRST_SECOND - self.unit < time <= LAST_SECOND
 
     def label(self, step: int) -> str:
         """The time of a step as a user writes it."""
