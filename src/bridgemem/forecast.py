@@ -190,11 +190,7 @@ class Forecaster:
 
     def _too_far(self, step: int) -> bool:
         """Whether a step is more than can be counted, or lies after the last date of the calendar."""
-        try:
-            self.events.clock.label(step)
-        except OverflowError:
-            return True
-        return step > LAST_STEP
+        return step > LAST_STEP or not self.events.clock.holds(step)
 
     def check_window(self, queries: Queries, within: int) -> None:
         """Refuse so many steps where they reach too far ahead, or where fewer came before."""

@@ -106,14 +106,9 @@ def checked(event: Sequence[Any], where: str, clock: Clock) -> tuple[str, str, s
     shown = shown_time(str(time))
     if step < 0:
         raise DataError(f"the time {shown} of {where} lies before the data begin, at {clock.label(0)}.")
-    try:
-        if step >= LAST_STEP:
-            raise OverflowError
-        clock.label(step + 1)  # a forecast for the step after it must be able to name its time
-    except OverflowError:
-        raise DataError(
-            f"the time {shown} of {where} lies too far ahead; give the true one, or leave it out."
-        ) from None
+    # a forecast for the step after it must be able to name its time
+    if step >= LAST_STEP or not clock.holds(step + 1):
+        raise DataError(f"the time {shown} of {where} lies too far ahead; give the true one, or leave it out.")
     return subject, relation, object_, time if isinstance(time, str) else clock.label(step), step
 
 

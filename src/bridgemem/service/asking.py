@@ -212,7 +212,4 @@ class Service:
 
 def _label(events: EventLog, step: int) -> str | None:
     """The time of a step, or None where the calendar ends before it."""
-    try:
-        return events.clock.label(step)
-    except OverflowError:
-        return None
+    return events.clock.label(step) if events.clock.holds(step) else None
