@@ -15,7 +15,7 @@ from bridgemem.backbones.cenet import Cenet, CenetSettings
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.mixture import MixtureSettings
 from bridgemem.config import Settings
-from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.read import read_events
 from bridgemem.runs import check_trained_on, training_note
 from commands import Walk, named_own, planted_rows, write_rows
@@ -176,11 +176,13 @@ def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_
     late = replace(data, valid_start=data.valid_start - 5)
     with pytest.raises(BackboneError, match="trained on other events"):
         check_trained_on(tmp_path / "b", late)
+    with pytest.raises(RunError, match="exists already"):
+        train(name, late, tmp_path / "b", settings)
     # and one that takes the place of an earlier one
     with monkeypatch.context() as patched:
         patched.setattr(bridgemem.api, "write_json", stop)
         with pytest.raises(KeyboardInterrupt):
-            train(name, late, tmp_path / "b", settings)
+            train(name, late, tmp_path / "b", settings, replace=True)
     check_trained_on(tmp_path / "b", data)
     assert training_note(tmp_path / "b")["fingerprint"] == data.train.fingerprint
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bridgemem import store
+from bridgemem import placing, store
 from bridgemem.errors import RunError
 from bridgemem.runs import write_table
 from bridgemem.store import (
@@ -100,9 +100,17 @@ def test_a_replacement_whose_last_rename_fails_puts_the_old_folder_back(
             raise OSError("no")
         return rename(self, target)
 
+    monkeypatch.setattr(placing, "_system_call", lambda: None)  # a system that cannot exchange two folders
     monkeypatch.setattr(Path, "rename", fail_for_the_new)
     with pytest.raises(OSError, match="no"), whole_folder(tmp_path / "run", replace=True):
         pass
+    assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
+    assert left_in(tmp_path) == ["run"]
+
+
+def test_a_folder_that_a_killed_replacement_took_away_is_back_when_it_is_read(tmp_path: Path) -> None:
+    saved(tmp_path / "run", 1.0).rename(placing.aside_of(tmp_path / "run", placing.OLD))
+    assert not (tmp_path / "run").exists()
     assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
     assert left_in(tmp_path) == ["run"]
 
@@ -200,18 +208,41 @@ def test_linked_folders_survive_the_replacement_of_their_source(tmp_path: Path) 
     assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3
 
 
-def test_symbolic_links_are_followed_when_a_folder_is_linked(tmp_path: Path) -> None:
-    source = saved(tmp_path / "a" / "backbone")
-    (source / "weights.safetensors").rename(tmp_path / "a" / "elsewhere.safetensors")
-    (source / "weights.safetensors").symlink_to("../elsewhere.safetensors")
-    link_or_copy(source, tmp_path / "b" / "deep" / "run")
-    assert load_tensors(tmp_path / "b" / "deep" / "run")[1]["w"].tolist() == [1.0] * 3
+def test_only_the_files_of_a_backbone_are_linked(tmp_path: Path) -> None:
+    source = saved(tmp_path / "backbone")
+    for name in ("trained.json", "scores-00000.npy", "notes.txt", "id_rsa", ".env", "weights.safetensors.bak"):
+        (source / name).write_text("{}")
+    (source / "deep").mkdir()
+    (source / "deep" / "config.toml").touch()
+    link_or_copy(source, tmp_path / "run")
+    assert left_in(tmp_path / "run") == ["config.toml", "scores-00000.npy", "trained.json", "weights.safetensors"]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_file_that_becomes_a_link_while_a_folder_is_linked_is_not_followed(
+    linked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = saved(tmp_path / "backbone")
+    (tmp_path / "secret").write_text("secret")
+
+    def too_soon(folder: Path) -> list[Path]:
+        (folder / "weights.safetensors").unlink()
+        (folder / "weights.safetensors").symlink_to(tmp_path / "secret")
+        return [folder / "weights.safetensors"]
+
+    monkeypatch.setattr(store, "backbone_files", too_soon)
+    if not linked:
+        monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(RunError, match="is a symbolic link"):
+        link_or_copy(source, tmp_path / "run")
+    assert (tmp_path / "run" / "weights.safetensors").is_symlink(), "the link itself, and nothing behind it"
+
+
+def no_links(*_: object, **__: object) -> None:
+    raise OSError("cross-device")
 
 
 def test_folders_are_copied_where_links_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_links(*_: object) -> None:
-        raise OSError("cross-device")
-
     monkeypatch.setattr(os, "link", no_links)
     link_or_copy(saved(tmp_path / "backbone"), tmp_path / "run")
     assert load_tensors(tmp_path / "run")[1]["w"].tolist() == [1.0] * 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import shutil
 import time
 import warnings
 from dataclasses import dataclass
@@ -29,10 +28,11 @@ from bridgemem.fitting import fit as fit_residual
 from bridgemem.forecast import Forecaster, Residual
 from bridgemem.learned import LearnedSettings
 from bridgemem.learning import Slice, fit_learned
+from bridgemem.placing import remove
 from bridgemem.progress import SILENT, Progress
 from bridgemem.reliability import calibrate, fit_calibrations
 from bridgemem.runs import Run, RunConfig, check_trained_on, open_backbone, training_note
-from bridgemem.store import whole_folder, write_json
+from bridgemem.store import reserved_free, whole_folder, write_json
 
 METHODS = ("fixed", "learned")
 # backbones that nothing can train again, as sentences call them
@@ -127,40 +127,43 @@ def train(
     """Train a backbone on the train split and save it in a folder.
 
     A long training keeps its state beside that folder until it is saved; started again, it goes on from there. The
-    state of one on other data or with other settings is refused, or given up where `replace` says so. Without
-    settings, it has those of the data set.
+    state of one on other data or with other settings is refused, or given up where `replace` says so, and so is a
+    backbone that is there. Without settings, it has those of the data set.
     """
     home, state = Path(folder).absolute(), training_state(folder)
     settings = settings or default_settings(name, dataset)
-    began = time.perf_counter()
-    known, on = dataset.without_test(), check_device(device)
-    with warnings.catch_warnings():
-        if not replace:
-            warnings.simplefilter("error", OtherTrainingWarning)
-        try:
-            backbone = backbone_class(name).fit(known, settings, seed, on, progress, state)
-        except OtherTrainingWarning:
-            raise RunError(
-                f"{state} keeps an interrupted training on other data or with other settings; finish that one, choose "
-                "another name, or say --force (reproduce: --retrain) to give it up."
-            ) from None
-    note = {
-        "fingerprint": dataset.train.fingerprint,
-        "seed": seed,
-        "device": describe_device(device),
-        # of this start alone, where an earlier one left its state behind
-        "seconds": time.perf_counter() - began,
-        "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
-    }
-    # the note in the same stroke: a backbone without one passes for one of any data
-    with whole_folder(home, replace=True) as aside:
-        aside.rmdir()
-        backbone.save(aside)
-        write_json(aside / "trained.json", note)
-    # also what a kill in the middle of writing left of it
-    for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
-        shutil.rmtree(left, ignore_errors=True)
-    return backbone
+    with reserved_free(home, replace):
+        began = time.perf_counter()
+        known, on = dataset.without_test(), check_device(device)
+        with warnings.catch_warnings():
+            if not replace:
+                warnings.simplefilter("error", OtherTrainingWarning)
+            try:
+                backbone = backbone_class(name).fit(known, settings, seed, on, progress, state)
+            except OtherTrainingWarning:
+                raise RunError(
+                    f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
+                    "choose another name, or say --force (reproduce: --retrain) to give it up."
+                ) from None
+        note = {
+            "fingerprint": dataset.train.fingerprint,
+            "seed": seed,
+            "device": describe_device(device),
+            # of this start alone, where an earlier one left its state behind
+            "seconds": time.perf_counter() - began,
+            "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
+        }
+        # the note in the same stroke: a backbone without one passes for one of any data
+        with whole_folder(home, replace) as aside:
+            backbone.save(aside / "saved")
+            for file in (aside / "saved").iterdir():
+                file.rename(aside / file.name)
+            (aside / "saved").rmdir()
+            write_json(aside / "trained.json", note)
+        # also what a kill in the middle of writing left of it
+        for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
+            remove(left)
+        return backbone
 
 
 def fit(
@@ -230,35 +233,36 @@ def fit_run(
     if history not in ("rolling", "frozen"):
         raise SettingsError(f"history is rolling or frozen, not {history!r}.")
     twice = learned_settings is not None and learned_settings.cross_fit > 0
-    backbone = _checked_backbone(backbone_folder, dataset, twice).to(check_device(device))
-    fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
-    config = RunConfig(
-        dataset=dataset.name,
-        fingerprint=dataset.events.fingerprint,
-        valid_start=dataset.valid_start,
-        test_start=-1 if dataset.test_start is None else dataset.test_start,
-        backbone=backbone.name,
-        backbone_seed=training_note(backbone_folder).get("seed", backbone_seed),
-        seed=seed,
-        device=device,
-        history=history,
-        epochs=fitted.epochs,
-        select_fit_seconds=fitted.select_fit_seconds,
-        refit_seconds=fitted.refit_seconds,
-        transitions=fitted.examples,
-        parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
-    )
-    learned = {}
-    if method == "learned":
-        wanted = learned_settings or LearnedSettings()
-        sources = [Slice(dataset, backbone, fitted.train)]
-        if wanted.cross_fit:
-            home = earlier_backbone(backbone_folder, wanted.cross_fit)
-            again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
-            sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
-        learned = fit_learned(sources, wanted, seed, device, progress, fitted.choices)
-    finish = partial(calibrate, dataset=dataset, device=device, progress=progress)
-    return Run.create(folder, dataset, backbone_folder, fitted, config, replace, learned, finish), fitted
+    with reserved_free(Path(folder), replace):
+        backbone = _checked_backbone(backbone_folder, dataset, twice).to(check_device(device))
+        fitted = fit_residual(dataset, backbone, settings, seed, device, progress, history == "frozen")
+        config = RunConfig(
+            dataset=dataset.name,
+            fingerprint=dataset.events.fingerprint,
+            valid_start=dataset.valid_start,
+            test_start=-1 if dataset.test_start is None else dataset.test_start,
+            backbone=backbone.name,
+            backbone_seed=training_note(backbone_folder).get("seed", backbone_seed),
+            seed=seed,
+            device=device,
+            history=history,
+            epochs=fitted.epochs,
+            select_fit_seconds=fitted.select_fit_seconds,
+            refit_seconds=fitted.refit_seconds,
+            transitions=fitted.examples,
+            parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
+        )
+        learned = {}
+        if method == "learned":
+            wanted = learned_settings or LearnedSettings()
+            sources = [Slice(dataset, backbone, fitted.train)]
+            if wanted.cross_fit:
+                home = earlier_backbone(backbone_folder, wanted.cross_fit)
+                again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
+                sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
+            learned = fit_learned(sources, wanted, seed, device, progress, fitted.choices)
+        finish = partial(calibrate, dataset=dataset, device=device, progress=progress)
+        return Run.create(folder, dataset, backbone_folder, fitted, config, replace, learned, finish), fitted
 
 
 def _checked_backbone(folder: Path, dataset: Dataset, twice: bool) -> Backbone:

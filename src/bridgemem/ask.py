@@ -163,17 +163,20 @@ class Answers:
             return self.columns()
         return pandas.DataFrame(self.columns())
 
-    def write(self, path: Path) -> None:
-        """The table as .csv or .parquet, whole or not at all; the names in a .csv are safe in a spreadsheet."""
+    def write(self, path: Path, replace: bool = True) -> None:
+        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way.
+
+        The names in a .csv are safe in a spreadsheet.
+        """
         if check_format(path) == ".csv":
             columns = self.columns()
-            with whole_file(path) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
+            with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
                 handle.write(_line(columns))
                 handle.writelines(map(_line, zip(*columns.values(), strict=True)))
             return
         from bridgemem.runs import write_parquet
 
-        write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()})
+        write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()}, replace)
 
 
 def _line(values: Iterable[Any]) -> str:

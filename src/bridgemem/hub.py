@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from bridgemem.card import NAME, write_card
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.known_files import RUN_FILE, refuse_links
 from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import Run
 from bridgemem.store import whole_folder
@@ -21,10 +21,6 @@ from bridgemem.store import whole_folder
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-# what a run is made of; a format whose loading can run code is not among them, and never will be
-KINDS = ("toml", "json", "safetensors", "npz", "parquet", "txt", "md")
-# a plain name, or one folder and a plain name: nothing hidden, absolute, or leading out of the folder
-FILE = re.compile(r"(?:[A-Za-z0-9_][\w.-]*/)?[A-Za-z0-9_][\w.-]*\.(?:" + "|".join(KINDS) + ")", re.ASCII)
 # every run has them
 MARKS = ("config.toml", "model.safetensors", "selection.json")
 # hubs put it into every repository themselves
@@ -102,21 +98,17 @@ def pull(
 
 def run_files(folder: Path) -> list[str]:
     """The files of a run folder, refused if there is any that is not of a run, or a link to somewhere else."""
-    found = []
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise RunError(f"{path} is a link or a special file, which no run has; take it out of the folder.")
-        if path.is_file():
-            found.append(path.relative_to(folder).as_posix())
-    return checked(found, str(folder))
+    refuse_links(folder)
+    found = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+    return checked(list(found), str(folder))
 
 
 def checked(names: list[str], where: str) -> list[str]:
     """The names that are files of a run, refused if there is any other among them."""
     kept = sorted(name for name in names if name not in IGNORED)
-    foreign = next((name for name in kept if not FILE.fullmatch(name)), None)
+    foreign = next((name for name in kept if not RUN_FILE.fullmatch(name)), None)
     if foreign is not None:
-        raise RunError(f"{where} holds {foreign!r}, which is no file of a run; a run has {', '.join(KINDS)} alone.")
+        raise RunError(f"{where} holds {foreign!r}, which is no file of a run; remove it from there.")
     if lacking := next((name for name in MARKS if name not in kept), None):
         raise RunError(f"{where} holds no run: it has no {lacking}.")
     return kept

@@ -27,9 +27,11 @@ from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.known_files import refuse_links
 from bridgemem.learned import Learned, LearnedSettings
 from bridgemem.learning import Fit, HeldOut
 from bridgemem.memory.mapped import open_memory
+from bridgemem.placing import recover
 from bridgemem.store import (
     FORMAT,
     link_or_copy,
@@ -86,8 +88,10 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        recover(self.folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
+        refuse_links(self.folder)
         tables = read_config(self.folder)
         own, settings = tables.get("run"), tables.get("settings", {})
         if not (isinstance(own, dict) and isinstance(settings, dict)):
@@ -410,10 +414,10 @@ def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
     return path
 
 
-def write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Columns as Parquet, whole or not at all."""
+def write_parquet(path: Path, columns: dict[str, np.ndarray], replace: bool = True) -> None:
+    """Columns as Parquet, whole or not at all; replace: a file that is there gives way."""
     duckdb = _needed_duckdb(path)
-    with whole_file(path) as aside, duckdb.connect() as connection:
+    with whole_file(path, replace) as aside, duckdb.connect() as connection:
         connection.register("ranks", columns)
         try:
             connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,69 +17,33 @@ from torch import Tensor
 
 from bridgemem.config import parse_json, read_toml, write_toml
 from bridgemem.errors import RunError, SettingsError
+from bridgemem.known_files import backbone_files, refuse_links
+from bridgemem.placing import fcntl_or_none, recover, same_file
+from bridgemem.whole import check_free, reserved_free, sync, whole_file, whole_folder
+
+__all__ = [
+    "FORMAT",
+    "check_free",
+    "link_or_copy",
+    "load_tensors",
+    "locked",
+    "read_config",
+    "read_json",
+    "read_names",
+    "read_tensors",
+    "reserved_free",
+    "save_tensors",
+    "sync",
+    "whole_file",
+    "whole_folder",
+    "write_json",
+    "write_names",
+    "write_tensors",
+]
 
 FORMAT = 1
-MODEL = ("model.safetensors", "weights.safetensors")  # one of them is in every saved run and backbone
 # what tensors are saved in; most operations are not made for others, such as complex numbers or floats of 8 bits
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
-
-
-@contextmanager
-def whole_folder(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL) -> Iterator[Path]:
-    """A folder to fill: it appears under its name when all is written, and not at all when anything fails."""
-    path = Path(path)
-    check_free(path, replace, marks)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside, before = (path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}" for kind in ("part", "old"))
-    aside.mkdir()
-    try:
-        yield aside
-        _sync_tree(aside)
-        if path.exists():
-            path.rename(before)
-        aside.rename(path)
-        sync(path.parent)
-    finally:
-        if before.exists() and not path.exists():
-            before.rename(path)
-        for left in (aside, before):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-def check_free(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL) -> None:
-    """Refuse the name of a new folder that is taken or cannot be written, before hours are spent on what goes in.
-
-    `replace` frees the name of an empty folder or of one that holds one of the files in marks, those of a saved model
-    unless said otherwise; never of anything else that a user keeps.
-    """
-    if path.exists() and not replace:
-        raise RunError(f"{path} exists already; choose another name, or say --force to replace it.")
-    if path.exists():
-        saved = any((path / name).is_file() for name in marks)
-        if not path.is_dir() or (any(path.iterdir()) and not saved):
-            raise RunError(f"{path} is no saved model and is not replaced; choose another name.")
-    home = next(p for p in path.absolute().parents if p.exists())
-    if not (home.is_dir() and os.access(home, os.W_OK | os.X_OK)):
-        raise RunError(f"{path} cannot be written, since {home} is not a folder that you may write to.")
-
-
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """A file to fill, renamed into place when it is whole."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.part"
-    try:
-        yield aside
-        sync(aside)
-        aside.replace(path)
-        sync(path.parent)
-    except OSError as problem:
-        if problem.filename == str(aside):  # which nobody knows but this function
-            problem.filename = str(path)
-        raise
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -90,7 +53,7 @@ def locked(path: Path) -> Iterator[None]:
     What is locked is a file beside it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
     locks, nobody waits: of two that write at once the later one wins, and what the other one added is lost.
     """
-    fcntl = _fcntl()
+    fcntl = fcntl_or_none()
     if fcntl is None:
         yield
         return
@@ -105,43 +68,13 @@ def locked(path: Path) -> Iterator[None]:
         with file:
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if not _same(beside, file.fileno()):
+            if not same_file(beside, file.fileno()):
                 continue  # whoever held it has taken it away; the next one makes a new file
             try:
                 yield
             finally:
                 beside.unlink(missing_ok=True)
             return
-
-
-def _same(path: Path, handle: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
-
-
-def _fcntl() -> Any:
-    try:
-        import fcntl
-    except ImportError:  # as on Windows
-        return None
-    return fcntl
-
-
-def _sync_tree(folder: Path) -> None:
-    for inner in folder.rglob("*"):
-        sync(inner)
-    sync(folder)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -194,8 +127,10 @@ def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors:
 
 def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     folder = Path(folder)
+    recover(folder)
     if not (folder / "config.toml").is_file():
         raise RunError(f"{folder} holds no saved model, config.toml is missing; `bridgemem train` writes one.")
+    refuse_links(folder)
     return read_config(folder), read_tensors(folder / "weights.safetensors")
 
 
@@ -227,11 +162,15 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """The same files under another name; runs that share a backbone share its bytes where the disk allows it."""
-    target.mkdir(parents=True)
-    for file in sorted(p for p in Path(source).iterdir() if p.is_file()):
+    """The files of a saved backbone under another name; runs that share one share its bytes where the disk allows it.
+
+    Nothing else in the folder comes along, and a folder with a link in it is refused.
+    """
+    files = backbone_files(source)
+    target.mkdir(parents=True, exist_ok=True)
+    for file in files:
         try:
-            # resolved, because the copy of a relative symbolic link would point to nowhere
-            os.link(file.resolve(), target / file.name)
-        except OSError:
-            shutil.copy2(file, target / file.name)
+            os.link(file, target / file.name, follow_symlinks=False)
+        except (OSError, NotImplementedError):
+            shutil.copy2(file, target / file.name, follow_symlinks=False)
+    refuse_links(target)  # a file that has become a link since was taken as one

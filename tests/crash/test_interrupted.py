@@ -57,8 +57,9 @@ def test_a_killed_fit_leaves_no_run_and_can_be_started_again(
         process.send_signal(how)
         process.wait()
     assert not run.exists()
-    assert all(name.startswith(".mine.") and name.endswith(".part") for name in left_in(run.parent))
+    assert all(name.startswith(".mine.") and name.endswith((".part", ".lock")) for name in left_in(run.parent))
     assert bridgemem(*fit_command(own_csv, run)).code == 0
+    assert left_in(run.parent) == ["mine"], "what the killed one left is gone"
     assert Run(run).selection("time").choice
     assert bridgemem("evaluate", run).code == 0
 

@@ -328,7 +328,6 @@ class Stored(Backbone):
         """The same shards under another name, and the settings as they are here."""
         config = {"backbone": {"name": self.name}, "settings": asdict(self.settings), "scores": asdict(self.store)}
         with whole_folder(folder, replace=True) as aside:
-            aside.rmdir()
             link_or_copy(self.folder, aside)
             (aside / "config.toml").unlink()
             (aside / "config.toml").write_text(write_toml(config), encoding="utf-8")

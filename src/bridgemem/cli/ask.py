@@ -79,7 +79,7 @@ def forecast(
             raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
         _check_apart(out, questions)
         check_new(out, force)
-        _forecast_all(run, opened, questions, out, top, within, as_json)
+        _forecast_all(run, opened, questions, out, top, within, force, as_json)
         return
     if out is not None:
         raise SettingsError("--out is for the answers to --questions; a single forecast is printed.")
@@ -204,6 +204,7 @@ def _forecast_all(
     out: Path,
     top: int,
     within: int | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Answer a file of questions and write the answers to another, or neither."""
@@ -215,7 +216,7 @@ def _forecast_all(
     _aside(remark, as_json)
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, within, str(questions), progress)
-    made.write(out)
+    made.write(out, force)
     rows = sum(map(len, made.candidates))
 
     def text() -> None:

@@ -183,7 +183,7 @@ def import_(
             paths, columns=columns, format=format_, step=whole_or_text(step), strict=strict, progress=progress
         )
         dataset = Dataset.chronological(out.stem, reading.events, valid, test)
-        pack(dataset, out)
+        pack(dataset, out, force)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {
         "out": out,
@@ -229,7 +229,7 @@ def pack_(
     with terminal_progress(quiet=quiet) as progress:
         for name, path in paths.items():
             world = name == "world"
-            pack(simulate().dataset if world else load_benchmark(name, data_dir, progress=progress), path)
+            pack(simulate().dataset if world else load_benchmark(name, data_dir, progress=progress), path, force)
             written[str(path)] = path.stat().st_size
 
     def text() -> None:

@@ -62,7 +62,7 @@ def mine(
     how: dict[str, Any] = {"columns": ColumnNames(subject, relation, object_, time), "step": whole_or_text(step)}
     how |= {"seed": seed, "force": force}
     with terminal_progress(quiet=quiet) as progress:
-        with _stoppable(out, "goes on where this one was" if engine == "duckdb" else "begins anew"):
+        with _stoppable(out, goes_on=engine == "duckdb" and not force):
             if engine == "spark":
                 from bridgemem.engines.spark import mine_on_spark
 
@@ -119,8 +119,12 @@ def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any
 
 
 @contextmanager
-def _stoppable(out: Path, then: str) -> Iterator[None]:
+def _stoppable(out: Path, goes_on: bool) -> Iterator[None]:
     """Ctrl-C and a polite kill end the work between two steps, with a word on how to go on."""
+    from bridgemem.engines.base import DONE
+
+    state = "is as it was" if (out / DONE).is_file() else "is not whole yet"
+    then = "goes on where this one was" if goes_on else "begins anew"
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -129,7 +133,7 @@ def _stoppable(out: Path, then: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        warn(f"bridgemem: interrupted; {out} is not whole yet, and the same command {then}.")
+        warn(f"bridgemem: interrupted; {out} {state}, and the same command {then}.")
         raise typer.Exit(1) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -17,7 +17,7 @@ from bridgemem.config import Settings
 from bridgemem.engines.base import Miner, Mining, Part, write_mined
 from bridgemem.engines.corpus import Corpus, clear_errors
 from bridgemem.engines.sources import common_kinds, describe, find_files
-from bridgemem.engines.work import PARTS, WORK, prepare
+from bridgemem.engines.work import PARTS, WORK, mining_place, prepare
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.gather import ColumnNames
 from bridgemem.events.log import Clock, Vocabulary
@@ -90,18 +90,19 @@ def mine_files(
     common_kinds(files)
     with ExitStack() as stack:
         stack.enter_context(clear_errors(out))
-        work = prepare(out, asked, force)
+        place = stack.enter_context(mining_place(out, force))
+        work = prepare(place, asked, force)
         database = work / "corpus.duckdb"
         corpus = stack.enter_context(closing(Corpus(database, limits.for_duckdb(settings), limits.threads, out)))
         corpus.read(files, progress)
         found = corpus.number(files, step, entities, relations, progress)
         mining = Mining(settings, found["n_entities"], found["n_relations"], seed)
         rows = limits.rows or max(limits.for_duckdb(settings) // ROW_BYTES, 1)
-        ranges = _Ranges(corpus, mining, out, corpus.bounds(rows, MOST_RANGES))
+        ranges = _Ranges(corpus, mining, place, corpus.bounds(rows, MOST_RANGES))
         ranges.mine(2 * found["events"], progress)
         with progress.task("writing the result"):
             done = write_mined(
-                out,
+                place,
                 mining,
                 ranges.parts(),
                 ranges.notes(),
@@ -110,7 +111,8 @@ def mine_files(
                 relations.names if relations else corpus.names("relation", mining.n_relations),
                 {"engine": "duckdb", "files": len(paths), "rejected": found["total"] - found["events"]},
             )
-    shutil.rmtree(work, ignore_errors=True)
+        corpus.close()
+        shutil.rmtree(work, ignore_errors=True)
     return done
 
 

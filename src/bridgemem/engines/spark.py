@@ -24,7 +24,7 @@ from bridgemem import errors
 from bridgemem.config import Settings
 from bridgemem.engines.base import BLOCK, COLUMNS, Miner, Mining, Part, Sample, write_mined
 from bridgemem.engines.spark_events import numbered
-from bridgemem.engines.work import prepare
+from bridgemem.engines.work import mining_place, prepare
 from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
 from bridgemem.events.gather import ColumnNames
 from bridgemem.memory.segments import Note, SegmentWriter
@@ -229,21 +229,22 @@ def mine_on_spark(
     named = [str(source) for source in sources]
     check_master(master)
     asked = {"sources": named, "settings": asdict(settings), "columns": asdict(columns), "step": step, "seed": seed}
-    work = prepare(out, asked, force)
-    place = tables or (work / "tables").absolute().as_uri()
-    with session(master) as spark:
-        with progress.task("numbering names and times"):
-            shutil.rmtree(work / "tables", ignore_errors=True)
-            found = numbered(spark, named, columns, step)
-            mining = Mining(settings, len(found.entities), len(found.relations), seed)
-        partitions = max(-(-2 * found.total // rows), 1)
-        with progress.task("mining pairs on the cluster"):
-            _mine_rows(directed(found.events), mining, partitions, place)
-        mined = _Tables(spark, place, mining)
-        part, notes = mined.fetch(partitions, out / "index", progress)
-        about = {"engine": "spark", "files": found.files, "rejected": found.total - int(part.relations.sum())}
-        done = write_mined(out, mining, [part], notes, found.clock, found.entities, found.relations, about)
-    shutil.rmtree(work, ignore_errors=True)
+    with mining_place(out, force) as home:
+        work = prepare(home, asked, force)
+        place = tables or (work / "tables").absolute().as_uri()
+        with session(master) as spark:
+            with progress.task("numbering names and times"):
+                shutil.rmtree(work / "tables", ignore_errors=True)
+                found = numbered(spark, named, columns, step)
+                mining = Mining(settings, len(found.entities), len(found.relations), seed)
+            partitions = max(-(-2 * found.total // rows), 1)
+            with progress.task("mining pairs on the cluster"):
+                _mine_rows(directed(found.events), mining, partitions, place)
+            mined = _Tables(spark, place, mining)
+            part, notes = mined.fetch(partitions, home / "index", progress)
+            about = {"engine": "spark", "files": found.files, "rejected": found.total - int(part.relations.sum())}
+            done = write_mined(home, mining, [part], notes, found.clock, found.entities, found.relations, about)
+        shutil.rmtree(work, ignore_errors=True)
     return done
 
 

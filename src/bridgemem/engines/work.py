@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bridgemem.engines.base import DONE
 from bridgemem.errors import RunError
-from bridgemem.store import read_json, write_json
+from bridgemem.placing import recover, reserved
+from bridgemem.store import read_json, whole_folder, write_json
 
 WORK = "work"
 PARTS = "parts"  # in there; what lies in it took long to make
+NAMES = re.compile(
+    rf"{re.escape(DONE)}|index|transitions|{WORK}|examples-\d+\.npz|counts\.safetensors|(?:entities|relations)\.txt"
+)
+
+
+@contextmanager
+def mining_place(out: Path, force: bool) -> Iterator[Path]:
+    """Hold the folder to mine into: `out`, or with `force` one that replaces the mined one when it is whole."""
+    recover(out)
+    if not (force and (out / DONE).is_file()):
+        with reserved(out):
+            yield out
+        return
+    foreign = next((path.name for path in sorted(out.iterdir()) if not NAMES.fullmatch(path.name)), None)
+    if foreign is not None:
+        raise RunError(f"{out} holds {foreign!r}, which would be lost; move it, or choose another folder to mine into.")
+    with whole_folder(out, replace=True, marks=(DONE,)) as aside:
+        yield aside
 
 
 def prepare(out: Path, asked: dict[str, Any], force: bool) -> Path:

@@ -259,9 +259,10 @@ def _check_note(path: Path, note: Any, own: str, split: str) -> None:
         all(type(number) is int for number in numbers)
         and all(isinstance(text, str) for text in texts)
         and (note["cells"] is None or type(note["cells"]) is int)
-        and note["table"] == Path(note["table"]).name  # of this folder, since it is taken away in the end
     ):
         raise RunError(f"{path} is damaged; write this shard again.")
+    if note["table"] not in (f"{path.stem}.parquet", f"{path.stem}.npz"):
+        raise RunError(f"{path} names a table that is not its own; write this shard again.")
     if note["format"] != FORMAT:
         raise RunError(f"{path} has format {note['format']}, and this program joins {FORMAT}; write it again.")
     if (note["run"], note["split"]) != (own, split):

@@ -340,8 +340,11 @@ def _verify(benchmark: Benchmark, dataset: Dataset, place: str) -> None:
 # ---- one compact file ----------------------------------------------------------------------------------------------
 
 
-def pack(dataset: Dataset, path: str | Path) -> None:
-    """Write a data set, a named one or a user's own, to one compressed .npz; the file appears whole or not at all."""
+def pack(dataset: Dataset, path: str | Path, replace: bool = True) -> None:
+    """Write a data set, a named one or a user's own, to one compressed .npz; the file appears whole or not at all.
+
+    replace: a file that is there, or appears meanwhile, gives way to the new one.
+    """
     from bridgemem.store import whole_file
 
     events = dataset.events
@@ -364,7 +367,7 @@ def pack(dataset: Dataset, path: str | Path) -> None:
         arrays[f"{key}_names"] = np.frombuffer(b"".join(names), np.uint8)
         arrays[f"{key}_sizes"] = _smallest(np.array([len(name) for name in names], np.int64))
     try:
-        with whole_file(Path(path)) as aside, aside.open("wb") as file:
+        with whole_file(Path(path), replace) as aside, aside.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error}.") from None

@@ -40,9 +40,9 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.runs import REFRESHES, Run, identity_table
 from bridgemem.store import (
     FORMAT,
-    check_free,
     link_or_copy,
     read_config,
+    reserved_free,
     whole_folder,
     write_json,
     write_names,
@@ -97,42 +97,42 @@ def refresh(
     target = next_name(run) if out is None else Path(out)
     if epochs is not None and epochs < 1:
         raise SettingsError(f"epochs must be at least 1, not {epochs}.")
-    check_free(target, replace_out)
-    epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
-    before = run.dataset(data_dir)
-    known = merged_ids(run, before.events)
-    store.follow(before.events, run.origin)
-    reading = store.read(before.events, known=known)
-    fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
-    taken = len(before.events) + fresh - len(reading.events)
-    if not fresh and not taken and before.test_start is None:
-        raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
-    after = Dataset(before.name, reading.events, before.valid_start)
-    began = time.perf_counter()
-    train = _brought_up(run.transitions("train"), before.train, after.train)
-    counted = _brought_up(run.transitions("known"), before.known, after.events)
-    reader = _refitted(counted, after.events, warm, epochs, run.config.seed, device, progress)
-    fitted = Transitions(run.settings, counted.log_pi, counted.counts, reader.to("cpu"))
-    made = Refreshed(
-        str(target),
-        run.folder.name,
-        fresh,
-        taken,
-        len(after.events),
-        after.events.n_entities - before.events.n_entities,
-        after.events.n_relations - before.events.n_relations,
-        reading.at.batches,
-        reading.at.retractions,
-        "warm" if warm else "anew",
-        epochs,
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        store.path.name,
-        _chosen_until(run),
-        run.origin,
-    )
-    seconds = time.perf_counter() - began
-    _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
-    return made
+    with reserved_free(target, replace_out):
+        epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
+        before = run.dataset(data_dir)
+        known = merged_ids(run, before.events)
+        store.follow(before.events, run.origin)
+        reading = store.read(before.events, known=known)
+        fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
+        taken = len(before.events) + fresh - len(reading.events)
+        if not fresh and not taken and before.test_start is None:
+            raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
+        after = Dataset(before.name, reading.events, before.valid_start)
+        began = time.perf_counter()
+        train = _brought_up(run.transitions("train"), before.train, after.train)
+        counted = _brought_up(run.transitions("known"), before.known, after.events)
+        reader = _refitted(counted, after.events, warm, epochs, run.config.seed, device, progress)
+        fitted = Transitions(run.settings, counted.log_pi, counted.counts, reader.to("cpu"))
+        made = Refreshed(
+            str(target),
+            run.folder.name,
+            fresh,
+            taken,
+            len(after.events),
+            after.events.n_entities - before.events.n_entities,
+            after.events.n_relations - before.events.n_relations,
+            reading.at.batches,
+            reading.at.retractions,
+            "warm" if warm else "anew",
+            epochs,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            store.path.name,
+            _chosen_until(run),
+            run.origin,
+        )
+        seconds = time.perf_counter() - began
+        _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
+        return made
 
 
 def _chosen_until(run: Run) -> int | None:

@@ -23,6 +23,7 @@ from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.segments import Segment, Segments, forget, open_column, open_segments, read_manifest
 from bridgemem.memory.timeline import Timeline
+from bridgemem.placing import recover
 from bridgemem.store import read_json
 
 FORMAT = 1
@@ -201,6 +202,7 @@ def memory_of(events: EventLog) -> Memory | None:
 def open_memory(folder: Path | str, resident: int = RESIDENT) -> Dataset:
     """The data set of a memory on disk, or the reason why the folder is none."""
     folder = Path(folder)
+    recover(folder)
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory on disk: {MANIFEST} is missing; `bridgemem memory` writes one.")
     values = read_manifest(folder / MANIFEST, FORMAT)
