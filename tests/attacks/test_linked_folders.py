@@ -170,6 +170,6 @@ def test_the_note_of_a_shard_leads_to_no_other_file(relative: bool, run_copy: Pa
     (path,) = (run_copy / "shards").glob("*.json")
     note = json.loads(path.read_text())
     path.write_text(json.dumps({**note, "table": "../../home/id_rsa" if relative else str(secret)}))
-    with pytest.raises(RunError, match="names a table that is not its own"):
+    with pytest.raises(RunError, match="names a table that does not lie next to it"):
         join_parts(Run(run_copy))
     assert secret.read_bytes() == SECRET

@@ -12,6 +12,7 @@ import pytest
 from bridgemem.evaluation import shards
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
+from bridgemem.memory import mapped
 from bridgemem.memory.writing import write_memory
 from bridgemem.runs import REFRESHES, Run
 from commands import Walk, bridgemem, write_rows
@@ -152,6 +153,20 @@ def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp
         spoilt = Path(shutil.copytree(memory, tmp_path / name))
         (spoilt / name).write_bytes((spoilt / name).read_bytes()[:-9])
         assert bridgemem(*asked, spoilt).refused()
+
+
+def test_a_memory_is_verified_by_a_command(walk, memory, recurrence_run, tmp_path, monkeypatch):
+    verify = ("memory", walk.run, "--verify", "--out")
+    assert "checksums of 23 files match" in bridgemem(*verify, memory).out
+    assert bridgemem(*verify, memory, "--json").json["files"] == 23
+    assert "leave --segments and --force out" in bridgemem(*verify, memory, "--force").refused()
+    assert "no whole memory" in bridgemem(*verify, tmp_path).refused()
+    monkeypatch.setattr(mapped, "VERIFIED", 0)
+    spoilt = Path(shutil.copytree(memory, tmp_path / "spoilt"))
+    content = bytearray((spoilt / "events.step.npy").read_bytes())
+    content[len(content) // 2] ^= 64
+    (spoilt / "events.step.npy").write_bytes(content)
+    assert "events.step.npy is damaged" in bridgemem(*verify, spoilt).refused()
 
 
 def test_a_memory_is_not_written_over_anything(walk, memory):

@@ -107,14 +107,6 @@ def test_names_with_line_breaks_keep_their_ids(tmp_path):
     write_mined(tmp_path, mining, parts, notes, entities=entities, relations=relations)
     assert Mined(tmp_path).entities.names == entities
     assert Mined(tmp_path).relations.names == relations
-    # as earlier versions wrote them: what was never cut is read, and what was cut is not taken for names
-    for kind, names in (("entities", entities), ("relations", relations)):
-        (tmp_path / f"{kind}.txt").write_bytes("".join(f"{name}\n" for name in names).encode())
-    assert Mined(tmp_path).relations.names == relations
-    with pytest.raises(
-        RunError, match=f"holds {events.n_entities + 1} names.*tells of {events.n_entities}; mine again"
-    ):
-        _ = Mined(tmp_path).entities
 
 
 def test_the_sample_is_the_examples_with_the_smallest_lots_and_the_seed_changes_it(tmp_path):

@@ -189,7 +189,7 @@ def test_damage_to_a_result_is_told(tmp_path):
     mined = Mined(tmp_path / "out")
     with pytest.raises(RunError, match=r"counts\.safetensors is damaged"):
         _ = mined.counts
-    with pytest.raises(RunError, match=r"examples-00000\.npz cannot be read"):
+    with pytest.raises(RunError, match=r"examples-00000\.npz is damaged.*; mine again"):
         _ = mined.examples
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -20,10 +21,12 @@ from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.memory import mapped
+from bridgemem.memory.checksums import file_checksum, write_manifest
 from bridgemem.memory.dyads import DyadMemory, pair_rows
 from bridgemem.memory.mapped import MappedLog, open_dyads, open_memory
 from bridgemem.memory.segments import SegmentWriter, open_segments, seal
 from bridgemem.memory.writing import write_memory
+from bridgemem.store import write_json
 from builders import dataset_of, few, logs, random_log
 
 WIDTH = 2**32
@@ -206,12 +209,42 @@ def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
         shutil.rmtree(spoilt)
     values = json.loads((home / "whole" / mapped.MANIFEST).read_text())
     spoilt = Path(shutil.copytree(home / "whole", tmp_path / "other"))
-    (spoilt / mapped.MANIFEST).write_text(json.dumps({**values, "format": 2}))
-    with pytest.raises(RunError, match="format 2"):
+    (spoilt / mapped.MANIFEST).write_text(json.dumps({**values, "format": 1}))
+    with pytest.raises(RunError, match="format 1, and this program reads 2; write the memory on disk again"):
         open_memory(spoilt)
     names = json.loads((spoilt / mapped.NAMES).read_text())
     names["entities"][0] = "somebody else"
-    (spoilt / mapped.MANIFEST).write_text(json.dumps(values))
-    (spoilt / mapped.NAMES).write_text(json.dumps(names))
+    write_json(spoilt / mapped.NAMES, names)
+    values["names"] = file_checksum(spoilt / mapped.NAMES)
+    write_manifest(spoilt / mapped.MANIFEST, {name: value for name, value in values.items() if name != "checksum"})
     with pytest.raises(RunError, match="other names"):
         open_memory(spoilt)
+
+
+def test_a_large_memory_is_verified_where_that_is_asked_for(home, monkeypatch):
+    place = home / "large"
+    write_memory(dataset_of(random_log(23)), place)
+    path = place / "triples.count.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="damaged"):
+        open_memory(place)
+    monkeypatch.setattr(mapped, "VERIFIED", 100)
+    open_memory(place)
+    said = f"{path} is damaged, its checksum is not the one noted when it was written; write the memory on disk again."
+    with pytest.raises(RunError, match=re.escape(said)):
+        open_memory(place, verify=True)
+
+
+def test_damage_is_not_written_again_under_a_new_checksum(home):
+    dataset = dataset_of(random_log(25))
+    write_memory(dataset, home / "spoilt")
+    path = home / "spoilt" / "segment-all.step.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    segments = open_segments(home / "spoilt", verify=False)
+    with pytest.raises(RunError, match=r"segment-all\.step\.npy is damaged"):
+        write_memory(dataset, home / "copied", segments)
+    assert not (home / "copied").exists()

@@ -24,17 +24,25 @@ def memory(
         typer.Option("--segments", help="Take the index of pairs from this folder, as `bridgemem mine` wrote it."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the memory that is there.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Write nothing: verify every checksum of the memory that is there.")
+    ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a run's events and their indices to disk, for forecast, evaluate and serve with --memory-dir."""
-    from bridgemem.errors import RunError
+    from bridgemem.errors import RunError, SettingsError
     from bridgemem.memory.mapped import memory_of
     from bridgemem.memory.segments import open_segments
     from bridgemem.memory.writing import check_place, write_memory
     from bridgemem.runs import Run
 
+    if verify:
+        if segments is not None or force:
+            raise SettingsError("--verify writes nothing; leave --segments and --force out.")
+        _verify(run, out, as_json)
+        return
     check_place(out, force)
     opened = Run(run)
     if opened.refreshes():
@@ -50,3 +58,17 @@ def memory(
     result = {"out": out, "events": len(dataset.events), "bytes": size}
     text = f"{counted(len(dataset.events), 'event')} and all indices are in {out}, {size / 1e6:,.1f} MB."
     emit(result, as_json, lambda: say(f"{text} Use them with --memory-dir {out}."))
+
+
+def _verify(run: Path, folder: Path, as_json: bool) -> None:
+    """Read all of a run's memory on disk, which is refused where a file is not what was written."""
+    from bridgemem.memory.mapped import open_memory
+    from bridgemem.runs import Run
+
+    open_memory(folder, verify=True)
+    dataset = Run(run).dataset(memory_dir=folder)
+    files = [path for path in folder.iterdir() if path.is_file()]
+    size = sum(path.stat().st_size for path in files)
+    result = {"out": folder, "events": len(dataset.events), "files": len(files), "bytes": size}
+    text = f"{folder} is whole: the checksums of {counted(len(files), 'file')} match, {size / 1e6:,.1f} MB."
+    emit(result, as_json, lambda: say(text))

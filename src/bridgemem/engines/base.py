@@ -24,16 +24,17 @@ from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.log import Clock
 from bridgemem.evidence.counts import Counting, CountTable
 from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.memory.checksums import file_checksum, write_manifest
 from bridgemem.memory.scan import PairScan
 from bridgemem.memory.segments import Note, SegmentWriter, seal, vocabulary_digest
-from bridgemem.store import whole_file, write_json, write_names
+from bridgemem.store import whole_file, write_names
 
 COLUMNS = ("actor", "candidate", "step", "order", "relation", "direction")
 BLOCK = 1 << 17  # rows the kernel reads at a time: large enough for numpy, small enough for the cache
 LAST_TOKEN = 2**31 - 1  # the highest id of a token, which is kept in 32 bits
 SHARD = 1 << 20  # examples in a file
 
-FORMAT = 1
+FORMAT = 2
 DONE = "mined.json"
 
 
@@ -317,14 +318,16 @@ def write_mined(
         raise RunError(f"{out}: the index and the counts are not of the same rows; mine again into a new folder.")
     sample = total.sample.in_order()
     out.mkdir(parents=True, exist_ok=True)
+    files = ["counts.safetensors"]
     for stale in (DONE, "entities.txt", "relations.txt"):
         (out / stale).unlink(missing_ok=True)
     _write(out / "counts.safetensors", save(total.tables()))
-    shards = _write_examples(out, sample)
+    files += (examples := _write_examples(out, sample))
     names = vocabulary_digest(entities, relations) if entities is not None and relations is not None else None
     for kind, listed in (("entities", entities), ("relations", relations)):
         if listed is not None:
             write_names(out / f"{kind}.txt", listed)
+            files.append(f"{kind}.txt")
     index, sizes = out / "index", (mining.n_entities, mining.n_relations)
     joined = notes[0] if len(notes) == 1 else join_segments(index, notes, *sizes)
     seal(index, [joined], *sizes, names)
@@ -336,7 +339,7 @@ def write_mined(
         "pairs": total.pairs,
         "examples": total.examples,
         "sampled": len(sample),
-        "shards": shards,
+        "shards": len(examples),
         "end": total.end,
         "n_entities": mining.n_entities,
         "n_relations": mining.n_relations,
@@ -344,22 +347,24 @@ def write_mined(
         "settings": asdict(mining.settings),
         "clock": asdict(clock or Clock()),
         "source": dict(source or {}),
+        "checksums": {name: file_checksum(out / name) for name in files},
     }
-    write_json(out / DONE, done)
+    write_manifest(out / DONE, done)
     for column in index.glob("segment-*.npy"):
         if not column.name.startswith(f"segment-{joined['name']}."):
             column.unlink()
     return done
 
 
-def _write_examples(out: Path, sample: Sample) -> int:
-    """The sample in files of at most SHARD examples; returns how many files there are."""
-    shards = range(0, max(len(sample), 1), SHARD)
-    for number, at in enumerate(shards):
+def _write_examples(out: Path, sample: Sample) -> list[str]:
+    """The sample in files of at most SHARD examples; returns their names."""
+    names = []
+    for number, at in enumerate(range(0, max(len(sample), 1), SHARD)):
+        names.append(f"examples-{number:05d}.npz")
         columns = {name: column[at : at + SHARD] for name, column in sample.columns().items() if name != "lot"}
-        with whole_file(out / f"examples-{number:05d}.npz") as aside, aside.open("wb") as file:
+        with whole_file(out / names[-1]) as aside, aside.open("wb") as file:
             np.savez(file, allow_pickle=False, **columns)
-    return len(shards)
+    return names
 
 
 def _fingerprint(mining: Mining, total: Part, sample: Sample) -> str:

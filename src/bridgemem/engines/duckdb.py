@@ -21,6 +21,7 @@ from bridgemem.engines.work import PARTS, WORK, mining_place, prepare
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.gather import ColumnNames
 from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.memory.checksums import checksum, verify_file
 from bridgemem.memory.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.store import read_json, sync, whole_file, write_json
@@ -167,9 +168,10 @@ class _Ranges:
             part = miner.finish()
         for file in index.glob(f"segment-{name}.*"):
             sync(file)
-        write_json(self._path(number, "json"), segment.note)
+        content = part.to_bytes()
+        write_json(self._path(number, "json"), {**segment.note, "part": checksum(content)})
         with whole_file(self._path(number, "safetensors")) as aside:
-            aside.write_bytes(part.to_bytes())
+            aside.write_bytes(content)
         self._passed(part, None)
 
     def _passed(self, part: Part, advance: Step | None) -> None:
@@ -185,6 +187,7 @@ class _Ranges:
 
     def _part(self, number: int) -> Part:
         path = self._path(number, "safetensors")
+        verify_file(path, self._note(number).get("part"), "mine again with --force")
         try:
             return Part.from_bytes(path.read_bytes(), self.mining)
         except RunError as problem:
@@ -194,4 +197,11 @@ class _Ranges:
         return (self._part(number) for number in range(len(self.bounds)))
 
     def notes(self) -> list[Note]:
-        return [read_json(self._path(number, "json")) for number in range(len(self.bounds))]
+        notes = (self._note(number) for number in range(len(self.bounds)))
+        return [{name: value for name, value in note.items() if name != "part"} for note in notes]
+
+    def _note(self, number: int) -> Note:
+        found = read_json(self._path(number, "json"))
+        if not isinstance(found, dict):
+            raise RunError(f"{self._path(number, 'json')} is damaged; mine again with --force.")
+        return found

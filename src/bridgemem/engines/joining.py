@@ -20,6 +20,8 @@ def join_segments(folder: Path, notes: Sequence[Note], n_entities: int, n_relati
     steps: the smallest pairs are taken from each.
     """
     parts = [Segment(folder, note, n_relations) for note in notes if note["pairs"]]
+    for part in parts:
+        part.verify()  # damage that was written again would have a checksum of its own
     with SegmentWriter(folder, JOINED, n_entities, n_relations) as writer:
         for rows in _merged(parts):
             writer.add(*rows)

@@ -20,13 +20,15 @@ from bridgemem.evidence.counts import CountTable, log_prior_of
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import EpochChoice, Transitions
+from bridgemem.memory.checksums import read_manifest, verify_file
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.mapped import open_dyads
 from bridgemem.memory.segments import Segments, open_segments
 from bridgemem.progress import SILENT, Progress
-from bridgemem.store import read_json, read_names, read_tensors
+from bridgemem.store import read_names, read_tensors
 
 _BLOCK = 1 << 20
+AGAIN = "mine again"
 
 
 class Mined:
@@ -36,20 +38,23 @@ class Mined:
         self.folder = Path(folder)
         if not (self.folder / DONE).is_file():
             raise RunError(f"{folder} is not mined, or not to the end: {DONE}, which is written last, is missing.")
-        self.about: dict[str, Any] = read_json(self.folder / DONE)
-        found = self.about.get("format") if isinstance(self.about, dict) else None
-        if found != FORMAT:
-            raise RunError(f"{folder} was mined in format {found}, and this program reads {FORMAT}; mine it again.")
+        self.about: dict[str, Any] = read_manifest(self.folder / DONE, FORMAT, "a mined folder", AGAIN)
         self.settings = as_settings(Settings, self.about["settings"], f"{folder}/{DONE}")
         self.clock = Clock(**self.about["clock"])
         self.space = TokenSpace.of(self.settings, self.about["n_relations"])
 
     @cached_property
     def _tables(self) -> dict[str, Tensor]:
-        found = read_tensors(self.folder / "counts.safetensors")
+        found = read_tensors(self._verified("counts.safetensors"))
         if "relations" not in found or found["relations"].shape != (self.space.n_relations,):
             raise self._foreign()
         return found
+
+    def _verified(self, name: str) -> Path:
+        """A file of the folder, which is what was written; all of them but the index are read whole."""
+        path = self.folder / name
+        verify_file(path, self.about["checksums"].get(name), AGAIN)
+        return path
 
     @cached_property
     def counts(self) -> CountTable:
@@ -78,7 +83,7 @@ class Mined:
         )
 
     def _shard(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        path = self.folder / f"examples-{number:05d}.npz"
+        path = self._verified(f"examples-{number:05d}.npz")
         try:
             with np.load(path, allow_pickle=False) as found:
                 return found["tokens"], found["target"], found["step"]
@@ -103,7 +108,7 @@ class Mined:
         return Vocabulary("relation", self._names("relations"))
 
     def _names(self, kind: str) -> tuple[str, ...]:
-        path = self.folder / f"{kind}.txt"
+        path = self._verified(f"{kind}.txt")
         names, expected = read_names(path), self.about[f"n_{kind}"]
         if len(names) != expected:  # earlier versions cut a name that holds a line break in two
             raise RunError(f"{path} holds {len(names):,} names, and {DONE} tells of {expected:,}; mine again.")

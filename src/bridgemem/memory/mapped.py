@@ -20,13 +20,14 @@ from torch import Tensor
 from bridgemem.errors import RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.memory.checksums import VERIFIED, read_manifest, verify_file
 from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.segments import Segment, Segments, forget, open_column, open_segments, read_manifest
+from bridgemem.memory.segments import AGAIN, HEADER, Segment, Segments, forget, open_column, open_segments
 from bridgemem.memory.timeline import Timeline
 from bridgemem.placing import recover
 from bridgemem.store import read_json
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "memory.json"
 NAMES = "names.json"
 RESIDENT = 256 << 20  # bytes of mapped pages that may stay after a read
@@ -114,8 +115,16 @@ def open_dyads(folder: Path | str) -> DyadMemory:
 class Memory:
     """A folder written by `write_memory`, opened; `resident` bounds the mapped pages that reads leave behind."""
 
-    def __init__(self, folder: Path, segments: Segments, lengths: Mapping[str, int], resident: int = RESIDENT) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segments: Segments,
+        lengths: Mapping[str, int],
+        checksums: Mapping[str, str],
+        resident: int = RESIDENT,
+    ) -> None:
         self.folder, self.segments, self.end = folder, segments, segments.end
+        self._checksums = {name: checksums[name] for name in COLUMNS}
         (self._pairs,) = segments.parts
         self.columns = {
             name: open_column(folder / f"{name}.npy", dtype, lengths[name]) for name, dtype in COLUMNS.items()
@@ -156,6 +165,13 @@ class Memory:
     def size(self) -> int:
         """Bytes of all columns on disk."""
         return sum(column.nbytes for column in self._keep.columns)
+
+    def verify(self) -> int:
+        """Read every column, and refuse one that is not what was written; returns how many there are."""
+        self.segments.verify()
+        for name, expected in self._checksums.items():
+            verify_file(self.folder / f"{name}.npy", expected, AGAIN, HEADER)
+        return len(self._keep.columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,18 +215,24 @@ def memory_of(events: EventLog) -> Memory | None:
     return events.memory if isinstance(events, MappedLog) else None
 
 
-def open_memory(folder: Path | str, resident: int = RESIDENT) -> Dataset:
-    """The data set of a memory on disk, or the reason why the folder is none."""
+def open_memory(folder: Path | str, resident: int = RESIDENT, verify: bool | None = None) -> Dataset:
+    """The data set of a memory on disk, or the reason why the folder is none.
+
+    verify: read all of it and compare checksums; left out, only where it is at most VERIFIED bytes. Sizes always are.
+    """
     folder = Path(folder)
     recover(folder)
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory on disk: {MANIFEST} is missing; `bridgemem memory` writes one.")
-    values = read_manifest(folder / MANIFEST, FORMAT)
-    segments, names = open_segments(folder), read_json(folder / NAMES)
+    values = read_manifest(folder / MANIFEST, FORMAT, "a memory", AGAIN)
+    verify_file(folder / NAMES, values.get("names"), AGAIN)
+    segments, names = open_segments(folder, verify=False), read_json(folder / NAMES)
     try:
         entities, relations = names["entities"], names["relations"]
         segments.check_vocabulary(entities, relations)
-        memory = Memory(folder, segments, values["columns"], resident)
+        memory = Memory(folder, segments, values["columns"], values["checksums"], resident)
+        if verify or (verify is None and memory.size <= VERIFIED):
+            memory.verify()
         subject, relation, object_, step = (_locked(memory.columns[f"events.{name}"]) for name in EVENTS)
         if 2 * len(step) != segments.rows or values["fingerprint"] != segments.fingerprint:
             raise RunError(f"{folder} holds an index of other events than its own; write the memory on disk again.")

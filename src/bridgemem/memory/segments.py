@@ -11,8 +11,10 @@ Every pair lives in exactly one segment; segments may be ranges of pairs or hash
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import mmap
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,15 +24,22 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from bridgemem.errors import DataError, RunError
-from bridgemem.store import read_json, write_json
+from bridgemem.memory.checksums import VERIFIED, checksum, read_manifest, verify_file, write_manifest
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "segments.json"
 INDEX = "index"  # where a mined folder keeps its segments
 HEADER = 128  # bytes before the first number of a column: an .npy header of one axis always fits
+MAGIC = b"\x93NUMPY\x01\x00"
 LONGEST = 2**31  # steps and, in 16 bits, relations have to stay below
+AGAIN = "write the memory on disk again"
 
 Note = dict[str, Any]
+
+
+def again(folder: Path) -> str:
+    """What to do about a folder of segments that cannot be used."""
+    return "mine again" if folder.name == INDEX else AGAIN
 
 
 class Column:
@@ -38,21 +47,27 @@ class Column:
 
     def __init__(self, path: Path, dtype: str) -> None:
         self.path, self.dtype, self.length = path, np.dtype(dtype), 0
+        self.checksum = ""  # of what was added, and when it is closed of the header after that
         self._file: BinaryIO = path.open("wb")
         self._file.write(bytes(HEADER))
 
     def add(self, values: np.ndarray) -> None:
         """Append values [n], which must fit the column's type."""
-        self._file.write(np.ascontiguousarray(values, self.dtype).tobytes())
+        content = np.ascontiguousarray(values, self.dtype).tobytes()
+        self._file.write(content)
+        self.checksum = checksum(content, self.checksum)
         self.length += len(values)
 
     def close(self) -> None:
-        self._file.seek(0)
+        header = io.BytesIO()
         shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.length,)}
-        np.lib.format.write_array_header_1_0(self._file, shape)
-        if self._file.tell() != HEADER:
+        np.lib.format.write_array_header_1_0(header, shape)
+        if header.tell() != HEADER:
             raise RunError(f"{self.path} has a header that this version of numpy writes otherwise; use a newer numpy.")
+        self._file.seek(0)
+        self._file.write(header.getvalue())
         self._file.close()
+        self.checksum = checksum(header.getvalue(), self.checksum)
 
     def __enter__(self) -> Self:
         return self
@@ -62,21 +77,25 @@ class Column:
 
 
 def open_column(path: Path, dtype: str, length: int) -> np.ndarray:
-    """A column by memory map, [length]; writes stay private to the process, and nothing here writes."""
-    try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing; write the memory on disk again.") from None
+    """A column by memory map, [length]; writes stay private to the process, and nothing here writes.
+
+    Type and length are those of the manifest, which has a checksum; of the header only the first bytes are read.
+    """
     expected = HEADER + length * np.dtype(dtype).itemsize
-    if size != expected:
-        raise RunError(f"{path} has {size:,} bytes instead of {expected:,}; write the memory on disk again.")
     try:
-        column = np.load(path, mmap_mode="c" if length else None, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as problem:
-        raise RunError(f"{path} is damaged: {problem}; write the memory on disk again.") from None
-    if column.shape != (length,) or column.dtype != np.dtype(dtype):
-        raise RunError(f"{path} does not hold what {MANIFEST} says; write the memory on disk again.")
-    return column
+        with path.open("rb") as file:
+            size, magic = os.fstat(file.fileno()).st_size, file.read(len(MAGIC))
+        if size != expected:
+            raise RunError(f"{path} has {size:,} bytes instead of {expected:,}; {again(path.parent)}.")
+        if magic != MAGIC:
+            raise RunError(f"{path} is damaged, it is no .npy file; {again(path.parent)}.")
+        if not length:
+            return np.empty(0, dtype)
+        return np.memmap(path, dtype, "c", HEADER, (length,))
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing; {again(path.parent)}.") from None
+    except (OSError, ValueError) as problem:
+        raise RunError(f"{path} cannot be read: {problem}; {again(path.parent)}.") from None
 
 
 def _dtypes(n_relations: int) -> dict[str, str]:
@@ -153,6 +172,7 @@ class SegmentWriter:
             "first": self._first,
             "last": -1 if self._last is None else self._last[0],
             "end": self._end,
+            "checksums": {name: column.checksum for name, column in self._columns.items()},
         }
 
     def close(self) -> None:
@@ -201,13 +221,15 @@ def seal(
         "segments": segments,
     }
     _opened(folder, values)  # what cannot be opened is not called whole
-    write_json(folder / MANIFEST, values)
+    write_manifest(folder / MANIFEST, values)
 
 
 class Segment:
     """The columns of one segment, mapped: pairs int64 [p], starts int64 [p + 1]; step, relation, direction [rows]."""
 
     def __init__(self, folder: Path, note: Note, n_relations: int) -> None:
+        self.folder, self.name = folder, note["name"]
+        self.checksums: dict[str, Any] = note.get("checksums") or {}
         rows: int = note["rows"]
         lengths: dict[str, int] = {"pairs": note["pairs"], "starts": note["pairs"] + 1}
         self.columns = {
@@ -218,7 +240,15 @@ class Segment:
         self.step, self.relation, self.direction = (self.columns[c] for c in ("step", "relation", "direction"))
         self.first, self.last = note["first"], note["last"]
         if int(self.starts[0]) != 0 or int(self.starts[-1]) != rows:
-            raise RunError(f"{folder} holds a segment {note['name']} that is damaged; write the memory on disk again.")
+            path = _path(folder, note["name"], "starts")
+            raise RunError(f"{path} is damaged, it does not begin or end where it should; {again(folder)}.")
+        if self.columns.keys() - self.checksums.keys():
+            raise RunError(f"{folder} holds a segment {note['name']} without checksums; {again(folder)}.")
+
+    def verify(self) -> None:
+        """Read every column, and refuse one that is not what was written."""
+        for column in self.columns:
+            verify_file(_path(self.folder, self.name, column), self.checksums[column], again(self.folder), HEADER)
 
 
 class Segments:
@@ -233,6 +263,16 @@ class Segments:
         self.rows: int = values["rows"]
         self.end: int = values["end"]
 
+    @property
+    def size(self) -> int:
+        """Bytes of all columns on disk."""
+        return sum(column.nbytes for part in self.parts for column in part.columns.values())
+
+    def verify(self) -> None:
+        """Read every column of every segment, and refuse one that is not what was written."""
+        for part in self.parts:
+            part.verify()
+
     def check_vocabulary(self, entities: Sequence[str], relations: Sequence[str]) -> None:
         """Refuse a memory whose ids mean other names than these."""
         same = (self.n_entities, self.n_relations) == (len(entities), len(relations))
@@ -243,23 +283,20 @@ class Segments:
             )
 
 
-def open_segments(folder: Path | str) -> Segments:
-    """The segments of a folder, or of the index in a mined one, or the reason why they cannot be read."""
+def open_segments(folder: Path | str, verify: bool | None = None) -> Segments:
+    """The segments of a folder, or of the index in a mined one, or the reason why they cannot be read.
+
+    verify: read all of it and compare checksums; left out, only where it is at most VERIFIED bytes. Sizes always are.
+    """
     folder = Path(folder)
     if not (folder / MANIFEST).is_file() and (folder / INDEX / MANIFEST).is_file():
         folder = folder / INDEX
     if not (folder / MANIFEST).is_file():
         raise RunError(f"{folder} holds no whole memory: {MANIFEST}, which is written last, is missing.")
-    return _opened(folder, read_manifest(folder / MANIFEST, FORMAT))
-
-
-def read_manifest(path: Path, wanted: int) -> dict[str, Any]:
-    """What the last file of a memory on disk says, refused if it is of another format."""
-    values = read_json(path)
-    found = values.get("format") if isinstance(values, dict) else None
-    if found != wanted:
-        raise RunError(f"{path.parent} is a memory of format {found}, and this program reads {wanted}; write it again.")
-    return values
+    found = _opened(folder, read_manifest(folder / MANIFEST, FORMAT, "a memory", again(folder)))
+    if verify or (verify is None and found.size <= VERIFIED):
+        found.verify()
+    return found
 
 
 def _opened(folder: Path, values: Mapping[str, Any]) -> Segments:
@@ -270,7 +307,7 @@ def _opened(folder: Path, values: Mapping[str, Any]) -> Segments:
     except (KeyError, TypeError, AttributeError, IndexError):
         whole = False
     if not whole:
-        raise RunError(f"{folder / MANIFEST} is damaged; write the memory on disk again.")
+        raise RunError(f"{folder / MANIFEST} is damaged; {again(folder)}.")
     return made
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from bridgemem.errors import RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.memory.checksums import file_checksum, write_manifest
 from bridgemem.memory.mapped import BLOCK, COLUMNS, EVENTS, FORMAT, MANIFEST, NAMES, open_memory
 from bridgemem.memory.occurrences import first_meetings, occurrence_lines
 from bridgemem.memory.segments import Column, Segments, SegmentWriter, seal, vocabulary_digest
@@ -43,6 +44,7 @@ def write_memory(
         segments.check_vocabulary(*names)
         if segments.rows != 2 * len(events) or segments.fingerprint not in (None, events.fingerprint):
             raise RunError(f"{segments.folder} is an index of other events than {dataset.name}; mine these events.")
+        segments.verify()  # damage that was written again would have a checksum of its own
     with whole_folder(folder, replace, marks=(MANIFEST,)) as aside, ExitStack() as stack:
         columns = {name: stack.enter_context(Column(aside / f"{name}.npy", d)) for name, d in COLUMNS.items()}
         writer = stack.enter_context(SegmentWriter(aside, "all", events.n_entities, events.n_relations))
@@ -66,10 +68,12 @@ def write_memory(
             "test_start": dataset.test_start,
             "clock": asdict(events.clock),
             "columns": {name: column.length for name, column in columns.items()},
+            "checksums": {name: column.checksum for name, column in columns.items()},
+            "names": file_checksum(aside / NAMES),
         }
-        write_json(aside / MANIFEST, manifest)
+        write_manifest(aside / MANIFEST, manifest)
         open_memory(aside)  # what cannot be opened is not put in place
-    return open_memory(folder)
+    return open_memory(folder, verify=False)
 
 
 def check_place(folder: Path, replace: bool = False) -> None:
