@@ -213,3 +213,13 @@ def test_what_only_looks_like_a_date_is_refused_with_a_hint(time):
 )
 def test_a_clock_says_how_long_a_step_is(clock, length):
     assert clock.length() == length
+
+
+def test_a_number_is_the_id_of_a_name_unless_the_names_are_numbers() -> None:
+    codes = Vocabulary("relation", ("020", "1", "042"))
+    assert [codes.id(name) for name in ("020", "1", "2", 1, 2)] == [0, 1, 2, 1, 2]
+    numbers = Vocabulary("relation", ("0", "36", "2042"))
+    assert [numbers.id(name) for name in ("0", 36, "2042")] == [0, 1, 2]
+    for unknown in (1, "2"):
+        with pytest.raises(NotFoundError):
+            numbers.id(unknown)

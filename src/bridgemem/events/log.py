@@ -39,8 +39,11 @@ class Vocabulary:
 
     @cached_property
     def numbers(self) -> bool:
-        """Whether all names are whole numbers themselves, as where a file gives ids without names."""
-        return all(name.isdecimal() for name in self.names)
+        """Whether all names are whole numbers themselves, as where a file gives ids without names.
+
+        Codes with leading zeros, as CAMEO's 020, are names.
+        """
+        return all(name.isdecimal() and (name == "0" or name[0] != "0") for name in self.names)
 
     def id(self, name: str | int) -> int:
         """The id of a name; a number (or its digits, when no name matches) is taken as the id itself.
