@@ -65,7 +65,7 @@ def read_manifest(path: Path, wanted: int, what: str, remedy: str) -> dict[str, 
     own = {name: value for name, value in values.items() if name != "checksum"}
     if values.get("checksum") != checksum(_text(own)) or path.read_bytes() != _text(values):
         raise RunError(f"{path} is damaged, its checksum is not the one noted when it was written; {remedy}.")
-    return values
+    return own
 
 
 def _text(values: dict[str, Any]) -> bytes:
