@@ -153,8 +153,10 @@ def read_toml(path: Path) -> dict[str, Any]:
         _check_whole(values)
     except FileNotFoundError:
         raise SettingsError(f"there is no settings file {path}.") from None
-    except ValueError as problem:  # not TOML, not UTF-8, or a number of thousands of digits
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise SettingsError(f"{path} is not valid TOML: {problem}.") from None
+    except ValueError:  # also of Python itself, which reads no number of thousands of digits
+        raise SettingsError(f"{path} is not valid TOML: a whole number has more than 64 bits.") from None
     except RecursionError:
         raise SettingsError(f"{path} is not valid TOML: it is nested too deep.") from None
     return values
@@ -166,7 +168,7 @@ def _check_whole(value: Any) -> None:
         for inner in value.values() if isinstance(value, dict) else value:
             _check_whole(inner)
     elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
-        raise ValueError("a whole number has more than 64 bits")
+        raise ValueError
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -32,16 +32,13 @@ def seeded(seed: int, device: str | torch.device) -> Iterator[None]:
 def with_weights(net: Net, tensors: dict[str, Tensor]) -> Net:
     """A network made on the meta device, with saved weights in place of none."""
     for name, own in net.state_dict().items():
-        # a tensor that is assigned keeps its type, and only floats become float32
-        if name in tensors and _kind(tensors[name]) != _kind(own):
-            raise ValueError(f"{name} holds {tensors[name].dtype}, not {own.dtype}")
+        # a tensor that is assigned keeps its type, and only floats of any size become float32
+        given = tensors.get(name, own)
+        if not given.is_floating_point() and given.dtype != own.dtype:
+            raise ValueError(f"{name} holds {given.dtype}, not {own.dtype}")
     # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
     net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     return net.float()
-
-
-def _kind(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.is_floating_point() else tensor.dtype
 
 
 class OtherTrainingWarning(UserWarning):
