@@ -416,7 +416,7 @@ def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
 ) -> None:
     own, second = replace(QUICK, cross_fit=0.3, max_epochs=1), tmp_path / "backbone-before-0.3"
     for number, seed in enumerate((42, 7)):
-        train("recurrence-dyadic", data, tmp_path / "backbone", seed=seed)
+        train("recurrence-dyadic", data, tmp_path / "backbone", seed=seed, replace=True)
         if other == "no note" and number:  # as a kill once left it
             (second / "trained.json").unlink()
         run, _ = fit_run(
