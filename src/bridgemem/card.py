@@ -203,7 +203,7 @@ def _opening(run: Run) -> str:
 def _data(run: Run, data: Data) -> str:
     config = run.config
     starts = {"valid": config.valid_start, "test": config.test_start}
-    if not all(data.clock.holds(step) for step in starts.values()):
+    if not all(data.clock.holds(step) for split, step in starts.items() if split in data.sizes):
         raise ValueError("a split begins outside of the calendar")
     rows = [
         [split, f"{size:,}", data.clock.label(starts[split]) if split in starts else "the beginning"]
