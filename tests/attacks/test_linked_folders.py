@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -60,8 +61,9 @@ def hang_in(path: Path, secret: Path, how: str) -> None:
     elif how == "pipe":
         os.mkfifo(path)
     else:
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(os.path.relpath(path))  # absolute, it may be too long for a socket
+        # a whole path may be too long for a socket
+        with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(path.parent):
+            server.bind(path.name)
 
 
 PLACES = ("config.toml", "weights.safetensors", "trained.json", "scores-00000.npy", "notes.txt", ".hidden", "a/b/deep")
