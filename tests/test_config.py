@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.backbones.cenet import CenetSettings
-from bridgemem.config import Settings, as_settings, override, read_toml, write_toml
+from bridgemem.config import Settings, as_settings, override, parse_json, read_toml, write_toml
 from bridgemem.errors import SettingsError
 from builders import few
 
@@ -166,3 +166,30 @@ def test_a_file_that_is_not_toml_is_one_clear_error(tmp_path):
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="not valid TOML"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "-" + "9" * 5000, "0x" + "f" * 5000, str(2**63), str(-(2**63) - 1)])
+def test_whole_numbers_of_more_than_64_bits_are_refused_wherever_they_stand(number, tmp_path):
+    path = tmp_path / "settings.toml"
+    path.write_text(f"[a]\nb = [1, [{number}]]\n")
+    with pytest.raises(SettingsError, match="more than 64 bits"):
+        read_toml(path)
+    if not number.startswith("0x"):
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            parse_json(f'{{"a": [{number}]}}')
+        with pytest.raises(SettingsError, match="k must be a whole number") as refused:
+            override(Settings(), [f"k={number}"])
+        assert len(str(refused.value)) < 200
+
+
+def test_the_largest_whole_numbers_of_64_bits_are_read(tmp_path):
+    path, ends = tmp_path / "settings.toml", [2**63 - 1, -(2**63)]
+    path.write_text(f"ends = {ends}\n")
+    assert read_toml(path) == {"ends": ends}
+    assert parse_json(str(ends)) == ends
+
+
+@pytest.mark.parametrize("values", [3, "k", [1], None])
+def test_what_is_no_table_holds_no_settings(values):
+    with pytest.raises(SettingsError, match="must be a table of settings"):
+        as_settings(Settings, values)

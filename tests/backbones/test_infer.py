@@ -353,6 +353,7 @@ def test_training_the_embedding_makes_its_loss_smaller():
         *({name: 0} for name in ("longest", "walks", "samples", "min_support", "top", "refreshes", "epochs", "batch")),
         {"rank": -1},
         {"rank": 8193},
+        {"refreshes": 8193},
         {"identity": 0.0},
         {"identity": 1.0},
         {"temperature": 0.0},

@@ -223,3 +223,29 @@ def test_a_number_is_the_id_of_a_name_unless_the_names_are_numbers() -> None:
     for unknown in (1, "2"):
         with pytest.raises(NotFoundError):
             numbers.id(unknown)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("date", 0, 0),
+        ("date", 0, -1),
+        ("integer", 0, 10**18),
+        ("integer", 10**18, 1),
+        ("years", 0, 1),
+        ("date", 0.5, 1),
+    ],
+)
+def test_a_clock_that_cannot_be_is_refused(wrong):
+    with pytest.raises(DataError):
+        Clock(*wrong)
+
+
+def test_events_outside_of_the_calendar_are_refused():
+    last = parse_date("9999-12-31")
+    at_the_end = EventLog.from_columns(*columns((0, 0, 1, 0)), *NAMES, Clock("date", last, 86_400))
+    assert at_the_end.clock.label(0) == "9999-12-31"
+    with pytest.raises(DataError, match="outside of the calendar"):
+        EventLog.from_columns(*columns((0, 0, 1, 0), (0, 0, 1, 1)), *NAMES, Clock("date", last, 86_400))
+    with pytest.raises(DataError, match="within the years 1 to 9999"):
+        Clock("date", 10**12, 86_400)

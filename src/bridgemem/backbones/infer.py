@@ -29,6 +29,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.residual import EPSILON
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
+MOST_REFRESHES = 8192  # each is a pass over all facts for every step that is asked about
 KEPT = 100  # rules of a relation that are kept, so that `top` can still be changed
 FIXED_POINT = 2.0**48  # sums of whole numbers do not depend on their order, on any device
 # steps of walks, and cells of a dense frontier, that are held at once
@@ -68,6 +69,8 @@ class InferSettings:
         for name in ("longest", "walks", "samples", "min_support", "top", "refreshes", "epochs", "batch"):
             if getattr(self, name) < 1:
                 raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if self.refreshes > MOST_REFRESHES:
+            raise SettingsError(f"refreshes must be at most {MOST_REFRESHES}, not {self.refreshes}.")
         if not 0 <= self.rank <= MOST_UNITS:
             raise SettingsError(f"rank must be between 0, for no embedding, and {MOST_UNITS}, not {self.rank}.")
         # written so that NaN, which no comparison holds for, is refused too
