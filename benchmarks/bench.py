@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.cenet import Cenet, CenetNet, CenetSettings
-from bridgemem.backbones.checkpoint import seeded
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.evaluation.queries import Queries
-from bridgemem.events.benchmarks import benchmark_status, load_benchmark
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import benchmark_status, load_benchmark
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
+from bridgemem.training.checkpoint import seeded
 
 WORLDS = {
     "world": WorldSettings(),
@@ -43,7 +43,7 @@ class Bench:
         self.cenet_settings = CenetSettings()
         self.train, self.known = dataset.train, dataset.known
         self.space = TokenSpace.of(self.settings, self.train.n_relations)
-        table = tomllib.loads(resources.files("bridgemem.evaluation").joinpath("paper.toml").read_text("utf-8"))
+        table = tomllib.loads(resources.files("bridgemem.studies").joinpath("paper.toml").read_text("utf-8"))
         columns = ("epochs", "examples", "select_fit", "refit")
         # a data set that the paper does not have has no figures of it
         self.paper = dict(zip(columns, table["table2"].get(dataset.name, ()), strict=False))

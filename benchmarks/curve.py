@@ -24,19 +24,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.scoring import Choice, replay
 
 AXES = ("queries", "entities", "facts")
 GROWTH = (1, 2, 4, 8)

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.cenet import CenetNet, CenetSettings, recurring
-from bridgemem.backbones.history import History
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 
 
 @dataclass(frozen=True)

@@ -60,11 +60,11 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
     """A run on the data set and its memory on disk, kept if they are there; how long writing took, if done now."""
     from bridgemem.backbones.recurrence import RecurrenceDyadic
     from bridgemem.config import Settings
-    from bridgemem.evaluation.metrics import Metrics
-    from bridgemem.evaluation.replay import Choice
     from bridgemem.evidence.transitions import Transitions
-    from bridgemem.fitting import Fitted, Selection
-    from bridgemem.memory.writing import write_memory
+    from bridgemem.memory.disk.writing import write_memory
+    from bridgemem.ranking.metrics import Metrics
+    from bridgemem.residuals.scoring import Choice
+    from bridgemem.residuals.selection import Fitted, Selection
     from bridgemem.runs import Run, RunConfig
 
     if not (home / "run").is_dir():
@@ -128,9 +128,9 @@ def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
 
 def forecasts(home: Path, memory_dir: Path | None) -> Task:
     """Questions to an opened forecaster, all of whose indices are there."""
-    from bridgemem.forecast import Forecaster
+    from bridgemem.runs import Run
 
-    forecaster = Forecaster.open(home / "run", memory_dir=memory_dir)
+    forecaster = Run(home / "run").predictor(memory_dir=memory_dir)
     forecaster.forecast(0, 0)
     return QUESTIONS, lambda: [forecaster.forecast(*question) for question in questions(ACTORS)]
 
@@ -152,10 +152,10 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
 
     What a batch holds grows with its queries and not with the memory; by default it is larger than the memory here.
     """
-    from bridgemem.backbones.history import History
-    from bridgemem.evaluation.filters import Filters
-    from bridgemem.evaluation.queries import Queries
-    from bridgemem.evaluation.replay import Choice, replay
+    from bridgemem.events.queries import Queries
+    from bridgemem.memory.past import History
+    from bridgemem.ranking.filters import Filters
+    from bridgemem.residuals.scoring import Choice, replay
     from bridgemem.runs import Run
 
     run = Run(home / "run")

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from benchmarks.machine import wait
 from bridgemem.backbones.base import Backbone, score_queries
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.evaluation.filters import FILTERS
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import FILTERS
+from bridgemem.residuals.scoring import Choice
 
 PairIndex = dict[tuple[int, int], np.ndarray]
 

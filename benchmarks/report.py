@@ -13,8 +13,8 @@ from typing import Any
 from benchmarks.harness import HEADER, Row, cells, complain, keep_rows, read_rows
 from benchmarks.tables import KIND, tables
 from bridgemem.errors import BridgeMemError
-from bridgemem.evaluation.publish import fill_marked
-from bridgemem.store import read_json
+from bridgemem.storage.files import read_json
+from bridgemem.studies.publish import fill_marked
 
 INTRODUCTION = """# Speed
 

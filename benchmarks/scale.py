@@ -59,8 +59,8 @@ def generate(folder: Path, rows: int, seed: int = 7) -> Path:
 
 def mine_once(events: Path, out: Path, memory: str, threads: int) -> dict[str, Any]:
     """One mining in this process: seconds of each phase as the progress reports them, and what came out."""
-    from bridgemem.engines.duckdb import Limits, mine_files
     from bridgemem.events.limits import bytes_of
+    from bridgemem.outofcore.duckdb import Limits, mine_files
 
     watch = _Watch()
     limits = Limits(memory=bytes_of(memory), threads=threads)

@@ -15,15 +15,15 @@ from benchmarks.harness import Measured, Timing, timed
 from benchmarks.machine import Peak, wait
 from benchmarks.references import Sampled
 from bridgemem.backbones.base import score_queries
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.evaluation.filters import FILTERS, Filters
-from bridgemem.evaluation.metrics import Metrics
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.ranks import answer_ranks
-from bridgemem.evaluation.replay import Choice, Replay, corrections, replay
-from bridgemem.fitting import PAPER, grid
-from bridgemem.forecast import Forecaster
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.ranking.metrics import Metrics
+from bridgemem.ranking.ranks import answer_ranks
+from bridgemem.residuals.scoring import Choice, Replay, corrections, replay
+from bridgemem.residuals.selection import PAPER, grid
 
 PLAIN_BATCH = 256
 SAME_MRR = 1e-5  # two orders of adding float32 numbers may swap a near tie, and no more
@@ -103,7 +103,7 @@ def _same_ranks(ranks: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
 
 def forecast(b: Bench) -> Measured:
     """One question after the other to a forecaster on the host; the median of them."""
-    forecaster = Forecaster(b.known, b.cenet, b.transitions, PAPER)
+    forecaster = Predictor(b.known, b.cenet, b.transitions, PAPER)
     asked = b.few_queries().take(slice(0, ASKED))
     end, relations = b.known.end, b.known.n_relations
     pairs = zip(asked.actor.tolist(), asked.relation.tolist(), strict=True)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bridgemem.errors import DataError
-from bridgemem.evaluation.report import Table
+from bridgemem.evaluation.tables import Table
 from bridgemem.events.limits import bytes_of
 
 KIND = "benchmark"  # the word in the marks of these tables: <!-- benchmark: NAME -->

@@ -18,10 +18,10 @@ from benchmarks.machine import Peak, wait
 from benchmarks.references import Sampled
 from bridgemem.backbones import backbone_defaults
 from bridgemem.backbones.cenet import Cenet, CenetSettings
-from bridgemem.backbones.checkpoint import Checkpoint, seeded
 from bridgemem.backbones.regcn import OwnVectors, RegcnNet, Selection, Trainer
 from bridgemem.events.dataset import Dataset
 from bridgemem.progress import Step
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 GPU_EPOCHS = 4  # the second is recorded on a GPU, those after it show what an epoch costs
 CHECKED_FACTS, CHECKED_BATCH = 1500, 256  # of the training without dropout that both versions must agree on

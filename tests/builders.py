@@ -15,7 +15,7 @@ from bridgemem.backbones.cenet import Cenet, CenetSettings
 from bridgemem.config import Settings
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
-from bridgemem.events.read import Reading
+from bridgemem.events.readers.read import Reading
 from bridgemem.events.world import World, WorldSettings, simulate
 from bridgemem.evidence.batches import StateTable
 from bridgemem.evidence.counts import CountTable, log_prior

@@ -18,8 +18,8 @@ import pytest
 import typer
 
 from bridgemem.cli.main import app, main
-from bridgemem.events.benchmarks import CATALOG, Benchmark
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import CATALOG, Benchmark
 
 ACTORS = (
     "Arvan",

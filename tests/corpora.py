@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from bridgemem.config import Settings
-from bridgemem.engines.mined import Mined
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.memory.dyads import DyadMemory
+from bridgemem.outofcore.mined import Mined
 from builders import log_of
 
 HEADING = ("subject", "relation", "object", "time")

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from bridgemem import placing, whole
-from bridgemem.placing import recover, remove
-from bridgemem.whole import whole_folder
+from bridgemem.storage import placing, whole
+from bridgemem.storage.placing import recover, remove
+from bridgemem.storage.whole import whole_folder
 
 WRITERS = (placing.__file__, whole.__file__)
 

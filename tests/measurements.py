@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from bridgemem.evaluation.metrics import METRICS
 from bridgemem.evaluation.records import Record
+from bridgemem.ranking.metrics import METRICS
 
 GPU = "cuda NVIDIA H200"
 FILTERS = ("raw", "static", "time")

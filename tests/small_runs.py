@@ -9,8 +9,8 @@ import pytest
 
 from bridgemem.backbones.cenet import CenetSettings
 from bridgemem.config import Settings
-from bridgemem.demo import Demo, run_demo
 from bridgemem.events.world import WorldSettings
+from bridgemem.studies.demo import Demo, run_demo
 from commands import TINY_CENET, TINY_READER, Walk, bridgemem, planted_rows, write_rows
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bridgemem.fitting import digest
+from bridgemem.residuals.selection import digest
 
 # what may stand in place of any value, as it is written in JSON; TOML has no null and writes inf and nan its own way
 VALUES = {

@@ -16,7 +16,7 @@ from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.mixture import MixtureSettings
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
-from bridgemem.events.read import read_events
+from bridgemem.events.readers.read import read_events
 from bridgemem.runs import check_trained_on, training_note
 from commands import Walk, named_own, planted_rows, write_rows
 
@@ -93,7 +93,7 @@ def test_a_share_for_what_is_split_is_refused(source: str, share: str, walk: Wal
 
 
 def test_load_takes_paths_logs_columns_and_packed_files(own_csv: Path, tmp_path: Path) -> None:
-    from bridgemem.events.benchmarks import pack
+    from bridgemem.events.datasets import pack
 
     data = bridgemem.load(own_csv, valid=0.2, test=0.2)
     pack(data, tmp_path / "own.npz")

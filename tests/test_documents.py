@@ -15,8 +15,8 @@ import pytest
 from typer.main import get_command
 
 from bridgemem.cli.main import app
-from bridgemem.evaluation.publish import BENCH, MARK, fill, publish
 from bridgemem.evaluation.records import Record, read_records
+from bridgemem.studies.publish import BENCH, MARK, fill, publish
 from commands import planted_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]

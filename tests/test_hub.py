@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridgemem.errors import NotFoundError, RunError, SettingsError
-from bridgemem.forecast import Forecaster
 from bridgemem.hub import pull, push
+from bridgemem.runs import Run
 from commands import bridgemem, left_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def test_a_run_comes_back_byte_for_byte_and_forecasts_the_same(stand_in: StandIn
     assert content(pulled.folder) == content(run)
     assert left_in(empty) == ["mine"]
     asked = ("Kel", "visit")
-    assert Forecaster.open(pulled.folder).forecast(*asked) == Forecaster.open(run).forecast(*asked)
+    assert Run(pulled.folder).predictor().forecast(*asked) == Run(run).predictor().forecast(*asked)
 
 
 def test_large_files_go_beside_the_commit_and_small_ones_in_it(stand_in: StandIn, run: Path) -> None:

@@ -20,14 +20,15 @@ from bridgemem.api import fit_run, load, train
 from bridgemem.backbones import load_backbone
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
-from bridgemem.evaluation.filters import FILTERS
-from bridgemem.events.benchmarks import pack, unpack
+from bridgemem.events.datasets import pack, unpack
 from bridgemem.events.log import Vocabulary
-from bridgemem.fitting import digest
-from bridgemem.forecast import Forecaster
-from bridgemem.memory.writing import write_memory
-from bridgemem.runs import Run, read_columns, read_table, write_table
-from bridgemem.store import read_json
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.disk.writing import write_memory
+from bridgemem.ranking.filters import FILTERS
+from bridgemem.residuals.selection import digest
+from bridgemem.runs import Run
+from bridgemem.storage.files import read_json
+from bridgemem.storage.tables import read_columns, read_table, write_table
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, named_own
 
 pytest_plugins = ("small_runs",)
@@ -157,9 +158,9 @@ def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk
     dataset = load(walk.home / "own.npz")
     run, fitted = fit_run(dataset, walk.backbone, tmp_path / "run", SMALL)
     for name, selection in fitted.selections.items():
-        after = Forecaster.open(run.folder, name)
+        after = Run(run.folder).predictor(name)
         parts = (load_backbone(walk.backbone), fitted.known, selection.choice)
-        before = Forecaster(dataset.events, *parts, calibration=after.calibration)
+        before = Predictor(dataset.events, *parts, calibration=after.calibration)
         for inverse in (False, True):
             asked = ("Kel", "consult", None, 12, inverse)
             assert before.forecast(*asked) == after.forecast(*asked)
@@ -171,7 +172,7 @@ def test_a_run_does_not_need_the_folders_it_was_made_from(own_csv: Path, tmp_pat
     fit_run(dataset, backbone, tmp_path / "run", SMALL)
     for path in backbone.iterdir():
         path.unlink()
-    assert Forecaster.open(tmp_path / "run").forecast("Kel", "visit")
+    assert Run(tmp_path / "run").predictor().forecast("Kel", "visit")
 
 
 def test_own_data_that_is_called_like_a_benchmark_travels_with_the_run(own_csv: Path, tmp_path: Path) -> None:

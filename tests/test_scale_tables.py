@@ -14,7 +14,7 @@ pytest.importorskip("benchmarks", reason="needs benchmarks/ of the repository; r
 
 from benchmarks import mapped, report, scale, tables
 
-from bridgemem.evaluation.publish import MARK, fill
+from bridgemem.studies.publish import MARK, fill
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "scale.json"

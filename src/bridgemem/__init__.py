@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "load": "bridgemem.api",
     "fit": "bridgemem.api",
-    "Forecaster": "bridgemem.forecast",
+    "Forecaster": "bridgemem.forecasting.predictor",
     "EventLog": "bridgemem.events.log",
     "Dataset": "bridgemem.events.dataset",
     "DyadMemory": "bridgemem.memory.dyads",

@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED_WORDS = "bridgemem: interrupted; nothing half-written was kept."
+from bridgemem.errors import INTERRUPTED
 
 
 def main() -> None:
@@ -12,7 +12,7 @@ def main() -> None:
 
         run()
     except KeyboardInterrupt:
-        sys.stderr.write(f"{INTERRUPTED_WORDS}\n")
+        sys.stderr.write(f"{INTERRUPTED}\n")
         sys.exit(1)
 
 

@@ -12,27 +12,28 @@ from typing import Any
 
 from bridgemem.backbones import backbone_class, backbone_defaults
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.checkpoint import OtherTrainingWarning
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
+from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import TRAINING_FREE, describe_device, evaluate, evaluate_backbone
 from bridgemem.evaluation.records import Record
-from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, unpack
+from bridgemem.evaluation.reliability import calibrate, fit_calibrations
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark, unpack
 from bridgemem.events.log import EventLog
-from bridgemem.events.read import read_events
+from bridgemem.events.readers.read import read_events
 from bridgemem.events.world import simulate
-from bridgemem.fitting import SELECTION_FILTERS, Fitted
-from bridgemem.fitting import fit as fit_residual
-from bridgemem.forecast import Forecaster, Residual
-from bridgemem.learned import LearnedSettings
-from bridgemem.learning import Slice, fit_learned
-from bridgemem.placing import remove
+from bridgemem.forecasting.predictor import Predictor, Residual
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.reliability import calibrate, fit_calibrations
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import Slice, fit_learned
+from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted
+from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.runs import Run, RunConfig, check_trained_on, open_backbone, training_note
-from bridgemem.store import reserved_free, whole_folder, write_json
+from bridgemem.storage.files import reserved_free, whole_folder, write_json
+from bridgemem.storage.placing import remove
+from bridgemem.training.checkpoint import OtherTrainingWarning
 
 METHODS = ("fixed", "learned")
 # backbones that nothing can train again, as sentences call them
@@ -175,7 +176,7 @@ def fit(
     selection: str = "time",
     progress: Progress = SILENT,
     method: str = "fixed",
-) -> Forecaster:
+) -> Predictor:
     """A forecaster: the backbone (trained here if named) with a residual fitted and chosen on validation.
 
     method "learned" forecasts with the learned residual, which is fitted beside the fixed one; a warning says where it
@@ -205,7 +206,7 @@ def fit(
     past = History(dataset.known, device=device)
     residual = Residual(past, fitted.train, choice, learned)
     calibration = fit_calibrations(dataset, model, {"": residual}, progress=progress)[""]
-    return Forecaster(dataset.events, model.to("cpu"), fitted.known.to("cpu"), choice, learned, calibration)
+    return Predictor(dataset.events, model.to("cpu"), fitted.known.to("cpu"), choice, learned, calibration)
 
 
 def fit_run(
@@ -261,7 +262,11 @@ def fit_run(
                 again = partial(_trained_again, backbone, home, config.backbone_seed, device, progress)
                 sources.insert(0, sources[0].earlier(wanted.cross_fit, again, seed, device, fitted.epochs, progress))
             learned = fit_learned(sources, wanted, seed, device, progress, fitted.choices)
-        finish = partial(calibrate, dataset=dataset, device=device, progress=progress)
+
+        def finish(made: Run) -> None:
+            calibrate(made, dataset=dataset, device=device, progress=progress)
+            write_card(made)
+
         return Run.create(folder, dataset, backbone_folder, fitted, config, replace, learned, finish), fitted
 
 

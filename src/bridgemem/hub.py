@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridgemem.card import NAME, write_card
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
-from bridgemem.fitting import SELECTION_FILTERS
-from bridgemem.known_files import RUN_FILE, refuse_links
+from bridgemem.evaluation.card import NAME, write_card
 from bridgemem.progress import SILENT, Progress
+from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
-from bridgemem.store import whole_folder
+from bridgemem.storage.files import whole_folder
+from bridgemem.storage.known_files import RUN_FILE, refuse_links
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

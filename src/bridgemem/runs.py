@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import math
-import re
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import BadZipFile
 
-import numpy as np
 import torch
 
 from bridgemem import __version__
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
-from bridgemem.card import write_card
 from bridgemem.config import Settings, as_settings, write_toml
-from bridgemem.errors import BackboneError, DataError, RunError, SelectionError, SettingsError
-from bridgemem.evaluation.replay import Choice
-from bridgemem.events.arrays import check_arrays
-from bridgemem.events.benchmarks import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
+from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
 from bridgemem.events.dataset import Dataset, Identity
+from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.fitting import SELECTION_FILTERS, Fitted, Selection
-from bridgemem.known_files import refuse_links
-from bridgemem.learned import Learned, LearnedSettings
-from bridgemem.learning import Fit, HeldOut
-from bridgemem.memory.mapped import open_memory
-from bridgemem.placing import recover
-from bridgemem.store import (
+from bridgemem.forecasting.calibration import read_calibration
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.disk.mapped import open_memory
+from bridgemem.residuals.learned import Learned, LearnedSettings
+from bridgemem.residuals.learning import Fit, HeldOut
+from bridgemem.residuals.scoring import Choice
+from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.storage.files import (
     FORMAT,
     link_or_copy,
     locked,
@@ -40,12 +34,13 @@ from bridgemem.store import (
     read_json,
     read_names,
     read_tensors,
-    whole_file,
     whole_folder,
     write_json,
     write_names,
     write_tensors,
 )
+from bridgemem.storage.known_files import refuse_links
+from bridgemem.storage.placing import recover
 
 T = TypeVar("T")
 
@@ -53,8 +48,6 @@ REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that 
 COUNTED = ("added", "retracted", "new_entities", "new_relations")  # in such a note
 ADDED = ("cross_fit",)  # settings that config.toml lacks where the run is of an earlier version
 BACK = "put a copy back, or fit the run again"
-ASKED = ("actor", "relation", "step", "answer")  # in a table of ranks: what each query asks
-RANKED = ("_raw", "_static", "_time")  # how the names of its columns of ranks end
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,6 @@ class Run:
             made = cls(aside)
             if finish is not None:
                 finish(made)
-            write_card(made)
         return cls(folder)
 
     def dataset(self, data_dir: Path | None = None, memory_dir: Path | None = None) -> Dataset:
@@ -330,13 +322,52 @@ class Run:
             raise SelectionError(f"{path} holds a lambda or tau that cannot have been chosen; fit a new run.")
         return selection
 
-    def write_metrics(self, values: dict[str, Any], within: int = 1) -> None:
-        """Put the records of a split, for questions of so many steps, beside those of other splits."""
+    def predictor(
+        self,
+        selection: str = "time",
+        data_dir: Path | None = None,
+        method: str | None = None,
+        memory_dir: Path | None = None,
+    ) -> Predictor:
+        """What answers queries by name, with the choice made under a filter.
+
+        method "fixed" or "learned"; None is the learned residual where the run has one that did better on the later
+        part of validation. memory_dir: a memory on disk from which the run's past is read.
+        """
+        if method not in (None, "fixed", "learned"):
+            raise SettingsError(f"method is fixed or learned, not {method!r}.")
+        if self.config.history == "frozen":
+            raise RunError(
+                f"{self.folder} was fitted and measured with frozen history, and a forecast reads all that happened "
+                "before its step; fit a run without --history frozen to ask it."
+            )
+        locked = self.selection(selection)
+        learned = None if method == "fixed" else self.learned(selection)
+        if method == "learned" and learned is None:
+            raise RunError(
+                f"{self.folder} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed "
+                "does without."
+            )
+        if method is None and learned is not None and self.preferred(selection) == "fixed":
+            learned = None
+        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
+        calibration = read_calibration(self.folder, name, locked.lock())
+        events = self.dataset(data_dir, memory_dir).events
+        return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
+
+    def write_metrics(
+        self, values: dict[str, Any], within: int = 1, finish: Callable[[Run], object] | None = None
+    ) -> None:
+        """Put the records of a split, for queries of so many steps, next to those of other splits.
+
+        finish: called before anybody else may write, such as for the card of the run.
+        """
         path = self.folder / ("metrics.json" if within == 1 else f"metrics.within{within}.json")
         with locked(path):
             known = read_json(path) if path.is_file() else {}
             write_json(path, {**(known if isinstance(known, dict) else {}), **values})
-            write_card(self)
+            if finish is not None:
+                finish(self)
 
     def metrics(self) -> dict[str, Any]:
         path = self.folder / "metrics.json"
@@ -396,114 +427,3 @@ def check_trained_on(folder: Path, dataset: Dataset) -> None:
             f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
             "would be asked about; train it on this data."
         )
-
-
-def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
-    """A table of a run as Parquet, or as .npz where DuckDB is not installed; returns the path written.
-
-    One of the other kind, which an evaluation elsewhere left, goes: it is not of these columns.
-    """
-    packed = path.with_suffix(".npz")
-    if _duckdb() is None:
-        with whole_file(packed) as aside, aside.open("wb") as handle:
-            np.savez_compressed(handle, allow_pickle=False, **columns)
-        path.unlink(missing_ok=True)
-        return packed
-    write_parquet(path, columns)
-    packed.unlink(missing_ok=True)
-    return path
-
-
-def write_parquet(path: Path, columns: dict[str, np.ndarray], replace: bool = True) -> None:
-    """Columns as Parquet, whole or not at all; replace: a file that is there gives way."""
-    duckdb = _needed_duckdb(path)
-    with whole_file(path, replace) as aside, duckdb.connect() as connection:
-        connection.register("ranks", columns)
-        try:
-            connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
-        except duckdb.Error as problem:
-            said = str(problem).splitlines()[0]
-            # of what is told of the file aside, which nobody knows, the system's own words are enough
-            why = re.search(re.escape(aside.name) + r"\W+([\w ]+)", said)
-            raise RunError(f"{path} cannot be written: {why[1] if why else said}.") from None
-
-
-def table_file(path: Path) -> Path | None:
-    """The file that holds a table which `write_table` was to write to a path, of either kind; None if there is none."""
-    found = [file for file in (path, path.with_suffix(".npz")) if file.is_file()]
-    if len(found) > 1:
-        raise RunError(
-            f"{path} and {found[1].name} are both there, and one of them is of an earlier evaluation; evaluate again."
-        )
-    return found[0] if found else None
-
-
-def read_table(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray]:
-    """Columns of a table that `write_table` wrote, in either form; refused where it lacks one that is needed."""
-    found = table_file(path)
-    if found is None:
-        raise RunError(f"{path} is missing.")
-    return read_columns(found, needed)
-
-
-def read_columns(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray]:
-    """Columns of this very file, Parquet or .npz, which are those of a table of ranks: a number for each query."""
-    if path.suffix == ".npz":
-        try:
-            check_arrays(path)
-            with np.load(path, allow_pickle=False) as file:
-                columns = {name: file[name] for name in file.files}
-        except (DataError, OSError, EOFError, ValueError, TypeError, AttributeError, BadZipFile, zlib.error) as problem:
-            raise RunError(f"{path} is damaged: {problem}.") from None
-    else:
-        columns = _parquet_columns(path)
-    if lacking := [name for name in needed if name not in columns]:
-        raise RunError(f"{path} lacks the column {lacking[0]}; evaluate the run again.")
-    for name, column in columns.items():
-        if fault := _fault(name, column, len(columns[next(iter(columns))])):
-            raise RunError(f"{path} is damaged: its column {name} {fault}; evaluate the run again.")
-    return columns
-
-
-def _parquet_columns(path: Path) -> dict[str, np.ndarray]:
-    duckdb = _needed_duckdb(path)
-    with duckdb.connect() as connection:
-        try:
-            columns = connection.execute("SELECT * FROM read_parquet(?)", [str(path)]).fetchnumpy()
-        except duckdb.Error as problem:
-            raise RunError(f"{path} is damaged: {str(problem).splitlines()[0]}.") from None
-    # DuckDB keeps NaN as a missing value, which comes back masked; what has no NaN has no missing value either
-    return {
-        name: np.ma.filled(c.astype(float), np.nan)
-        if isinstance(c, np.ma.MaskedArray) and c.dtype.kind in "biuf"
-        else c
-        for name, c in columns.items()
-    }
-
-
-def _fault(name: str, column: np.ndarray, rows: int) -> str | None:
-    """What is wrong with a column of a table of ranks, or None."""
-    if column.dtype.kind not in "biuf" or column.shape != (rows,) or not rows:
-        return "does not hold a number for each query"
-    if name in ASKED and not (column.dtype.kind in "iu" and column.min() >= 0):
-        return "holds something that is no id or step"
-    if name.endswith(RANKED) and not (np.isfinite(column).all() and column.min() >= 1):
-        return "holds something that is no rank"
-    return None
-
-
-def _duckdb() -> Any:
-    try:
-        import duckdb
-    except ImportError:
-        return None
-    return duckdb
-
-
-def _needed_duckdb(path: Path) -> Any:
-    found = _duckdb()
-    if found is None:
-        raise RunError(
-            f"{path} is Parquet, and DuckDB, which reads and writes it, is not installed: pip install duckdb."
-        )
-    return found

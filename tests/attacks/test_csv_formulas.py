@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.ask import Answers, Question, read_questions
-from bridgemem.forecast import Candidate
+from bridgemem.forecasting.batch_queries import Answers, Question, read_questions
+from bridgemem.forecasting.predictor import Candidate
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run

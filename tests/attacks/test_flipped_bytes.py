@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.engines.mined import Mined
 from bridgemem.errors import RunError
-from bridgemem.memory.mapped import open_memory
-from bridgemem.memory.writing import write_memory
+from bridgemem.memory.disk.mapped import open_memory
+from bridgemem.memory.disk.writing import write_memory
+from bridgemem.outofcore.mined import Mined
 from builders import dataset_of, random_log
 from commands import Walk, bridgemem
 

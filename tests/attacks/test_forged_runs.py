@@ -12,18 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bridgemem.evaluation.audit import audit
 from bridgemem.evaluation.evaluate import conclude, evaluate, history, methods, reading_of
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.metrics import METRICS, Metrics
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice, Replay, replay
-from bridgemem.events.benchmarks import pack
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import pack
 from bridgemem.events.log import Vocabulary
-from bridgemem.fitting import SELECTION_FILTERS, Selection, grid, select
-from bridgemem.runs import Run, read_table
-from bridgemem.store import write_names
+from bridgemem.events.queries import Queries
+from bridgemem.ranking.filters import Filters
+from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.selection import SELECTION_FILTERS, Selection, grid, select
+from bridgemem.runs import Run
+from bridgemem.storage.files import write_names
+from bridgemem.storage.tables import read_table
+from bridgemem.studies.audit import audit
 from commands import bridgemem, named_own
 
 pytest_plugins = ("small_runs",)

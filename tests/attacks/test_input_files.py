@@ -20,15 +20,16 @@ import pytest
 
 import spoiled_files
 from bridgemem.api import load
-from bridgemem.engines.duckdb import mine_files
-from bridgemem.engines.sources import describe
 from bridgemem.errors import BridgeMemError, DataError, LimitError, SettingsError
-from bridgemem.events import limits, lines
-from bridgemem.events.benchmarks import pack, packed_clock, unpack
+from bridgemem.events import limits
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.gather import ColumnNames
+from bridgemem.events.datasets import pack, packed_clock, unpack
 from bridgemem.events.log import Clock, parse_date
-from bridgemem.events.read import read_events
+from bridgemem.events.readers import lines
+from bridgemem.events.readers.read import read_events
+from bridgemem.events.readers.table import ColumnNames
+from bridgemem.outofcore.duckdb import mine_files
+from bridgemem.outofcore.sources import describe
 from commands import bridgemem, left_in
 from spoiled_files import MANY_DIGITS, ROWS, text_of, zipped
 
@@ -280,7 +281,7 @@ def test_a_parquet_file_that_declares_too_much_is_refused_before_it_is_read(
     table = f"SELECT {columns}, 'r' AS relation, 'b' AS object, i // 50_000 AS time FROM range({rows}) t(i)"
     duckdb.execute(f"COPY ({table}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {rows})")
     assert path.stat().st_size < 4000
-    monkeypatch.setattr("bridgemem.events.gather.ROWS", None)  # nothing is fetched
+    monkeypatch.setattr("bridgemem.events.readers.table.ROWS", None)  # nothing is fetched
     assert "unpacks to more than" in refused_early(path)
     # `mine` reads it out of core
     if "range" not in columns and rows > 1000:

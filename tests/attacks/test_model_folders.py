@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from bridgemem.errors import BridgeMemError
 from bridgemem.evaluation.evaluate import evaluate
-from bridgemem.fitting import Selection
-from bridgemem.forecast import Forecaster
+from bridgemem.residuals.selection import Selection
 from bridgemem.runs import Run
 from commands import TINY_READER, bridgemem, planted_rows, write_rows
 
@@ -44,7 +43,7 @@ def refused(run: Path) -> None:
 
 def refused_for_forecasts(run: Path) -> None:
     with pytest.raises(BridgeMemError):
-        Forecaster.open(run).forecast("Kel", "visit")
+        Run(run).predictor().forecast("Kel", "visit")
     bridgemem("forecast", run, "--actor", "Kel", "--relation", "visit").refused()
 
 
@@ -63,7 +62,7 @@ def change_weights(path: Path, change: Callable[[dict[str, torch.Tensor]], None]
 
 def test_the_run_is_taken_before_it_is_spoiled(run_copy: Path) -> None:
     assert evaluate(Run(run_copy))
-    assert Forecaster.open(run_copy).forecast("Kel", "visit")
+    assert Run(run_copy).predictor().forecast("Kel", "visit")
 
 
 # ---- config.toml ---------------------------------------------------------------------------------------------------
@@ -239,7 +238,7 @@ def test_tensors_of_the_backbone_that_do_not_fit_are_refused(how: str, run_copy:
         "[backbone]\nname = ['cenet']\n",
         "[backbone]\nname = 'os.system'\n",
         "[backbone]\nname = '../cenet'\n",
-        "[backbone]\nname = 'bridgemem.demo'\n",
+        "[backbone]\nname = 'bridgemem.studies.demo'\n",
         "[backbone]\nname = 'cenet'\nsettings = 4\n",
         "[backbone]\nname = 'cenet'\n[settings]\nwidth = 'x'\n",
         "[backbone]\nname = 'cenet'\n[settings]\nwidth = 16\n",

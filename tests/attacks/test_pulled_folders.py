@@ -129,7 +129,7 @@ def test_a_pickle_under_another_name_is_not_loaded(
 
 
 def test_a_backbone_named_after_a_module_is_not_imported(stand_in: StandIn, files: Files, home: Path) -> None:
-    for module in ("antigravity", "this", "bridgemem.demo", "../hook"):
+    for module in ("antigravity", "this", "bridgemem.studies.demo", "../hook"):
         config = f"[backbone]\nname = '{module}'\n[settings]\n".encode()
         refused(stand_in, {**files, "backbone/config.toml": config}, home)
     assert not {"antigravity", "this"} & sys.modules.keys()

@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 
 from bridgemem.cli.serve import listen
-from bridgemem.forecast import Forecaster
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
@@ -281,7 +281,7 @@ def test_the_address_with_the_most_connections_gives_way_first(serve: Any, conne
 def test_a_request_in_work_is_never_given_up_for_a_new_connection(
     serve: Any, connect: Any, live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on, answers_of = threading.Event(), threading.Event(), Forecaster.answers
+    begun, go_on, answers_of = threading.Event(), threading.Event(), Predictor.answers
 
     def slow(*args: Any, **named: Any) -> Any:
         begun.set()
@@ -291,7 +291,7 @@ def test_a_request_in_work_is_never_given_up_for_a_new_connection(
     port = serve(Limits(timeout=SHORT, connections=2, per_client=2))
     while answer(connect(port, ASKED.replace(b"health", b"ready")))[0] != 200:
         time.sleep(0.02)  # making ready forecasts too
-    monkeypatch.setattr(Forecaster, "answers", slow)
+    monkeypatch.setattr(Predictor, "answers", slow)
     client = connect(port, with_length(len(BODY)) + BODY)
     assert begun.wait(PATIENCE)
     for _ in range(5):

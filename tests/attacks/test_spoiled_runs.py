@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from bridgemem.card import card
 from bridgemem.errors import BridgeMemError
+from bridgemem.evaluation.card import card
 from bridgemem.hub import check_run
 from bridgemem.runs import Run
 from commands import TINY_READER, Outcome, Walk, bridgemem, write_rows

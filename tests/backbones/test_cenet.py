@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bridgemem import api
 from bridgemem.backbones import cenet as module
-from bridgemem.backbones import checkpoint
 from bridgemem.backbones.cenet import (
     Cenet,
     CenetNet,
@@ -27,11 +26,12 @@ from bridgemem.backbones.cenet import (
     nce_loss,
     recurring,
 )
-from bridgemem.backbones.checkpoint import Checkpoint
-from bridgemem.backbones.history import History
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.training import checkpoint
+from bridgemem.training.checkpoint import Checkpoint
 from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
 from precision import TRAINED, close
 

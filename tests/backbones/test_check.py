@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Scores, check_scores
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
 from bridgemem.errors import BackboneError
-from bridgemem.evaluation.queries import Queries
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import small_world, tiny_cenet
 
 

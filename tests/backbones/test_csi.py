@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.csi import Csi, CsiNet, CsiSettings, from_uniform
-from bridgemem.backbones.history import History
 from bridgemem.backbones.paths import Hop, Links
 from bridgemem.backbones.tpar import Tpar, TparNet, TparSettings
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import random_log
 from precision import FLOAT64, close
 

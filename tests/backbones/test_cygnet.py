@@ -14,17 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.backbones import checkpoint
 from bridgemem.backbones import cygnet as module
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.cygnet import BOTH, Cygnet, CygnetNet, CygnetSettings, _Trainer
-from bridgemem.backbones.history import History
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import Step
+from bridgemem.training import checkpoint
+from bridgemem.training.checkpoint import Checkpoint
 from builders import log_of, random_log, rows_of, small_world
 from precision import TRAINED, close
 

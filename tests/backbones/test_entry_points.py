@@ -22,10 +22,10 @@ from bridgemem.backbones import (
     load_backbone,
 )
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.hri import Hri
 from bridgemem.errors import BackboneError, NotFoundError
-from bridgemem.evaluation.queries import Queries
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import small_world
 from commands import bridgemem as command
 from commands import planted_rows, write_rows

@@ -18,16 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bridgemem.backbones import checkpoint
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.est import EncoderLayer, Est, EstNet, EstSettings, Sequences, _Trainer, learning_rate
-from bridgemem.backbones.history import History
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import Step
+from bridgemem.training import checkpoint
+from bridgemem.training.checkpoint import Checkpoint
 from builders import dataset_of, few, log_of, logs, random_log, rows_of
 from precision import TRAINED, close
 

@@ -13,16 +13,16 @@ import torch
 
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.hri import ALPHAS, LAMBDAS, Hri, HriSettings, choose, decay_sum
 from bridgemem.backbones.recurrence import Popularity
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import replay
-from bridgemem.events.benchmarks import load_benchmark
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import load_benchmark
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.scoring import replay
 from builders import dataset_of, futures, log_of, random_log, rows_of, small_world
 
 

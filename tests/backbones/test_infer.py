@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bridgemem.backbones import checkpoint
 from bridgemem.backbones import infer as module
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.infer import FIXED_POINT, ComplEx, FadingFacts, Infer, InferSettings, chunks, log_noisy_or
+from bridgemem.equations import EPSILON
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
-from bridgemem.residual import EPSILON
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.training import checkpoint
 from builders import few, log_of, logs, random_log, rows_of, small_world
 from precision import FLOAT32, FLOAT64, close
 

@@ -11,14 +11,14 @@ import torch
 from bridgemem.backbones import load_backbone, mixture
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.mixture import Mixture, MixtureSettings
+from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
-from bridgemem.live.widened import Widened
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import dataset_of, random_log
 from precision import close
 

@@ -13,17 +13,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridgemem.backbones import checkpoint, paths
+from bridgemem.backbones import paths
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.csi import Csi, CsiSettings
-from bridgemem.backbones.history import History
 from bridgemem.backbones.paths import Links, PathBackbone, RelativeTime, late_queries, walk
 from bridgemem.backbones.tpar import Tpar, TparSettings
 from bridgemem.errors import BackboneError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.training import checkpoint
 from builders import dataset_of, few, log_of, logs, random_log, rows_of, small_world
 from precision import close
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import NotFoundError
-from bridgemem.evaluation.queries import Queries
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import dataset_of, random_log, rows_of, small_world
 from precision import close
 

@@ -14,11 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones import checkpoint
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.convtranse import ConvTransE
-from bridgemem.backbones.history import History
 from bridgemem.backbones.regcn import (
     SLOPE,
     Evolved,
@@ -35,8 +32,11 @@ from bridgemem.backbones.regcn import (
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
 from bridgemem.backbones.tirgn import Tirgn, TirgnSettings
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.training import checkpoint
+from bridgemem.training.checkpoint import Checkpoint
 from builders import log_of, random_log, rows_of
 from precision import close
 

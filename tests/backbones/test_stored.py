@@ -19,16 +19,16 @@ from bridgemem.api import fit_run
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Scores, score_queries
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.history import History
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.stored import ScoreWriter, Stored, StoredSettings, distinct, score_writer, write_scores
 from bridgemem.errors import BackboneError, BridgeMemError, NotFoundError, RunError, SettingsError
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import replay
 from bridgemem.events.dataset import Dataset
-from bridgemem.learned import LearnedSettings
-from bridgemem.store import write_tensors
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.scoring import replay
+from bridgemem.storage.files import write_tensors
 from builders import SMALL_READER, dataset_of, random_log, small_world
 
 FORMS = ("safetensors", "npy")

@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bridgemem.backbones.checkpoint import Checkpoint
-from bridgemem.backbones.history import History
 from bridgemem.backbones.regcn import Evolved, OwnVectors, Selection
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
 from bridgemem.backbones.tirgn import Indicator, Tirgn, TirgnNet, TirgnSettings, TirgnTrainer
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.training.checkpoint import Checkpoint
 from builders import few, logs, random_log, rows_of
 from precision import close
 

@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bridgemem.backbones.history import History
 from bridgemem.backbones.paths import Links
 from bridgemem.backbones.tpar import Tpar, TparNet, TparSettings
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from builders import random_log, rows_of
 from precision import FLOAT64, close
 

@@ -24,6 +24,7 @@ from playwright.sync_api import BrowserContext, Dialog, Page, sync_playwright
 
 from bridgemem.cli.serve import listen
 from bridgemem.events.log import Clock
+from bridgemem.explorer.routes import explorer_router
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
@@ -48,7 +49,7 @@ def served(run: Path, store: Path, method: str) -> Iterator[tuple[str, LiveForec
     """The address of a run's page, which a thread of this process serves."""
     with listen("127.0.0.1", 0) as place, EventStore(store) as events:
         live = LiveForecaster(Run(run), events, method=method)
-        server = uvicorn.Server(uvicorn.Config(create_app(live, explore=True), log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(create_app(live, page=explorer_router), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
         try:

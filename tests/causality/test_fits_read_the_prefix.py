@@ -14,7 +14,7 @@ from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.fitting import Fitted, fit
+from bridgemem.residuals.selection import Fitted, fit
 from builders import SMALL_READER, TINY_CENET, futures, small_world, vocabulary
 
 SETTINGS = replace(SMALL_READER, lambdas=(0.5, 2.0), taus=(30.0, 100.0))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from bridgemem.backbones.base import Backbone, score_queries
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice, replay
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.scoring import Choice, replay
 from builders import SMALL_READER, futures, log_of, random_log, random_transitions, rows_of, small_world, tiny_cenet
 
 CHOICES = [Choice(1.0, "uncertain", 100.0), Choice(4.0, "none", 30.0)]

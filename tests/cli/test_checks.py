@@ -11,12 +11,12 @@ import pytest
 
 from bridgemem.backbones import BACKBONES, Entry
 from bridgemem.backbones.base import Scores
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
-from bridgemem.evaluation import ablation
-from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.records import read_records
-from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.studies import ablation
 from commands import TINY_READER, Walk, bridgemem, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -254,7 +254,7 @@ def test_data_without_test_is_checked_on_validation(
 ) -> None:
     from bridgemem.config import write_toml
     from bridgemem.runs import Run, identity_table
-    from bridgemem.store import read_config
+    from bridgemem.storage.files import read_config
 
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER).code == 0

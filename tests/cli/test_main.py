@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from bridgemem.cli.main import main
-from bridgemem.events import benchmarks
+from bridgemem.events import datasets as benchmarks
 from commands import Outcome, bridgemem
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ import pytest
 from bridgemem.evaluation import shards
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
-from bridgemem.memory import mapped
-from bridgemem.memory.writing import write_memory
+from bridgemem.memory.disk import mapped
+from bridgemem.memory.disk.writing import write_memory
 from bridgemem.runs import REFRESHES, Run
 from commands import Walk, bridgemem, write_rows
 

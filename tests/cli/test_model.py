@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem import demo as demo_module
 from bridgemem.api import load
-from bridgemem.demo import Demo
-from bridgemem.events.benchmarks import pack
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import pack
 from bridgemem.runs import Run
+from bridgemem.studies import demo as demo_module
+from bridgemem.studies.demo import Demo
 from commands import (
     ACTORS,
     TINY_CENET,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from bridgemem import api
-from bridgemem.evaluation import questions
 from bridgemem.evaluation.evaluate import evaluate_backbone
 from bridgemem.evaluation.records import read_records, write_records
-from bridgemem.evaluation.report import figure, interval
+from bridgemem.evaluation.tables import figure, interval
+from bridgemem.studies import leakage as questions
 from commands import TINY_CENET, bridgemem, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)

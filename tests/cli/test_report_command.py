@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.evaluation.mechanism import PARTS
-from bridgemem.evaluation.publish import PAGES, fill, publish
 from bridgemem.evaluation.records import Record, read_records, write_records
+from bridgemem.evaluation.strata import PARTS
+from bridgemem.studies.publish import PAGES, fill, publish
 from commands import Walk, bridgemem, left_in
 from measurements import backbone, campaign, part, residual
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bridgemem.card import card
 from bridgemem.cli import output
-from bridgemem.evaluation.report import figure
+from bridgemem.evaluation.card import card
+from bridgemem.evaluation.tables import figure
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run

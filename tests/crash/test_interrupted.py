@@ -12,11 +12,13 @@ from types import ModuleType
 
 import pytest
 
-from bridgemem import reliability, runs
-from bridgemem.backbones import cenet, checkpoint
+from bridgemem import runs
+from bridgemem.backbones import cenet
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity
+from bridgemem.evaluation import reliability
 from bridgemem.runs import Run
+from bridgemem.training import checkpoint
 from commands import TINY_CENET, TINY_READER, Walk, bridgemem, left_in, small_files_only
 
 pytest_plugins = ("small_runs",)

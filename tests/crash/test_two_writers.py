@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bridgemem import runs
-from bridgemem.engines import duckdb
-from bridgemem.engines.mined import Mined
+from bridgemem.outofcore import duckdb
+from bridgemem.outofcore.mined import Mined
 from bridgemem.runs import Run
-from bridgemem.store import write_tensors
+from bridgemem.storage.files import write_tensors
 from commands import TINY_READER, Walk, bridgemem, left_in
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ from bridgemem import api
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import RunError, SelectionError, SettingsError
-from bridgemem.evaluation import replay
 from bridgemem.evaluation.evaluate import evaluate
-from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.shards import (
     Shard,
     evaluate_in_pool,
@@ -30,8 +28,11 @@ from bridgemem.evaluation.shards import (
     write_part,
 )
 from bridgemem.events.dataset import Dataset
-from bridgemem.memory.writing import write_memory
-from bridgemem.runs import Run, read_table
+from bridgemem.events.queries import Queries
+from bridgemem.memory.disk.writing import write_memory
+from bridgemem.residuals import scoring as replay
+from bridgemem.runs import Run
+from bridgemem.storage.tables import read_table
 from builders import SMALL_READER, dataset_of, log_of, random_log
 
 pytest_plugins = ["small_runs"]

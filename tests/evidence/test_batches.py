@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bridgemem.config import Settings
+from bridgemem.equations import memory_state
 from bridgemem.evidence import batches as batches_module
 from bridgemem.evidence.batches import StateTable, head_loss
 from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss, select_epochs
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.residual import memory_state
 from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
 from precision import close
 

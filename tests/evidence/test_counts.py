@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import bridgemem.evidence.counts as counts_module
 from bridgemem.config import Settings
-from bridgemem.events.benchmarks import CATALOG
+from bridgemem.equations import count_evidence
+from bridgemem.events.datasets import CATALOG
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.evidence.counts import CountTable, is_dense, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.residual import count_evidence
 from builders import few, log_of, logs, random_log
 from precision import FLOAT64, close
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from bridgemem.backbones.base import Scores
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.config import Settings
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice, replay
-from bridgemem.fitting import grid
+from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import DyadMemory, PairStates
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.selection import grid
 from builders import random_transitions, small_world
 
 

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridgemem.backbones.history import History
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.live import eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.live.naming import NewEvent, named_events
+from bridgemem.memory.past import History
 from builders import few, random_log, rows_of
 
 DAYS = Clock("date", 1_704_067_200, 86_400)  # from 2024-01-01

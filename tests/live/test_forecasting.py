@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Scores
 from bridgemem.errors import DataError, NotFoundError, RunError
-from bridgemem.evaluation.queries import Queries
-from bridgemem.forecast import Forecaster, Residual
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.predictor import Residual
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
@@ -102,7 +102,7 @@ def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
 
 
 def test_an_empty_store_forecasts_what_the_run_forecasts(live: LiveForecaster) -> None:
-    plain = Forecaster.open(live.run.folder)
+    plain = Run(live.run.folder).predictor()
     for inverse in (False, True):
         assert live.forecast("Arvan", "visit", inverse=inverse) == plain.forecast("Arvan", "visit", inverse=inverse)
     assert asdict(live.explain("Arvan", "visit", "Belmor")) == asdict(plain.explain("Arvan", "visit", "Belmor"))
@@ -250,7 +250,7 @@ def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
         same_answers(live, other)
     for event in (ids[0], ids[2], ids[3], "e5"):
         live.retract(event)
-    assert live.forecast("Arvan", "visit") == Forecaster.open(live.run.folder).forecast("Arvan", "visit")
+    assert live.forecast("Arvan", "visit") == Run(live.run.folder).predictor().forecast("Arvan", "visit")
 
 
 def test_a_refused_batch_changes_no_view(live: LiveForecaster) -> None:
@@ -292,7 +292,7 @@ def test_questions_are_answered_while_events_come_in(recurrence_run: Path, tmp_p
 def test_a_note_of_merged_events_that_does_not_fit_is_refused(run_copy: Path, tmp_path: Path) -> None:
     import torch
 
-    from bridgemem.store import write_tensors
+    from bridgemem.storage.files import write_tensors
 
     write_tensors(run_copy / MERGED, {"ids": torch.zeros(3, dtype=torch.int64)})
     with EventStore(tmp_path / "s") as store, pytest.raises(RunError, match="refresh"):

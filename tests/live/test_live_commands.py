@@ -49,9 +49,8 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
     assert refreshed.code == 0, refreshed.err
     assert "2 events were added" in refreshed.out
     assert "selection was kept" in refreshed.out
-    from bridgemem.forecast import Forecaster
 
-    assert Forecaster.open(new).forecast("Nova", "sing to")[0].name == "Kel"
+    assert Run(new).predictor().forecast("Nova", "sing to")[0].name == "Kel"
     assert "exists already" in bridgemem("refresh", recurrence_run, "--store", store, "--out", new).refused()
 
 

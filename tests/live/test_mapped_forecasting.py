@@ -11,15 +11,15 @@ import pytest
 import torch
 from test_eventstore import same_log
 
-from bridgemem.backbones.grown import history_of
-from bridgemem.backbones.history import History
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
-from bridgemem.memory.grown import GrownLog
-from bridgemem.memory.writing import write_memory
+from bridgemem.memory.disk.writing import write_memory
+from bridgemem.memory.overlay import GrownLog
+from bridgemem.memory.past import History
+from bridgemem.memory.past_overlay import history_of
 from bridgemem.runs import Run
 from builders import dataset_of, random_log, vocabulary
 from commands import TINY_READER, bridgemem

@@ -17,13 +17,12 @@ from bridgemem.errors import DataError, RunError, SelectionError, SettingsError
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.forecast import Forecaster
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.naming import NewEvent
 from bridgemem.live.refresh import merged_counts, next_name, refresh, widen_transitions
 from bridgemem.runs import REFRESHES, Run
-from bridgemem.store import write_json
+from bridgemem.storage.files import write_json
 from builders import SMALL_READER, few, log_of, logs, negative_log_likelihood, random_log, random_transitions, rows_of
 from precision import close
 
@@ -108,7 +107,7 @@ def test_a_refreshed_run_is_fitted_on_everything_known(
     assert new.selection("time") == run.selection("time")
     assert new.selection("time").lock() == run.selection("time").lock()
     # the new run knows the new relation, by itself and over the store
-    alone, over = Forecaster.open(new.folder), LiveForecaster(new, store)
+    alone, over = Run(new.folder).predictor(), LiveForecaster(new, store)
     assert rows_of(over.events) == rows_of(live.events)
     assert alone.forecast("Nova", "sing to") == over.forecast("Nova", "sing to")
     assert over.view.later is None
@@ -141,12 +140,12 @@ def test_what_was_taken_back_after_a_refresh_is_gone_from_the_next(
 
 def test_the_run_that_was_refreshed_stays_as_it_was(recurrence_run: Path, store: EventStore) -> None:
     before = {path: path.read_bytes() for path in recurrence_run.rglob("*") if path.is_file()}
-    plain = Forecaster.open(recurrence_run).forecast("Arvan", "visit")
+    plain = Run(recurrence_run).predictor().forecast("Arvan", "visit")
     LiveForecaster(Run(recurrence_run), store).add(NEW_NAMES, "wire", "1")
     made = refresh(Run(recurrence_run), store)
     assert Path(made.run) == recurrence_run.parent / "run-2"
     assert {path: path.read_bytes() for path in recurrence_run.rglob("*") if path.is_file()} == before
-    assert Forecaster.open(recurrence_run).forecast("Arvan", "visit") == plain
+    assert Run(recurrence_run).predictor().forecast("Arvan", "visit") == plain
 
 
 def test_new_names_keep_their_ids_whatever_they_hold(recurrence_run: Path, store: EventStore, tmp_path: Path) -> None:
@@ -184,7 +183,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
     assert new_net is not None
     rows = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert new_net.net.relation.weight[rows].equal(old_net.net.relation.weight)
-    assert len(Forecaster.open(new.folder, method="learned").forecast("Nova", "sing to", top=99)) == 13
+    assert len(Run(new.folder).predictor(method="learned").forecast("Nova", "sing to", top=99)) == 13
 
 
 def test_a_run_of_another_format_or_with_an_edited_selection_is_refused(
@@ -218,7 +217,7 @@ def test_names_that_a_refresh_brought_are_no_candidates_before_they_came(
     live = LiveForecaster(Run(recurrence_run), store)
     live.add(NEW_NAMES, "wire", "1")
     refresh(Run(recurrence_run), store, tmp_path / "new")
-    refreshed = Forecaster.open(tmp_path / "new")
+    refreshed = Run(tmp_path / "new").predictor()
     for day, known in (("2024-02-12", False), ("2024-02-13", True)):
         found = refreshed.forecast("Arvan", "visit", day, 99)
         assert ("Nova" in {c.name for c in found}) == known

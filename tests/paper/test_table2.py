@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridgemem.config import Settings
-from bridgemem.events.benchmarks import load_benchmark
+from bridgemem.events.datasets import load_benchmark
 from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import replay
-from bridgemem.events.benchmarks import load_benchmark
+from bridgemem.events.datasets import load_benchmark
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.scoring import replay
 
 
 @pytest.fixture(scope="module")

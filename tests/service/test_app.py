@@ -21,16 +21,16 @@ from starlette.testclient import TestClient
 
 from bridgemem.api import fit_run
 from bridgemem.backbones.base import Scores
-from bridgemem.backbones.history import History
+from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import BackboneError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import Clock, EventLog, parse_date
-from bridgemem.forecast import Forecaster
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.live.widened import Widened
+from bridgemem.memory.past import History
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
@@ -88,7 +88,7 @@ def ready(client: Any) -> None:
 
 @pytest.mark.parametrize("inverse", [False, True])
 def test_a_forecast_is_that_of_the_run(client: Any, recurrence_run: Path, inverse: bool) -> None:
-    expected = Forecaster.open(recurrence_run).forecast("Arvan", "visit", top=5, inverse=inverse)
+    expected = Run(recurrence_run).predictor().forecast("Arvan", "visit", top=5, inverse=inverse)
     found = client.post("/v1/forecast", json={**ASKED, "top": 5, "inverse": inverse}).json()
     assert (found["time"], found["step"], found["inverse"]) == (NEXT, 40, inverse)
     assert [tuple(c.values()) for c in found["candidates"]] == [
@@ -397,7 +397,7 @@ def test_other_addresses_and_methods_are_refused_in_the_same_shape(client: Any) 
 def test_a_mistake_of_the_service_tells_nothing_of_its_inside(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Forecaster, "answers", lambda *args, **named: 1 / 0)
+    monkeypatch.setattr(Predictor, "answers", lambda *args, **named: 1 / 0)
     client = TestClient(create_app(live), raise_server_exceptions=False)
     assert "division" not in refused(client.post("/v1/forecast", json=ASKED), 500)["error"]
 
@@ -477,7 +477,7 @@ def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, mon
 
 def test_too_many_at_once_are_asked_to_come_again(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = threading.Event(), threading.Event()
-    answers_of = Forecaster.answers
+    answers_of = Predictor.answers
 
     def slow(*args: Any, **named: Any) -> Any:
         begun.set()
@@ -486,7 +486,7 @@ def test_too_many_at_once_are_asked_to_come_again(live: LiveForecaster, monkeypa
 
     with TestClient(create_app(live, limits=Limits(concurrent=1))) as client:
         ready(client)  # making ready forecasts too
-        monkeypatch.setattr(Forecaster, "answers", slow)
+        monkeypatch.setattr(Predictor, "answers", slow)
         answers: list[Any] = []
         first = threading.Thread(target=lambda: answers.append(client.post("/v1/forecast", json=ASKED)))
         first.start()

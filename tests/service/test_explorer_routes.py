@@ -28,13 +28,14 @@ from starlette.testclient import TestClient
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.times import LAST_STEP
 from bridgemem.explorer import views
-from bridgemem.explorer.routes import CHARTS, FILES, asset
+from bridgemem.explorer.routes import CHARTS, FILES, asset, explorer_router
 from bridgemem.explorer.views import outcome, overview, pair_past, quality
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run, read_table, write_table
+from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.loadtest import SERVE
+from bridgemem.storage.tables import read_table, write_table
 from commands import bridgemem
 
 pytest_plugins = ("small_runs",)
@@ -51,7 +52,7 @@ def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
 
 @pytest.fixture
 def client(live: LiveForecaster) -> Iterator[Any]:
-    with TestClient(create_app(live, explore=True)) as made:
+    with TestClient(create_app(live, page=explorer_router)) as made:
         yield made
 
 
@@ -117,13 +118,13 @@ def test_the_front_door_leads_to_the_page_and_other_names_nowhere(client: Any) -
 
 
 def test_a_service_without_the_page_has_none_and_the_document_never_names_it(live: LiveForecaster) -> None:
-    plain, explored = create_app(live), create_app(live, explore=True)
+    plain, explored = create_app(live), create_app(live, page=explorer_router)
     assert TestClient(plain).get("/explore").status_code == 404
     assert plain.openapi() == explored.openapi()
 
 
 def test_a_token_guards_the_page_too(live: LiveForecaster) -> None:
-    client = TestClient(create_app(live, token="secret", explore=True))
+    client = TestClient(create_app(live, token="secret", page=explorer_router))
     assert client.get("/explore").status_code == 401
     assert client.get("/explore/overview").status_code == 401
 

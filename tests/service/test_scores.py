@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from bridgemem.backbones.base import Scores
-from bridgemem.backbones.history import History
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.errors import BackboneError
-from bridgemem.evaluation.queries import Queries
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.service.scores import KeptScores
 from builders import small_world
 

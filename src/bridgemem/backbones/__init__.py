@@ -154,13 +154,13 @@ def _per_dataset() -> dict[str, Any]:
 
 def load_backbone(folder: Path | str) -> Backbone:
     """A saved backbone of any kind."""
-    from bridgemem.store import load_tensors
+    from bridgemem.storage.files import load_tensors
 
     # the class loads itself, since not all of a backbone need lie in its settings and weights
     config, _ = load_tensors(Path(folder))
     name = config.get("backbone", {}).get("name", "")
     if name == "widened":  # made around another one by a refresh, and never asked for by name
-        from bridgemem.live.widened import Widened
+        from bridgemem.backbones.open_vocabulary import Widened
 
         return Widened.load(Path(folder))
     return backbone_class(name).load(Path(folder))

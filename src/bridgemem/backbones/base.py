@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.history import History
 from bridgemem.errors import NO_MEMORY, BackboneError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import met_mass
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 
 
@@ -104,13 +104,13 @@ class Backbone(ABC):
 
     def save(self, folder: Path) -> None:
         """Write config.toml and weights.safetensors, whole or not at all."""
-        from bridgemem.store import save_tensors
+        from bridgemem.storage.files import save_tensors
 
         save_tensors(folder, {"backbone": {"name": self.name}, "settings": asdict(self.settings)}, self.tensors())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        from bridgemem.store import load_tensors
+        from bridgemem.storage.files import load_tensors
 
         config, tensors = load_tensors(folder)
         return cls.restore(config["settings"], tensors)

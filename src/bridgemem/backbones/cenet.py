@@ -16,16 +16,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
-from bridgemem.backbones.history import History, Occurrences
 from bridgemem.backbones.two_scorers import piecewise_loss
 from bridgemem.config import MOST_UNITS, as_settings
+from bridgemem.equations import log_base
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History, Occurrences
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import log_base
-from bridgemem.steps import Steps
+from bridgemem.training.captured import Steps
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable

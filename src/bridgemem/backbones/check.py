@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import Backbone, Scores, score_queries
-from bridgemem.backbones.history import History
 from bridgemem.errors import BackboneError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 
 TOLERANCE = 1e-4
 

@@ -15,16 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
-from bridgemem.backbones.history import History
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 UNSEEN = -100.0  # what the copy mode adds to an entity outside the history vocabulary
 BOTH = slice(0, 2)

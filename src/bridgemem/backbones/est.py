@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
-from bridgemem.backbones.history import History
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.steps import Steps
+from bridgemem.training.captured import Steps
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 WARM_UP = 2  # epochs in which the learning rate grows

@@ -13,17 +13,16 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.config import as_settings
+from bridgemem.equations import log_base
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.filters import Filters
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.ranks import answer_ranks
-from bridgemem.evaluation.replay import batch_size
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, code, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import log_base
+from bridgemem.ranking.filters import Filters
+from bridgemem.ranking.ranks import answer_ranks, batch_size
 
 # what validation chooses from, for every directed relation
 LAMBDAS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.5, 0.9, 1.0001)

@@ -15,18 +15,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
-from bridgemem.backbones.history import History
 from bridgemem.backbones.rules import mine
 from bridgemem.config import MOST_UNITS, as_settings
+from bridgemem.equations import EPSILON
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import sigmoid
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import EPSILON
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_REFRESHES = 8192  # each is a pass over all facts for every step that is asked about

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.config import as_settings
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.queries import Queries
-from bridgemem.events.benchmarks import CATALOG
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import CATALOG
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.store import load_tensors, read_json, save_tensors, write_json
+from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
 
 
 @dataclass(frozen=True, eq=False)

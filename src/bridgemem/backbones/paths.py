@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
-from bridgemem.backbones.history import History
 from bridgemem.config import MOST_UNITS, as_settings
 from bridgemem.errors import BackboneError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_STEPS = 2**16  # of a window: every lag inside it has a row in the table of relative times

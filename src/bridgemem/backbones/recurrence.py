@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.config import as_settings
-from bridgemem.evaluation.queries import Queries
+from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import log_base
 
 
 @dataclass(frozen=True)

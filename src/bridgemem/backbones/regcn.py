@@ -19,16 +19,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.checkpoint import Checkpoint, seeded, with_weights
 from bridgemem.backbones.convtranse import ConvTransE
-from bridgemem.backbones.history import History
 from bridgemem.backbones.snapshots import Rows, Snapshot, Snapshots
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.steps import Steps, quick_products
+from bridgemem.training.captured import Steps, quick_products
+from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
 GAIN = math.sqrt(2)

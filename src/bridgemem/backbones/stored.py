@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.config import as_settings, write_toml
 from bridgemem.errors import BackboneError, NotFoundError, RunError, SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.progress import SILENT, Progress
-from bridgemem.store import link_or_copy, load_tensors, read_tensors, whole_folder, write_tensors
+from bridgemem.storage.files import link_or_copy, load_tensors, read_tensors, whole_folder, write_tensors
 
 FORMAT = 1
 FORMS = ("safetensors", "npy")

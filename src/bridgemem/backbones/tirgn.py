@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.checkpoint import Checkpoint
 from bridgemem.backbones.convtranse import ConvTransE
-from bridgemem.backbones.history import History
 from bridgemem.backbones.regcn import Evolved, GraphLayer, Regcn, RegcnNet, RegcnSettings, Selection, Trainer, unit
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
 from bridgemem.errors import SettingsError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, changes, expand
+from bridgemem.training.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)

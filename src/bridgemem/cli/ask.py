@@ -15,9 +15,9 @@ from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
-    from bridgemem.evaluation.queries import Queries
-    from bridgemem.explain import Explanation
-    from bridgemem.forecast import Candidate, Forecaster
+    from bridgemem.events.queries import Queries
+    from bridgemem.forecasting.explanations import Explanation
+    from bridgemem.forecasting.predictor import Candidate, Predictor
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Actor = Annotated[str, typer.Option("--actor", help="Who acts, by name.")]
@@ -111,21 +111,20 @@ def _opened(
     method: str | None,
     data_dir: Path | None,
     memory_dir: Path | None,
-) -> tuple[Forecaster, str]:
+) -> tuple[Predictor, str]:
     """The forecaster of a run over its own events and the stored ones, and a sentence about these where there are any.
 
     The stored events are read once, as the service reads them, and the file is let go.
     """
     from bridgemem.cli.serve import default_store
     from bridgemem.errors import BridgeMemError, DataError
-    from bridgemem.forecast import Forecaster
+    from bridgemem.runs import Run
 
     place = default_store(run) if store is None else Path(store)
     if store == "none" or (store is None and not place.is_file()):
-        return Forecaster.open(run, selection, data_dir, method, memory_dir), ""
+        return Run(run).predictor(selection, data_dir, method, memory_dir), ""
     from bridgemem.live.eventstore import EventStore, StoreInUseError
     from bridgemem.live.forecasting import LiveForecaster
-    from bridgemem.runs import Run
 
     try:
         with EventStore(place, duplicates=duplicates, read_only=True) as events:
@@ -134,7 +133,7 @@ def _opened(
         if store is not None:
             raise
         # nobody named the store, and without it the run can be asked as it was fitted, or says why it cannot
-        plain = Forecaster.open(run, selection, data_dir, method, memory_dir)
+        plain = Run(run).predictor(selection, data_dir, method, memory_dir)
         if not isinstance(problem, StoreInUseError | DataError):
             raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
         warn(f"bridgemem: {problem} The events stored there are left out.")
@@ -149,7 +148,7 @@ def _aside(remark: str, as_json: bool) -> None:
         warn(f"bridgemem: {remark}")
 
 
-def _knows(forecaster: Forecaster, relation: str) -> bool:
+def _knows(forecaster: Predictor, relation: str) -> bool:
     """Whether the run was fitted on a relation that it is asked about."""
     from bridgemem.live.forecasting import AnyRelation
 
@@ -173,7 +172,7 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
     table(title, header, rows)
 
 
-def _meaning(forecaster: Forecaster, run: Path, within: int | None, known: bool = True) -> str:
+def _meaning(forecaster: Predictor, run: Path, within: int | None, known: bool = True) -> str:
     """What the probabilities are probabilities of, or why there are none."""
     if not known:
         return (
@@ -199,7 +198,7 @@ def _check_apart(out: Path, questions: Path) -> None:
 
 def _forecast_all(
     run: Path,
-    opened: Callable[[], tuple[Forecaster, str]],
+    opened: Callable[[], tuple[Predictor, str]],
     questions: Path,
     out: Path,
     top: int,
@@ -208,7 +207,7 @@ def _forecast_all(
     as_json: bool,
 ) -> None:
     """Answer a file of questions and write the answers to another, or neither."""
-    from bridgemem.ask import answer, check_format, read_questions
+    from bridgemem.forecasting.batch_queries import answer, check_format, read_questions
 
     check_format(out)
     asked = read_questions(questions)
@@ -250,8 +249,8 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Why a candidate has its score: parts that add up, and the events behind them."""
-    from bridgemem.explain import FixedExplanation, LearnedExplanation
-    from bridgemem.explanation_card import card_files, check_format
+    from bridgemem.forecasting.explanation_card import card_files, check_format
+    from bridgemem.forecasting.explanations import FixedExplanation, LearnedExplanation
 
     if card is not None:
         for file in card_files(check_format(card), len(candidate)):
@@ -282,9 +281,9 @@ def explain(
     emit(values[0] if len(values) == 1 else values, as_json, text)
 
 
-def _write_card(forecaster: Forecaster, query: Queries, found: dict[int, Explanation], path: Path) -> list[Path]:
+def _write_card(forecaster: Predictor, query: Queries, found: dict[int, Explanation], path: Path) -> list[Path]:
     """A card of the candidates of one question, by their ids."""
-    from bridgemem.explanation_card import Shown, pair_events, write_card
+    from bridgemem.forecasting.explanation_card import Shown, pair_events, write_card
 
     events, actor, step = forecaster.events, int(query.actor), int(query.step)
     chance = {c.name: c.probability for c in forecaster.answers(query, events.n_entities)[0]}
@@ -304,7 +303,7 @@ def calibrate(
 ) -> None:
     """Fit on validation how scores become probabilities, for a run that was fitted before this was done with it."""
     from bridgemem.api import check_device
-    from bridgemem.reliability import calibrate as calibrate_run
+    from bridgemem.evaluation.reliability import calibrate as calibrate_run
     from bridgemem.runs import Run
 
     opened = Run(run)

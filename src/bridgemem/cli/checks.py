@@ -53,10 +53,10 @@ def ablate(
 ) -> None:
     """What each part is worth: a residual with one thing changed at a time; nothing is chosen from it."""
     from bridgemem.api import METHODS, check_device
-    from bridgemem.evaluation import ablation
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.evaluation.report import FILTER_WORDS, figure
+    from bridgemem.evaluation.tables import FILTER_WORDS, figure
     from bridgemem.runs import Run
+    from bridgemem.studies import ablation
 
     if method not in METHODS:
         raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
@@ -90,7 +90,7 @@ def ablate(
 
 def _selected(run: Run, split: str, method: str) -> dict[str, float]:
     """The MRR of a residual under each filter that it was made for, as the evaluation measured it."""
-    from bridgemem.fitting import SELECTION_FILTERS
+    from bridgemem.residuals.selection import SELECTION_FILTERS
 
     remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
     try:
@@ -113,10 +113,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Paired differences of two runs on the same queries: B less A, with 95 % intervals over whole steps."""
-    from bridgemem.evaluation.compare import compare as compare_runs
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure
+    from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure
+    from bridgemem.ranking.filters import FILTERS
     from bridgemem.runs import Run
+    from bridgemem.studies.compare import compare as compare_runs
 
     runs = Run(first), Run(second)
     split = _split(runs[0], split)
@@ -154,8 +154,8 @@ def audit(
 ) -> None:
     """Check a run: names and dates, ranks and choices computed again, and no score that reads the future."""
     from bridgemem.api import check_device
-    from bridgemem.evaluation.audit import audit as audit_run
     from bridgemem.runs import Run
+    from bridgemem.studies.audit import audit as audit_run
 
     opened = Run(run)
     split = _split(opened, split)
@@ -200,11 +200,11 @@ def questions(
 ) -> None:
     """What reading the other questions of a step is worth. No forecast: what is asked at t is not known before t."""
     from bridgemem.api import check_device, load
-    from bridgemem.evaluation.analysis import QUESTIONS
-    from bridgemem.evaluation.questions import measure
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure, interval
-    from bridgemem.fitting import SELECTION_FILTERS
+    from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure, interval
+    from bridgemem.residuals.selection import SELECTION_FILTERS
+    from bridgemem.studies.analysis import QUESTIONS
+    from bridgemem.studies.leakage import measure
 
     check_device(device)
     if records is not None and records.exists():
@@ -239,8 +239,8 @@ def questions(
 def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
     """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
     from bridgemem.backbones import backbone_class, backbone_names, is_trained
-    from bridgemem.evaluation.report import BACKBONE_SEED
     from bridgemem.runs import check_trained_on, open_backbone, training_note
+    from bridgemem.studies.report import BACKBONE_SEED
 
     folder = Path(name)
     if folder.is_dir():

@@ -40,7 +40,7 @@ def _remark(events: EventLog) -> None:
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     """The named data sets, and which of them are at hand."""
-    from bridgemem.events.benchmarks import CATALOG, benchmark_status
+    from bridgemem.events.datasets import CATALOG, benchmark_status
 
     found: list[dict[str, str | None]] = []
     for name in CATALOG:
@@ -73,9 +73,9 @@ def check(
     """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
     from bridgemem.api import load
     from bridgemem.errors import SettingsError
-    from bridgemem.events.benchmarks import CATALOG
     from bridgemem.events.dataset import Dataset
-    from bridgemem.events.read import ColumnNames, read_events
+    from bridgemem.events.datasets import CATALOG
+    from bridgemem.events.readers.read import ColumnNames, read_events
 
     columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
@@ -120,7 +120,7 @@ def stats(
 ) -> None:
     """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
     from bridgemem.api import load
-    from bridgemem.events.stats import describe
+    from bridgemem.evidence.stats import describe
 
     with terminal_progress(quiet=quiet) as progress:
         dataset = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress)
@@ -169,9 +169,9 @@ def import_(
 ) -> None:
     """Read your own events once, split them by time, and keep them as one packed file."""
     from bridgemem.errors import SettingsError
-    from bridgemem.events.benchmarks import pack
     from bridgemem.events.dataset import Dataset
-    from bridgemem.events.read import ColumnNames, read_events
+    from bridgemem.events.datasets import pack
+    from bridgemem.events.readers.read import ColumnNames, read_events
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
@@ -219,7 +219,7 @@ def pack_(
     quiet: Quiet = False,
 ) -> None:
     """Named data sets as compact files that load with numpy alone."""
-    from bridgemem.events.benchmarks import load_benchmark, pack
+    from bridgemem.events.datasets import load_benchmark, pack
     from bridgemem.events.world import simulate
 
     paths = {name: out / f"{name}.npz" for name in names}
@@ -247,7 +247,7 @@ def download_(
     quiet: Quiet = False,
 ) -> None:
     """Fetch a named data set from its public source into the cache, verified by its fingerprint."""
-    from bridgemem.events.benchmarks import download
+    from bridgemem.events.datasets import download
 
     with terminal_progress(quiet=quiet) as progress:
         folder = download(name, base_url=base_url, progress=progress)

@@ -27,8 +27,9 @@ def no_test(dataset: Dataset, wanted: str) -> str:
 
 def show(records: list[Any], title: str) -> None:
     """The metrics of every method, one table a filter."""
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import FILTER_WORDS, filter_table
+    from bridgemem.evaluation.tables import FILTER_WORDS
+    from bridgemem.ranking.filters import FILTERS
+    from bridgemem.studies.report import filter_table
 
     say(title)
     for f in FILTERS:
@@ -66,7 +67,7 @@ def evaluate(
     from bridgemem.evaluation import shards
     from bridgemem.evaluation.evaluate import evaluate as evaluate_run
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.reliability import evaluate_within
+    from bridgemem.evaluation.reliability import evaluate_within
     from bridgemem.runs import Run
 
     _check_ways(split, within, workers, master, shard, join, cells, records)
@@ -88,7 +89,7 @@ def evaluate(
         elif workers > 1:
             found = shards.evaluate_in_pool(opened, workers, split, device, data_dir, memory_dir, progress, cells)
         elif master is not None:
-            from bridgemem.engines.spark import evaluate_on_spark
+            from bridgemem.outofcore.spark import evaluate_on_spark
 
             found = evaluate_on_spark(opened, master, 0, split, data_dir, memory_dir, progress)
         else:

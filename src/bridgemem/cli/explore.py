@@ -32,7 +32,7 @@ def explore(
 ) -> None:
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
     check_installed()
-    from bridgemem.explorer.routes import CHARTS, asset
+    from bridgemem.explorer.routes import CHARTS, asset, explorer_router
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
     from bridgemem.service.app import create_app
@@ -43,7 +43,7 @@ def explore(
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
         live = LiveForecaster(opened, events, selection, method, data_dir)
         limits = Limits()
-        app = create_app(live, limits=limits, hosts=(HOST, "localhost"), explore=True)
+        app = create_app(live, limits=limits, hosts=(HOST, "localhost"), page=explorer_router)
         if browser:
             # the socket listens already: a browser that is early waits for the first answer
             address = f"http://{HOST}:{place.getsockname()[1]}/explore"

@@ -27,7 +27,7 @@ from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
-    from bridgemem.events.read import Reading
+    from bridgemem.events.readers.read import Reading
     from bridgemem.live.eventstore import Receipt
     from bridgemem.live.naming import NewEvent
 
@@ -64,7 +64,7 @@ def ingest(
     as_json: Json = False,
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all."""
-    from bridgemem.events.read import ColumnNames, read_events
+    from bridgemem.events.readers.read import ColumnNames, read_events
     from bridgemem.live.eventstore import EventStore, NewNames
     from bridgemem.runs import Run
 

@@ -12,7 +12,6 @@ from typing import Annotated, TextIO
 import typer
 
 from bridgemem import __version__
-from bridgemem.__main__ import INTERRUPTED_WORDS
 from bridgemem.cli import (
     ask,
     backbones,
@@ -29,9 +28,9 @@ from bridgemem.cli import (
     serve,
 )
 from bridgemem.cli.output import say, warn
-from bridgemem.errors import NO_MEMORY, BridgeMemError
+from bridgemem.errors import INTERRUPTED, NO_MEMORY, BridgeMemError
 
-INTERRUPTED = 130  # how typer ends a command at Ctrl-C
+CTRL_C = 130  # how typer ends a command at Ctrl-C
 
 app = typer.Typer(
     name="bridgemem",
@@ -97,8 +96,8 @@ def main() -> None:
             warnings.showwarning = _remark
             app()
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:
-            warn(INTERRUPTED_WORDS)
+        if ended.code == CTRL_C:
+            warn(INTERRUPTED)
             sys.exit(1)
         raise
     except BridgeMemError as problem:

@@ -33,9 +33,9 @@ def memory(
 ) -> None:
     """Write a run's events and their indices to disk, for forecast, evaluate and serve with --memory-dir."""
     from bridgemem.errors import RunError, SettingsError
-    from bridgemem.memory.mapped import memory_of
-    from bridgemem.memory.segments import open_segments
-    from bridgemem.memory.writing import check_place, write_memory
+    from bridgemem.memory.disk.mapped import memory_of
+    from bridgemem.memory.disk.segments import open_segments
+    from bridgemem.memory.disk.writing import check_place, write_memory
     from bridgemem.runs import Run
 
     if verify:
@@ -62,7 +62,7 @@ def memory(
 
 def _verify(run: Path, folder: Path, as_json: bool) -> None:
     """Read all of a run's memory on disk, which is refused where a file is not what was written."""
-    from bridgemem.memory.mapped import open_memory
+    from bridgemem.memory.disk.mapped import open_memory
     from bridgemem.runs import Run
 
     open_memory(folder, verify=True)

@@ -55,7 +55,7 @@ def mine(
 ) -> None:
     """Count table, sampled examples and memory index of any number of events."""
     from bridgemem.config import Settings, override
-    from bridgemem.events.gather import ColumnNames
+    from bridgemem.events.readers.table import ColumnNames
 
     _check_engine(engine, master, bool(entities or relations))
     settings = override(Settings(), set_ or [])
@@ -64,13 +64,13 @@ def mine(
     with terminal_progress(quiet=quiet) as progress:
         with _stoppable(out, goes_on=engine == "duckdb" and not force):
             if engine == "spark":
-                from bridgemem.engines.spark import mine_on_spark
+                from bridgemem.outofcore.spark import mine_on_spark
 
                 done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
             else:
-                from bridgemem.engines.duckdb import Limits, mine_files
                 from bridgemem.events.limits import bytes_of
-                from bridgemem.events.read import read_vocabulary
+                from bridgemem.events.readers.read import read_vocabulary
+                from bridgemem.outofcore.duckdb import Limits, mine_files
 
                 how["entities"] = read_vocabulary(entities, "entity") if entities else None
                 how["relations"] = read_vocabulary(relations, "relation") if relations else None
@@ -109,8 +109,8 @@ def _show(done: dict[str, Any], out: Path) -> None:
 def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from bridgemem.engines.mined import Mined
-    from bridgemem.store import save_tensors
+    from bridgemem.outofcore.mined import Mined
+    from bridgemem.storage.files import save_tensors
 
     mined = Mined(out)
     transitions, choice = mined.transitions(seed, device, progress=progress)
@@ -121,7 +121,7 @@ def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any
 @contextmanager
 def _stoppable(out: Path, goes_on: bool) -> Iterator[None]:
     """Ctrl-C and a polite kill end the work between two steps, with a word on how to go on."""
-    from bridgemem.engines.base import DONE
+    from bridgemem.outofcore.base import DONE
 
     state = "is as it was" if (out / DONE).is_file() else "is not whole yet"
     then = "goes on where this one was" if goes_on else "begins anew"

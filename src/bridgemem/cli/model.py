@@ -30,9 +30,9 @@ from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.dataset import Dataset
-    from bridgemem.fitting import Fitted
-    from bridgemem.learned import LearnedSettings
-    from bridgemem.learning import HeldOut
+    from bridgemem.residuals.learned import LearnedSettings
+    from bridgemem.residuals.learning import HeldOut
+    from bridgemem.residuals.selection import Fitted
 
 Method = Annotated[
     str,
@@ -57,9 +57,9 @@ def register(app: typer.Typer) -> None:
 def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: Quiet = False) -> None:
     """The whole path on the simulated world: train, fit, select, test once, explain one forecast."""
     from bridgemem.api import check_device
-    from bridgemem.demo import run_demo
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.report import FILTER_WORDS, HEADINGS, figure
+    from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure
+    from bridgemem.ranking.filters import FILTERS
+    from bridgemem.studies.demo import run_demo
 
     check_device(device)
     with terminal_progress(quiet=quiet) as progress:
@@ -138,7 +138,7 @@ def train(
 ) -> None:
     """Train a backbone on the train split."""
     from bridgemem import api
-    from bridgemem.store import check_free
+    from bridgemem.storage.files import check_free
 
     check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
@@ -175,7 +175,7 @@ def fit(
 
     from bridgemem import api
     from bridgemem.config import Settings, override
-    from bridgemem.store import check_free
+    from bridgemem.storage.files import check_free
 
     began = time.perf_counter()
     check_free(out, force)
@@ -229,7 +229,7 @@ def _check_training_free(backbone: str, data: str) -> None:
 
 def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
     """How long the readers and all of it took, and what was chosen under each filter."""
-    from bridgemem.evaluation.report import FILTER_WORDS, figure
+    from bridgemem.evaluation.tables import FILTER_WORDS, figure
 
     say(
         f"Fitted on {dataset} in {fitted.select_fit_seconds:.1f} s ({counted(fitted.epochs, 'epoch')}), "
@@ -246,7 +246,7 @@ def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
 
 def _show_held_out(filter_name: str, held: HeldOut) -> None:
     """What each residual made of the later part of validation, and which of them forecasts are made with."""
-    from bridgemem.evaluation.report import FILTER_WORDS, figure, interval
+    from bridgemem.evaluation.tables import FILTER_WORDS, figure, interval
 
     found = {"backbone": held.backbone, "fixed": held.bridgemem, "learned, before it was fitted here": held.learned}
     title = f"\nThe later part of validation, {FILTER_WORDS[filter_name]}, {held.queries:,} queries"
@@ -262,7 +262,7 @@ def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSett
     """The learned residual's settings, refused where none is fitted."""
     from bridgemem.config import override
     from bridgemem.errors import SettingsError
-    from bridgemem.learned import LearnedSettings
+    from bridgemem.residuals.learned import LearnedSettings
 
     if not assignments:
         return None

@@ -39,10 +39,10 @@ def report(
 ) -> None:
     """Tables from the records, one filter a table; with --by, where the gain comes from."""
     from bridgemem.errors import NotFoundError, SettingsError
-    from bridgemem.evaluation import publish
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.probabilities import single_step
     from bridgemem.evaluation.records import read_records
+    from bridgemem.ranking.filters import FILTERS
+    from bridgemem.studies import publish
+    from bridgemem.studies.probabilities import single_step
 
     if out is not None and out.suffix not in ("", ".md") and not out.is_dir():
         raise SettingsError(f"--out is a .md file or a folder, and {out.name} is neither; name it *.md.")
@@ -86,7 +86,7 @@ def report(
 
 def _check_out(out: Path | None, by: str | None, force: bool) -> None:
     """Refuse to replace what is there, except pages and figures of an earlier report."""
-    from bridgemem.evaluation.publish import foreign
+    from bridgemem.studies.publish import foreign
 
     if out is not None and out.suffix == ".md":
         for file in (out, out.with_suffix(".svg")) if by == "calibration" else (out,):
@@ -99,10 +99,11 @@ def _check_out(out: Path | None, by: str | None, force: bool) -> None:
 def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> list[Any]:
     """Parts of the queries: those of a run's ranks, which are added to the records, or those recorded before."""
     from bridgemem.errors import RunError, SettingsError
-    from bridgemem.evaluation.mechanism import PARTS, parts
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.reliability import reliability, reliability_records
-    from bridgemem.runs import Run, table_file
+    from bridgemem.evaluation.reliability import reliability, reliability_records
+    from bridgemem.evaluation.strata import PARTS, parts
+    from bridgemem.runs import Run
+    from bridgemem.storage.tables import table_file
 
     if by not in (*PARTS, "calibration"):
         raise SettingsError(f"--by is one of {', '.join(PARTS)}, calibration, not {by!r}.")
@@ -124,11 +125,11 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
 def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
     from bridgemem.errors import DataError
-    from bridgemem.evaluation.analysis import QUESTIONS, parts_table, questions_table, relations_table
-    from bridgemem.evaluation.filters import FILTERS
-    from bridgemem.evaluation.probabilities import calibration_table, curve_tables
-    from bridgemem.evaluation.report import filter_table, standard
-    from bridgemem.fitting import SELECTION_FILTERS
+    from bridgemem.ranking.filters import FILTERS
+    from bridgemem.residuals.selection import SELECTION_FILTERS
+    from bridgemem.studies.analysis import QUESTIONS, parts_table, questions_table, relations_table
+    from bridgemem.studies.probabilities import calibration_table, curve_tables
+    from bridgemem.studies.report import filter_table, standard
 
     if by is None and all(r.method.startswith(QUESTIONS) for r in records):
         return [questions_table(records)]
@@ -147,8 +148,8 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
 
 def _write(path: Path, made: list[Any], records: list[Any], by: str | None) -> list[Path]:
     """One page of tables, with a picture of the curves beside it where they are asked for."""
-    from bridgemem.evaluation.probabilities import draw_curves
-    from bridgemem.store import whole_file
+    from bridgemem.storage.files import whole_file
+    from bridgemem.studies.probabilities import draw_curves
 
     with whole_file(path) as aside:
         aside.write_text("\n".join(shown.markdown() for shown in made), encoding="utf-8")

@@ -10,17 +10,19 @@ import numpy as np
 import torch
 
 from bridgemem.backbones import backbone_class
-from bridgemem.backbones.history import History
-from bridgemem.evaluation.filters import FILTERS, Filters
-from bridgemem.evaluation.intervals import paired_gains
-from bridgemem.evaluation.queries import Queries
+from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.replay import Replay, replay
 from bridgemem.events.dataset import Dataset
-from bridgemem.fitting import SELECTION_FILTERS, Selection
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import ASKED, Run, training_note, write_table
-from bridgemem.store import read_config
+from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.ranking.intervals import paired_gains
+from bridgemem.residuals.scoring import Replay, replay
+from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
+from bridgemem.runs import Run, training_note
+from bridgemem.storage.files import read_config
+from bridgemem.storage.tables import ASKED, write_table
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 # the columns of a table of ranks beside the ranks: what was asked, and what was known of it
@@ -61,7 +63,7 @@ def conclude(
     if made_on is not None:
         records = [replace(record, device=made_on) for record in records]
     write_table(run.ranks_path(split), rank_columns(reading))
-    run.write_metrics({split: [asdict(record) for record in records]})
+    run.write_metrics({split: [asdict(record) for record in records]}, finish=write_card)
     return records
 
 

@@ -54,7 +54,7 @@ class Record:
 
 def write_records(path: Path, records: list[Record]) -> None:
     """Add records to a file of JSON lines, replacing earlier measurements of the same thing."""
-    from bridgemem.store import locked, whole_file
+    from bridgemem.storage.files import locked, whole_file
 
     with locked(path):
         kept = {record.key(): record for record in (read_records(path) if path.exists() else [])}

@@ -23,15 +23,16 @@ import torch
 from bridgemem import __version__
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.evaluate import KNOWN, conclude, describe_device, methods, rank_columns, read, reading_of
-from bridgemem.evaluation.filters import FILTERS
-from bridgemem.evaluation.queries import Queries
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.replay import batch_size
 from bridgemem.events.dataset import Dataset
-from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.events.queries import Queries
 from bridgemem.progress import SILENT, Progress
-from bridgemem.runs import Run, read_columns, write_table
-from bridgemem.store import read_json, write_json
+from bridgemem.ranking.filters import FILTERS
+from bridgemem.ranking.ranks import batch_size
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.runs import Run
+from bridgemem.storage.files import read_json, write_json
+from bridgemem.storage.tables import read_columns, write_table
 
 FORMAT = 1
 Ranks = dict[str, np.ndarray]

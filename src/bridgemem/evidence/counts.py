@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.equations import Table
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.residual import Table
 
 # A dense table is the quickest to read, but grows with the square of the relations. Up to so many cells (32 MiB, 457
 # relations in five recency bins) it is dense; above, only the cells that occur are kept.

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.config import Settings
+from bridgemem.equations import memory_state, neural_evidence
 from bridgemem.evidence.batches import Batch, StateTable, head_loss
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import memory_state, neural_evidence
-from bridgemem.steps import DecoupledSteps
+from bridgemem.training.captured import DecoupledSteps
 
 _CHUNK = 1 << 15
 _CELLS = 1 << 24  # logits at a time: 64 MiB, however many relations there are

@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.checkpoint import with_weights
-from bridgemem.backbones.history import History
 from bridgemem.config import Settings
-from bridgemem.evaluation.queries import Queries
+from bridgemem.equations import Table, count_evidence
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
+from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residual import Table, count_evidence
+from bridgemem.training.checkpoint import with_weights
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,18 @@ import torch
 from bridgemem.backbones.base import score_queries
 from bridgemem.errors import BridgeMemError, RunError
 from bridgemem.evaluation.evaluate import column_of
-from bridgemem.evaluation.filters import FILTERS
-from bridgemem.evaluation.intervals import paired_gains
-from bridgemem.evaluation.mechanism import by_support
-from bridgemem.evaluation.metrics import METRICS, Metrics
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.report import MAIN_METHODS, fitted_here
+from bridgemem.evaluation.strata import by_support
+from bridgemem.evaluation.tables import MAIN_METHODS, fitted_here
 from bridgemem.events.log import Clock, EventLog
-from bridgemem.explain import rank_of
-from bridgemem.fitting import SELECTION_FILTERS
-from bridgemem.forecast import Forecaster
-from bridgemem.runs import Run, read_table
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.explanations import rank_of
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.ranking.filters import FILTERS
+from bridgemem.ranking.intervals import paired_gains
+from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.runs import Run
+from bridgemem.storage.tables import read_table
 
 MOST_BINS = 120  # of the picture of all events behind the slider
 MOST_EVENTS = 2000  # of one pair; the newest are shown
@@ -109,7 +110,7 @@ class Opinion:
 
 
 def opinions(
-    forecaster: Forecaster, actor: str, relation: str, step: int, inverse: bool, candidate: str, top: int
+    forecaster: Predictor, actor: str, relation: str, step: int, inverse: bool, candidate: str, top: int
 ) -> list[Opinion]:
     """The backbone's own best candidates, and behind them the one looked at where it is none of them."""
     asked = forecaster.query(actor, relation, inverse=inverse)

@@ -35,7 +35,7 @@ from bridgemem.live.naming import NewEvent, NewNames, checked, extended, ids_of,
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
 from bridgemem.live.storefile import create as create_file
 from bridgemem.memory.timeline import changes
-from bridgemem.store import locked
+from bridgemem.storage.files import locked
 
 if TYPE_CHECKING:
     import duckdb

@@ -20,19 +20,19 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.open_vocabulary import Widened, narrow
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
-from bridgemem.evaluation.queries import Queries
-from bridgemem.evaluation.replay import Choice
 from bridgemem.events.log import EventLog
-from bridgemem.explain import Explanation
-from bridgemem.forecast import Candidate, Forecaster
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.explanations import Explanation
+from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.live.naming import NewEvent
-from bridgemem.live.widened import Widened, narrow
-from bridgemem.memory.grown import GrownLog
-from bridgemem.memory.mapped import MappedLog
+from bridgemem.memory.disk.mapped import MappedLog
+from bridgemem.memory.overlay import GrownLog
+from bridgemem.residuals.scoring import Choice
 from bridgemem.runs import Run
-from bridgemem.store import read_tensors
+from bridgemem.storage.files import read_tensors
 
 MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row of its data is
 
@@ -49,21 +49,21 @@ class View:
     events: EventLog
     ids: np.ndarray
     at: Snapshot
-    fitted: Forecaster
-    later: Forecaster | None
+    fitted: Predictor
+    later: Predictor | None
 
-    def asked(self, relation: str | int) -> Forecaster:
+    def asked(self, relation: str | int) -> Predictor:
         """The forecaster that answers questions about a relation."""
         number = self.events.relations.id(relation)
         return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
 
     @property
-    def forecaster(self) -> Forecaster:
+    def forecaster(self) -> Predictor:
         """One forecaster for questions about any relation."""
         return self.fitted if self.later is None else AnyRelation(self, self.later)
 
 
-class Partly(Forecaster):
+class Partly(Predictor):
     """A forecaster that cannot read every event, and says so where it matters.
 
     unread: the events of relations that the run was not fitted on.
@@ -83,10 +83,10 @@ class Partly(Forecaster):
         return replace(found, unread=int((there | back).sum()))
 
 
-class AnyRelation(Forecaster):
+class AnyRelation(Predictor):
     """Puts each question to the forecaster of a view that can answer it; steps are those of all its events."""
 
-    def __init__(self, view: View, later: Forecaster) -> None:
+    def __init__(self, view: View, later: Predictor) -> None:
         fitted = view.fitted
         super().__init__(view.events, later.backbone, later.transitions, later.choice, None, fitted.calibration)
         self.learned, self.view, self.later = fitted.learned, view, later
@@ -134,7 +134,7 @@ class LiveForecaster:
         memory_dir: Path | None = None,
     ) -> None:
         self.run, self.store = run, store
-        opened = Forecaster.open(run.folder, selection, data_dir, method, memory_dir)
+        opened = Run(run.folder).predictor(selection, data_dir, method, memory_dir)
         self.base = opened.events
         if isinstance(self.base, MappedLog):
             _check_mapped(run, opened)
@@ -196,7 +196,7 @@ class LiveForecaster:
         inverse: bool = False,
         within: int | None = None,
     ) -> list[Candidate]:
-        """The likeliest answers, as Forecaster.forecast gives them."""
+        """The likeliest answers, as Predictor.forecast gives them."""
         with self.asking() as view:
             return view.asked(relation).forecast(actor, relation, at, top, inverse, within)
 
@@ -208,7 +208,7 @@ class LiveForecaster:
         at: str | int | None = None,
         inverse: bool = False,
     ) -> Explanation:
-        """Why a candidate has its score, as Forecaster.explain gives it."""
+        """Why a candidate has its score, as Predictor.explain gives it."""
         with self.asking() as view:
             return view.asked(relation).explain(actor, relation, candidate, at, inverse)
 
@@ -231,14 +231,14 @@ class LiveForecaster:
         parts = (self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration)
         # without a time, the step after all events is asked for, of whatever relation they are
         if events.n_relations == relations:
-            fitted = Forecaster(events, *parts, events.end)
+            fitted = Predictor(events, *parts, events.end)
         else:
             fitted = partly = Partly(narrow(events, events.n_entities, relations), *parts, events.end)
             partly.unread = _of_later(events, relations)
         self._prepare(fitted, None if before is None else before.fitted)
         later = None
         if events.n_relations > relations:
-            later = Forecaster(events, self._backbone, None, Choice(lam=0.0))
+            later = Predictor(events, self._backbone, None, Choice(lam=0.0))
             self._prepare(later, None if before is None else before.later)
         return View(events, reading.ids, reading.at, fitted, later)
 
@@ -252,7 +252,7 @@ class LiveForecaster:
             return Reading(GrownLog(self.base, grown.without_known()), ids, reading.at)
         return Reading(grown, reading.ids, reading.at)
 
-    def _prepare(self, forecaster: Forecaster, before: Forecaster | None) -> None:
+    def _prepare(self, forecaster: Predictor, before: Predictor | None) -> None:
         """Build what a question needs; the index of the pairs goes on from an earlier one where that is possible."""
         if before is not None and (added := _continuation(before.events, forecaster.events)) is not None:
             vars(forecaster.past)["dyads"] = before.past.dyads.append(added)
@@ -288,7 +288,7 @@ def _continuation(before: EventLog, now: EventLog) -> EventLog | None:
     return now.rows(n, len(now))
 
 
-def _check_mapped(run: Run, opened: Forecaster) -> None:
+def _check_mapped(run: Run, opened: Predictor) -> None:
     """Refuse what reads or changes all events at once, over a memory that may be larger than what is allowed."""
     if opened.learned is not None:
         raise SettingsError(

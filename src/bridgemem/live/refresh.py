@@ -19,26 +19,26 @@ import torch
 from torch import Tensor
 
 from bridgemem import __version__
-from bridgemem.calibration import FILE as CALIBRATION
-from bridgemem.card import write_card
+from bridgemem.backbones.open_vocabulary import mark_widened, narrow
 from bridgemem.config import Settings, write_toml
 from bridgemem.errors import DataError, RunError, SettingsError
-from bridgemem.events.benchmarks import pack
+from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import pack
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.fitting import SELECTION_FILTERS
+from bridgemem.forecasting.calibration import FILE as CALIBRATION
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, merged_ids
-from bridgemem.live.widened import mark_widened, narrow
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
+from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import REFRESHES, Run, identity_table
-from bridgemem.store import (
+from bridgemem.storage.files import (
     FORMAT,
     link_or_copy,
     read_config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,6 @@ from fastapi.security import HTTPBearer
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
-from bridgemem.explorer.routes import explorer_router
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.service.asking import Live, Service
 from bridgemem.service.limits import Guard, Limits, refusal, retry_later
@@ -76,12 +75,12 @@ def create_app(
     token: str | None = None,
     limits: Limits | None = None,
     hosts: Sequence[str] = (),
-    explore: bool = False,
+    page: Callable[[Service], APIRouter] | None = None,
 ) -> FastAPI:
     """The application over a live forecaster.
 
-    token: what callers must send; hosts: the only Host headers that are answered, none for any; explore: with the
-    page that people look at, which needs plotly.
+    token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
+    people on this machine, next to those for programs.
     """
     service, metrics, ready = Service(live), Metrics(), asyncio.Event()
 
@@ -114,10 +113,10 @@ def create_app(
     app.include_router(_stored(service, metrics), dependencies=needs)
     app.include_router(_questions(service), dependencies=needs)
     app.include_router(_about(service, metrics), dependencies=needs)
-    if explore:
-        app.include_router(explorer_router(service))
+    if page is not None:
+        app.include_router(page(service))
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
-    _errors(app, () if explore else (live.store.path, live.run.folder))
+    _errors(app, () if page is not None else (live.store.path, live.run.folder))
     app.add_middleware(Guard, limits=limits or Limits(), token=token, hosts=hosts)
     app.add_middleware(Measured, metrics=metrics)
     return app

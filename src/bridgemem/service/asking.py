@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog, Vocabulary
-from bridgemem.explain import LearnedExplanation
-from bridgemem.forecast import Forecaster
+from bridgemem.forecasting.explanations import LearnedExplanation
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.runs import Run
 from bridgemem.service.models import (
@@ -52,9 +52,9 @@ class View(Protocol):
     @property
     def events(self) -> EventLog: ...
     @property
-    def fitted(self) -> Forecaster: ...
+    def fitted(self) -> Predictor: ...
 
-    def asked(self, relation: str | int) -> Forecaster: ...
+    def asked(self, relation: str | int) -> Predictor: ...
 
 
 class Live(Protocol):
@@ -82,9 +82,9 @@ class Kept:
 
     def __init__(self, alone: Callable[[], AbstractContextManager[object]]) -> None:
         self.used, self.alone = Used(), alone
-        self._made: WeakKeyDictionary[Forecaster, Forecaster] = WeakKeyDictionary()
+        self._made: WeakKeyDictionary[Predictor, Predictor] = WeakKeyDictionary()
 
-    def of(self, forecaster: Forecaster) -> Forecaster:
+    def of(self, forecaster: Predictor) -> Predictor:
         """The same forecaster, on the same memory, with its backbone's scores kept."""
         made = self._made.get(forecaster)
         if made is None:
@@ -202,7 +202,7 @@ class Service:
         found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
         return NamesFound(names=found, known=len(names))
 
-    def _asked(self, view: View, question: Question) -> Forecaster:
+    def _asked(self, view: View, question: Question) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
         entities, relations = self._directory.of(view.events)
         entities.check(question.actor)

@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.history import History
 from bridgemem.errors import BackboneError
-from bridgemem.evaluation.queries import Queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 
 KEPT_BYTES = 64 << 20

@@ -1,0 +1,280 @@
+"""Reliability: a run's probabilities, fitted on validation and measured on a split, and questions of several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.card import write_card
+from bridgemem.evaluation.evaluate import Reading, describe_device, history, methods, records_of
+from bridgemem.evaluation.records import Record
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.calibration import (
+    Calibration,
+    Curve,
+    answer_log_p,
+    fit_calibration,
+    read_calibration,
+    write_calibrations,
+)
+from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
+from bridgemem.forecasting.predictor import Residual
+from bridgemem.memory.past import History
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.metrics import Metrics
+from bridgemem.ranking.ranks import batch_size
+from bridgemem.residuals.scoring import replay
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.runs import Run
+
+# two numbers need no more questions than this, and a reliability curve few more
+MOST_FITTED = 20_000
+MOST_MEASURED = 100_000
+SHOWN = 10  # candidates of a question that a forecast shows
+
+
+def sample(queries: Queries, most: int) -> Queries:
+    """All queries, or so many of them, always the same ones and in their order."""
+    if len(queries) <= most:
+        return queries
+    rows = np.sort(np.random.default_rng(0).choice(len(queries), most, replace=False))
+    return queries.take(torch.from_numpy(rows))
+
+
+def scored(
+    queries: Queries,
+    backbone: Backbone,
+    residuals: Mapping[str, Residual],
+    progress: Progress = SILENT,
+    label: str = "calibrating",
+) -> Iterator[tuple[Queries, dict[str, Tensor]]]:
+    """Batches of queries with every method's scores of them, float64 [n, E]; the backbone is asked once."""
+    past = next(iter(residuals.values())).past
+    with progress.task(label, total=len(queries)) as advance:
+        for part in queries.batches(batch_size(past.events.n_entities, past.device)):
+            batch = part.to(past.device)
+            scores = score_queries(backbone, batch, past)
+            base = scores.log_p.double()
+            yield batch, {name: base + residual.of(batch, scores) for name, residual in residuals.items()}
+            advance(len(part))
+
+
+def fit_calibrations(
+    dataset: Dataset,
+    backbone: Backbone,
+    residuals: Mapping[str, Residual],
+    locks: Mapping[str, str] | None = None,
+    progress: Progress = SILENT,
+) -> dict[str, Calibration]:
+    """A calibration for each method, fitted on the validation questions; residuals know train alone."""
+    found: dict[str, list[Tensor]] = {name: [] for name in residuals}
+    queries = sample(Queries.of(dataset.valid), MOST_FITTED)
+    for batch, scores in scored(queries, backbone, residuals, progress):
+        assert batch.answer is not None
+        for name, score in scores.items():
+            found[name].append(answer_log_p(score, batch.answer).cpu())
+    entities = dataset.events.n_entities
+    return {
+        name: fit_calibration(torch.cat(parts).numpy(), entities, (locks or {}).get(name, ""))
+        for name, parts in found.items()
+    }
+
+
+def residuals_of(run: Run, past: History, part: str, device: str) -> dict[str, Residual]:
+    """Every residual of a run by its name, as fitted on "train" or on "known"."""
+    transitions, found = run.transitions(part, device), {}
+    for name in methods(run)[1:]:
+        kind, selection = name.split("_by_")
+        learned = run.learned(selection, device) if kind == "learned" else None
+        found[name] = Residual(past, transitions, run.selection(selection).choice, learned)
+    return found
+
+
+def calibrate(
+    run: Run, dataset: Dataset | None = None, device: str = "cpu", progress: Progress = SILENT
+) -> dict[str, Calibration]:
+    """Fit the calibrations of a run on validation and write them into its folder."""
+    dataset = (dataset or run.dataset()).without_test()
+    residuals = residuals_of(run, history(run, dataset, "valid", device), "train", device)
+    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in residuals}
+    found = fit_calibrations(dataset, run.backbone(device), residuals, locks, progress)
+    write_calibrations(run.folder, found)
+    return found
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How far the probabilities of one method were right: of the best candidate, and of all that are shown.
+
+    within: 1 for a single step, where a forecast comes true with the answer of the question; more for so many steps,
+    where it comes true with any of the window's answers. metrics: of raw ranks, of single steps alone.
+    """
+
+    method: str
+    selection: str
+    split: str
+    within: int
+    questions: int
+    best: Curve
+    shown: Curve
+    metrics: Metrics | None
+    calibration: Calibration
+
+    def as_dict(self) -> dict[str, Any]:
+        errors = {"error": self.best.error, "error_shown": self.shown.error}
+        return {**asdict(self), **errors}
+
+    def settings(self) -> dict[str, Any]:
+        """What a record says of it."""
+        c = self.calibration
+        return {
+            "temperature": c.temperature,
+            "floor": c.floor,
+            "ece": self.best.error,
+            "ece_shown": self.shown.error,
+            "curve": [asdict(b) for b in self.best.bins],
+        }
+
+
+def reliability(
+    run: Run,
+    dataset: Dataset | None = None,
+    split: str = "test",
+    within: int = 1,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> list[Reliability]:
+    """Measure every method's probabilities on a split; test is opened under intact selections only."""
+    dataset = _readable(run, dataset, split)
+    past = history(run, dataset, split, device)
+    residuals = residuals_of(run, past, "known" if split == "test" else "train", device)
+    known = {name: _calibration(run, name) for name in residuals}
+    windowed = Windowed.of(dataset, split, within, device) if within > 1 else None
+    queries = sample(windowed.questions() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
+    activity = Activity(dataset.events, device) if windowed else None
+    gathered: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in residuals}
+    for batch, scores in scored(queries, run.backbone(device), residuals, progress, f"reading {split}"):
+        for name, score in scores.items():
+            best = score.argsort(dim=1, descending=True, stable=True)[:, :SHOWN]
+            p = known[name].probabilities(score).gather(1, best)
+            kept: tuple[Tensor, ...]
+            if windowed and activity:
+                p = at_least_once(p, activity.draws(batch, past.cut(batch.step), within))
+                kept = (p, windowed.hits(batch).gather(1, best))
+            else:
+                assert batch.answer is not None
+                kept = (p, best == batch.answer[:, None], _raw_ranks(score, batch.answer))
+            gathered[name].append(tuple(column.cpu() for column in kept))
+    return [_measured(name, split, within, parts, known[name]) for name, parts in gathered.items()]
+
+
+def _measured(
+    name: str, split: str, within: int, parts: list[tuple[Tensor, ...]], calibration: Calibration
+) -> Reliability:
+    """parts: by batch the probabilities and hits of the shown candidates [n, shown], and the raw ranks if known [n]."""
+    p, hit, *ranks = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
+    metrics = Metrics.of(ranks[0]) if ranks else None
+    best, shown = Curve.of(p[:, 0], hit[:, 0]), Curve.of(p.ravel(), hit.ravel())
+    method, selection = name.split("_by_")
+    return Reliability(method, selection, split, within, len(p), best, shown, metrics, calibration)
+
+
+def _raw_ranks(score: Tensor, answer: Tensor) -> Tensor:
+    own = score.gather(1, answer[:, None])
+    return 1 + (score > own).sum(1).double() + ((score == own).sum(1) - 1).double() / 2
+
+
+def _calibration(run: Run, name: str) -> Calibration:
+    found = read_calibration(run.folder, name, run.selection(name.split("_by_")[1]).lock())
+    if found is None:
+        raise RunError(f"{run.folder} was never calibrated; `bridgemem calibrate {run.folder}` does it.")
+    return found
+
+
+def _readable(run: Run, dataset: Dataset | None, split: str) -> Dataset:
+    """The data of a run without what the split must not see, after every selection was found intact."""
+    for name in SELECTION_FILTERS:
+        run.selection(name)
+    dataset = dataset or run.dataset()
+    return dataset.without_test() if split == "valid" else dataset
+
+
+def reliability_records(run: Run, found: list[Reliability]) -> list[Record]:
+    """Single-step reliability as records, for tables; their ranks are raw ones."""
+    config = run.config
+    return [
+        Record(
+            dataset=config.dataset,
+            fingerprint=config.fingerprint,
+            split=one.split,
+            backbone=config.backbone,
+            method=f"calibration:{one.method}",
+            filter="raw",
+            selection=one.selection,
+            history=config.history,
+            seed=config.seed,
+            queries=one.questions,
+            settings={"backbone_seed": config.backbone_seed, **one.settings()},
+            device=describe_device("cpu"),
+            version=config.version,
+            lock=one.calibration.lock,
+            mrr=one.metrics.mrr,
+            hits1=one.metrics.hits1,
+            hits3=one.metrics.hits3,
+            hits10=one.metrics.hits10,
+        )
+        for one in found
+        if one.metrics is not None
+    ]
+
+
+def evaluate_within(
+    run: Run,
+    within: int,
+    dataset: Dataset | None = None,
+    split: str = "test",
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> list[Record]:
+    """Metrics of h-step questions on a split, under all filters, for the backbone and every residual of the run.
+
+    The split is cut into windows of h steps. Every answer of a window is asked once, from what was known before the
+    window began; filters take out the other answers of the same window. Gains are resampled by whole windows.
+    """
+    if within < 2:
+        raise SettingsError(f"--within asks for windows of at least 2 steps, not {within}; leave it out for one step.")
+    dataset = _readable(run, dataset, split)
+    windowed = Windowed.of(dataset, split, within, device)
+    past, part = history(run, dataset, split, device), "known" if split == "test" else "train"
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
+    replayed = replay(
+        windowed.queries(),
+        run.backbone(device),
+        past,
+        windowed.filters,
+        run.transitions(part, device),
+        [selection.choice for selection in selections.values()],
+        progress,
+        f"reading {split}, {within} steps at once",
+        learned,
+    )
+    reading = Reading(replayed, {name: column for column, name in enumerate(methods(run))})
+    measured = {(m.method, m.selection): m for m in reliability(run, dataset, split, within, device, progress)}
+    windows = len(np.unique(windowed.asked.step))
+    records = []
+    for record in records_of(run, dataset, split, reading, selections, device):
+        own = measured.get((record.method, record.selection or ""))
+        settings = {**record.settings, "windows": windows, **(own.settings() if own else {})}
+        # of a single window there is nothing to resample
+        records.append(replace(record, horizon=within, settings=settings, gain=record.gain if windows > 1 else {}))
+    run.write_metrics({split: [asdict(record) for record in records]}, within, finish=write_card)
+    return records

@@ -1,0 +1,54 @@
+"""Tables: figures as the field prints them, in plain cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
+FILTER_WORDS = {"raw": "raw", "static": "static filter", "time": "time-aware filter"}
+SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
+MAIN_METHODS = ("backbone", "bridgemem", "learned", "cross-fitted")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as plain cells, to be printed, or written as Markdown."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    def markdown(self) -> str:
+        lines = [f"### {_one_line(self.title)}", "", _line(self.header)]
+        lines.append("|" + "|".join("---" if i == 0 else "---:" for i in range(len(self.header))) + "|")
+        lines += [_line(row) for row in self.rows]
+        return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
+
+
+def _line(cells: list[str]) -> str:
+    """One line of a Markdown table; names come from data and may hold a bar or a line break."""
+    return "| " + " | ".join(_one_line(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def figure(value: float) -> str:
+    """A metric as the field prints it: .5903."""
+    return f"{value:.4f}".replace("0.", ".", 1)
+
+
+def interval(gain: list[float]) -> str:
+    return f"{gain[0]:+.4f} [{gain[1]:+.4f}, {gain[2]:+.4f}]"
+
+
+def place(dataset: str, split: str) -> str:
+    """The data set, and the split where it is not test."""
+    return dataset if split == "test" else f"{dataset} ({split})"
+
+
+def fitted_here(method: str, split: str) -> str:
+    """What is said behind the name of a residual that was fitted on the very queries it is measured on."""
+    return ", fitted on these queries" if split == "valid" and method in MAIN_METHODS[2:] else ""

@@ -1,0 +1,1 @@
+"""Readers: tables, lines and published layouts as events."""

@@ -1,0 +1,1 @@
+"""Forecasting: queries by name, probabilities, reasons."""

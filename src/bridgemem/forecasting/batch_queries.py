@@ -1,0 +1,287 @@
+"""Ask: many questions at once, from a file or from Python, answered in one table."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bridgemem.errors import BridgeMemError, DataError, SettingsError
+from bridgemem.events.queries import Queries
+from bridgemem.events.readers.table import SEPARATORS
+from bridgemem.forecasting.horizon import check_within
+from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.memory.past import History
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.ranks import batch_size
+from bridgemem.storage.files import whole_file
+
+COLUMNS = ("actor", "relation", "at", "direction")
+DIRECTIONS = {"": False, "forward": False, "inverse": True}
+ANSWER = (
+    "question",
+    "actor",
+    "relation",
+    "direction",
+    "time",
+    "within",
+    "candidate",
+    "rank",
+    "backbone_rank",
+    "probability",
+    "score",
+    "backbone_score",
+    "residual",
+)
+WHOLE = ("question", "within", "rank", "backbone_rank")
+REAL = ("probability", "score", "backbone_score", "residual")
+FORMATS = (".csv", ".parquet")
+NAMED = 100  # bad rows that are named one by one
+# What a spreadsheet would calculate: a text that begins so, also in full width and behind spaces. A CSV file has a
+# single quote before it. Quotes that stand there already are passed over, so that taking one away gives the text.
+FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
+
+
+@dataclass(frozen=True)
+class Question:
+    """(actor, relation, ?) at a time, or (?, relation, actor) where inverse; without a time, the first unknown step."""
+
+    actor: str | int
+    relation: str | int
+    at: str | int | None = None
+    inverse: bool = False
+    line: int = field(default=0, compare=False)
+    problem: str = field(default="", compare=False)  # why a line of a file cannot be asked
+
+
+def read_questions(path: Path) -> list[Question]:
+    """The questions of a text file with a header: actor, relation, and if wanted at and direction.
+
+    direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no question is
+    kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied from a CSV
+    file of answers as it stands there.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8; save it as a CSV file in UTF-8.") from None
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from None
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    separator = max(SEPARATORS, key=first.count)
+    lines = io.StringIO(text, newline="")
+    if separator == "\t":  # where a quote is a letter, as in a file of events
+        rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
+    else:
+        rows = csv.reader(lines, delimiter=separator, strict=True)
+    questions, header = [], list[str]()
+    try:
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if any(cells) and header:
+                questions.append(_question(header, cells, rows.line_num))
+            elif any(cells):
+                header = [name.lower() for name in cells]
+                _check_header(path, header)
+    except csv.Error as problem:
+        raise DataError(f"{path}, line {rows.line_num} is not CSV: {problem}.") from None
+    if not questions:
+        what = "holds no question" if header else "is empty"
+        raise DataError(f"{path} {what}; write one question a line below the header actor,relation.")
+    return questions
+
+
+def _question(header: list[str], cells: list[str], line: int) -> Question:
+    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=False))
+    problem = _problem(named)
+    if len(cells) != len(header):
+        problem = f"it has {len(cells)} cell{'' if len(cells) == 1 else 's'} and the header has {len(header)}"
+    inverse = DIRECTIONS.get(named["direction"].lower(), False)
+    return Question(named["actor"], named["relation"], named["at"] or None, inverse, line, problem)
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    for name in ("actor", "relation"):
+        if name not in header:
+            raise DataError(
+                f"{path} has no column {name!r}; its first line must name actor and relation, and may name at and "
+                "direction, with commas, tabs or semicolons between them."
+            )
+    for name in header:
+        if name not in COLUMNS:
+            raise DataError(f"{path} has a column {name!r}; the columns of a question are {', '.join(COLUMNS)}.")
+        if header.count(name) > 1:
+            raise DataError(f"{path} has two columns called {name!r}; keep one.")
+
+
+def _problem(cells: dict[str, str]) -> str:
+    for name in ("actor", "relation"):
+        if not cells[name]:
+            return f"its {name} is empty; give a name"
+    direction = cells["direction"]
+    return "" if direction.lower() in DIRECTIONS else f"its direction is forward or inverse, not {direction!r}"
+
+
+def _named(where: str, wrong: Sequence[str]) -> str:
+    """One sentence that names every bad row."""
+    more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
+    rows = "1 row" if len(wrong) == 1 else f"{len(wrong)} rows"
+    return f"{where} has {rows} that cannot be asked, and nothing was written: {'; '.join(wrong[:NAMED])}{more}."
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Questions with the candidates of each, best first."""
+
+    questions: Sequence[Question]
+    times: Sequence[str]
+    candidates: Sequence[Sequence[Candidate]]
+    within: int | None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """One row a candidate, as lists by column."""
+        rows = [
+            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.within, *_values(c))
+            for n, (q, time, found) in enumerate(zip(self.questions, self.times, self.candidates, strict=True), start=1)
+            for c in found
+        ]
+        return {name: [row[i] for row in rows] for i, name in enumerate(ANSWER)}
+
+    def frame(self) -> Any:
+        """The table as a pandas data frame, or, where pandas is not installed, as a dict of columns, each a list."""
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError:
+            return self.columns()
+        return pandas.DataFrame(self.columns())
+
+    def write(self, path: Path, replace: bool = True) -> None:
+        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way.
+
+        The names in a .csv are safe in a spreadsheet.
+        """
+        if check_format(path) == ".csv":
+            columns = self.columns()
+            with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
+                handle.write(_line(columns))
+                handle.writelines(map(_line, zip(*columns.values(), strict=True)))
+            return
+        from bridgemem.storage.tables import write_parquet
+
+        write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()}, replace)
+
+
+def _line(values: Iterable[Any]) -> str:
+    """A line of a CSV file that people open: a name that a spreadsheet would calculate has a quote before it."""
+    safe = (f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value for value in values)
+    line = io.StringIO(newline="")
+    # with any other end of a line, not every version of the module quotes a name that holds a carriage return
+    csv.writer(line, lineterminator="\r\n").writerow(safe)
+    return line.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _read_cell(text: str) -> str:
+    """The name that `_line` put a quote before, or any other as it is."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+
+
+def _values(c: Candidate) -> tuple[Any, ...]:
+    return c.name, c.rank, c.backbone_rank, c.probability, c.score, c.backbone_score, c.residual
+
+
+def _array(name: str, values: list[Any]) -> np.ndarray:
+    """A column as Parquet holds it: null where there is no value."""
+    if name not in (*WHOLE, *REAL):
+        return np.array([str(value) for value in values], dtype=object)
+    nothing = [value is None for value in values]
+    kept = [0 if value is None else value for value in values]
+    return np.ma.array(kept, dtype=np.int64 if name in WHOLE else np.float64, mask=nothing)
+
+
+def check_format(path: Path) -> str:
+    """The ending of a file of answers, if it is one that can be written here."""
+    if path.suffix.lower() not in FORMATS:
+        raise SettingsError(f"answers are written as {' or '.join(FORMATS)}, and {path.name} is neither.")
+    if path.suffix.lower() == ".parquet":
+        try:
+            import duckdb  # noqa: F401
+        except ImportError:
+            raise SettingsError("Parquet needs DuckDB, which is not installed; write a .csv file.") from None
+    return path.suffix.lower()
+
+
+def answer(
+    forecaster: Predictor,
+    questions: Iterable[Question],
+    top: int = 10,
+    within: int | None = None,
+    where: str = "the list of questions",
+    progress: Progress = SILENT,
+) -> Answers:
+    """Answer all questions, or none: every one that cannot be asked is named in one error, with its remedy."""
+    asked, queries, wrong = list(questions), [], []
+    if not asked:
+        raise DataError("there is no question to answer; give at least one.")
+    if within is not None:
+        check_within(within)
+    for n, q in enumerate(asked, start=1):
+        try:
+            queries.append(_asked(forecaster, q, within))
+        except BridgeMemError as problem:
+            wrong.append(f"{f'line {q.line}' if q.line else f'question {n}'}: {str(problem).rstrip('.')}")
+    if wrong:
+        raise DataError(_named(where, wrong))
+    together = Queries(*(torch.cat([getattr(q, name) for q in queries]) for name in ("actor", "relation", "step")))
+    found = _in_batches(forecaster, together, top, within, progress)
+    clock = forecaster.events.clock
+    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, within)
+
+
+def _asked(forecaster: Predictor, question: Question, within: int | None) -> Queries:
+    """A question in ids, if it can be asked."""
+    if question.problem:
+        raise DataError(question.problem)
+    query = forecaster.query(question.actor, question.relation, question.at, question.inverse)
+    if within is not None:
+        forecaster.check_window(query, within)
+    return query
+
+
+def _in_batches(
+    forecaster: Predictor, queries: Queries, top: int, within: int | None, progress: Progress
+) -> list[list[Candidate]]:
+    """The candidates of each query in the order of the queries; they are scored step by step."""
+    past: History = forecaster.past
+    order = queries.step.argsort(stable=True)
+    found: list[list[Candidate]] = [[] for _ in range(len(queries))]
+    with progress.task("forecasting", total=len(queries)) as advance:
+        for rows in order.split(batch_size(past.events.n_entities, past.device)):
+            for row, candidates in zip(rows.tolist(), forecaster.answers(queries.take(rows), top, within), strict=True):
+                found[row] = candidates
+            advance(len(rows))
+    return found
+
+
+def forecast(
+    forecaster: Predictor,
+    questions: Question | Iterable[Question] | Path | str,
+    top: int = 10,
+    within: int | None = None,
+) -> Any:
+    """Answers to questions, or to a CSV file of them.
+
+    A pandas data frame, one row a candidate; a dict of columns, each a list, where pandas is not installed.
+    """
+    if isinstance(questions, Question):
+        return answer(forecaster, [questions], top, within).frame()
+    if isinstance(questions, Path | str):
+        return answer(forecaster, read_questions(Path(questions)), top, within, str(questions)).frame()
+    return answer(forecaster, questions, top, within).frame()

@@ -1,0 +1,464 @@
+"""Explain: a forecast taken apart into parts that sum to its score, and the events behind them.
+
+The fixed residual: A is the log of a mixture, so an event's share of it is its posterior weight: w_ct p_j / sum p +
+w_nn alpha_j, with w_ct and w_nn the mixture's two posterior weights. The shares of a state sum to 1; share times
+residual is the event's part. The learned residual: exact Shapley values, see attribution.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.equations import correction, mixture
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.gate import gate
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecasting.attribution import (
+    BETWEEN,
+    LISTED,
+    EventParts,
+    GroupParts,
+    PairPast,
+    event_parts,
+    group_parts,
+    third_parties,
+)
+from bridgemem.memory.past import History
+from bridgemem.numerics import by_candidates
+from bridgemem.residuals.features import FeatureReader, Features
+from bridgemem.residuals.learned import Learned
+from bridgemem.residuals.scoring import Choice
+
+BY_EVENTS = "what happened between the two"
+BY_COMPANY = "the company they share"
+
+
+@dataclass(frozen=True)
+class EventShare:
+    """One remembered event: who did what to whom, when, and its part of the residual.
+
+    share: its part among the parts of all events, each taken as a size.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    time: str
+    lag: int
+    direction: int
+    share: float
+    part: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """score = base + residual; base is the backbone's log score as it came, normalised or not.
+
+    unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    """
+
+    actor: str
+    relation: str
+    candidate: str
+    time: str
+    inverse: bool
+    base: float
+    uncertainty: float
+    residual: float
+    score: float
+    events: tuple[EventShare, ...]
+    unread: int = field(default=0, kw_only=True)
+
+    def question(self) -> str:
+        return f"({'?' if self.inverse else self.actor}, {self.relation}, {self.actor if self.inverse else '?'})"
+
+    def sentence(self) -> str:
+        """The forecast's reason in plain words."""
+        raise NotImplementedError
+
+    def _unmet(self, why: str) -> str:
+        """Why no event between the two counts: as given, unless there are some that the run cannot read."""
+        if not self.unread:
+            return why
+        some = "the one event" if self.unread == 1 else f"the {self.unread:,} events"
+        return f"before `bridgemem refresh` the run cannot read {some} of the two under relations that are new to it"
+
+
+@dataclass(frozen=True)
+class FixedExplanation(Explanation):
+    """residual = lambda * gate * A, and the events' parts sum to the residual.
+
+    likelier: how many times as likely as on average the relation is after such events. It is not e^A, since A_ct sums
+    over the events: many that say nothing would count as many times. forgotten: how many steps before the pair's last
+    event was where all of them are older than the memory's window; else 0.
+    """
+
+    gate: float
+    lam: float
+    tau: float
+    a_ct: float
+    a_nn: float
+    rho: float
+    a: float
+    likelier: float
+    forgotten: int = 0
+
+    def sentence(self) -> str:
+        head = (
+            f"For {self.question()} at {self.time}, {self.candidate} scores {self.score:.3f}: {self.base:.3f} by the "
+            "backbone"
+        )
+        if not self.lam:
+            why = "the residual is off: validation chose so, or the run was fitted without this relation"
+            return f"{head}, and nothing more, since {why}."
+        if not self.events:
+            why = "the two have no remembered event"
+            if self.forgotten:
+                why = (
+                    f"the last event of the two was {steps(self.forgotten)} before, longer ago than the run looks back"
+                )
+            return f"{head}, and nothing more, since {self._unmet(why)}."
+        main = max(self.events, key=lambda e: e.share)
+        return (
+            f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
+            f"{self._weighed()}, {main.share:.0%} of it because {main.subject} did '{main.relation}' to {main.object} "
+            f"{steps(main.lag)} before."
+        )
+
+    def _weighed(self) -> str:
+        """What the events say of the relation, in words: e^A."""
+        ratio = math.exp(self.a)
+        if math.isclose(ratio, self.likelier, rel_tol=1e-6):
+            return f"after what happened between them this relation is {ratio:.3g} times as likely as on average"
+        count = len(self.events)
+        return f"its chances after each of their {count} remembered events add up to {ratio:.3g} times the average"
+
+
+@dataclass(frozen=True)
+class EarlierEvents:
+    """The events of a pair before those that are listed one by one, with their common part."""
+
+    count: int
+    first: str
+    last: str
+    share: float
+    part: float
+
+
+@dataclass(frozen=True)
+class ThirdParty:
+    """One through whom actor and candidate share company, with its share of it."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class LearnedExplanation(Explanation):
+    """residual = start + the groups' parts, all of them f / w; 0 and no groups for a candidate that is not read.
+
+    rank, backbone_rank: after and before the residual. log_p0: the base normalised over all candidates, which is what
+    the network reads. scale: w. start: f / w with every group at its mean, so that it knows the relation alone.
+    apart: the groups' parts less those of the average candidate that is read, which is what moves ranks.
+    between: the parts of the groups that read the pair's own events = never_met + the events' parts + the earlier
+    ones'. met: whether there are such events; strangers: how many others are read.
+    """
+
+    rank: int
+    backbone_rank: int
+    log_p0: float
+    scale: float
+    met: bool
+    strangers: int
+    start: float
+    groups: dict[str, float]
+    apart: dict[str, float]
+    between: float
+    never_met: float
+    earlier: EarlierEvents | None
+    company: tuple[ThirdParty, ...]
+
+    def sentence(self) -> str:
+        moved = "as before"
+        if self.rank != self.backbone_rank:
+            moved = f"{'up' if self.rank < self.backbone_rank else 'down'} from {ordinal(self.backbone_rank)}"
+        ranked = f"the learned residual ranks {self.candidate} {ordinal(self.rank)}, {moved}"
+        head = f"For {self.question()} at {self.time} {ranked}"
+        if self.groups:
+            return f"{head}{self._why()}.{'' if self.met else self._strangers()}"
+        others = f"it is not among the {self.strangers} strangers that are" if self.strangers else "strangers are not"
+        return f"{head}: it keeps the backbone's score, since {self._unmet('the two never met')} and {others} read."
+
+    def _why(self) -> str:
+        """What sets the candidate apart most, in the direction that it moved."""
+        in_all, moved = sum(self.apart.values()), self.rank != self.backbone_rank
+        up = self.rank < self.backbone_rank if moved else in_all >= 0
+        sign = 1 if up else -1
+        reason, value = max(self._reasons().items(), key=lambda r: sign * r[1])
+        if sign * value <= 0:
+            # who rises with a smaller correction than most has passed those that fell
+            return f", only because others {'lose' if up else 'gain'} more" if moved else ""
+        link = ", mostly because of" if moved else f"; what speaks most {'for' if up else 'against'} it is"
+        detail = self._main_event(sign) if reason == BY_EVENTS else self._through() if reason == BY_COMPANY else ""
+        return f"{link} {reason} ({value:+.2f} beside the average candidate, {in_all:+.2f} in all){detail}"
+
+    def _reasons(self) -> dict[str, float]:
+        """What may set the candidate apart from others, and by how much; together all of it."""
+        return {
+            BY_EVENTS if self.met else "what is expected of strangers": sum(self.apart[group] for group in BETWEEN),
+            "how sure the backbone is of it": self.apart["backbone"],
+            f"how active {self.candidate} is": self.apart["candidate"],
+            f"how active {self.actor} is": self.apart["actor"],
+            BY_COMPANY if self.company else "their having no company in common": self.apart["company"],
+            "how common the relation is": self.apart["relation"],
+        }
+
+    def _main_event(self, sign: int) -> str:
+        """The event with the largest part in one direction, if any has."""
+        main = max(self.events, key=lambda e: sign * e.part)
+        if self.earlier is not None and sign * self.earlier.part > max(0.0, sign * main.part):
+            count = self.earlier.count
+            many = "earlier event" if count == 1 else f"{count:,} earlier events"
+            return f", above all their {many} ({self.earlier.part:+.2f})"
+        if sign * main.part <= 0:
+            return ""
+        return (
+            f", above all that {main.subject} did '{main.relation}' to {main.object} {steps(main.lag)} before "
+            f"({main.part:+.2f})"
+        )
+
+    def _through(self) -> str:
+        """The third parties that stand out, where a stranger's own words do not name them anyway."""
+        return f", above all with {self._company()}" if self.met else ""
+
+    def _strangers(self) -> str:
+        unmet = self._unmet("the two never met")
+        return (
+            f" {unmet[0].upper()}{unmet[1:]}{f'; they share company with {self._company()}' if self.company else ''}."
+        )
+
+    def _company(self) -> str:
+        return " and ".join(party.name for party in self.company[:2])
+
+
+def steps(n: int) -> str:
+    return f"{n:,} step" if n == 1 else f"{n:,} steps"
+
+
+def ordinal(n: int) -> str:
+    """1st, 2nd, 3rd, 4th, ... 11th, ... 21st"""
+    ending = "th" if 10 < n % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+def rank_of(scores: Tensor, candidate: int) -> int:
+    """1 + how many score higher; scores float [E]."""
+    return int((scores > scores[candidate]).sum()) + 1
+
+
+def take_apart(
+    query: Queries,
+    candidate: int,
+    events: EventLog,
+    backbone: Backbone,
+    transitions: Transitions | None,
+    choice: Choice,
+    past: History,
+) -> FixedExplanation:
+    """Why the fixed residual gives one candidate of one query its score; without transitions it gives none."""
+    scores = score_queries(backbone, query, past)
+    assert scores.uncertainty is not None
+    base = float(scores.of_candidates[0, candidate].double())
+    u = scores.uncertainty
+    admitted = gate(choice.gate, u, scores.of_candidates)
+    place: list[int] = []
+    if transitions is not None:
+        evidence = transitions.evidence(query, past)
+        place = (evidence.candidate == candidate).nonzero().flatten().tolist()
+    actor, asked, now = int(query.actor), int(query.relation), int(query.step)
+    inverse, relation = divmod(asked, events.n_relations)
+    a_ct = a_nn = a = residual = 0.0
+    rho = likelier = 1.0
+    shares: tuple[EventShare, ...] = ()
+    if transitions is not None and place:
+        one = slice(place[0], place[0] + 1)
+        # without shrinkage both readers count half, which is what a support equal to tau gives
+        support, tau = evidence.support[one], choice.tau
+        if not choice.shrinkage:
+            support, tau = torch.ones_like(support), 1.0
+        mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], support, tau)
+        a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
+        rho = _rho(float(support[0]), tau)
+        likelier = _likelier(transitions, evidence.tokens[one], a_ct, a_nn, rho)
+        residual = float(correction(mixed, admitted, choice.lam)[0])
+        weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
+        shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
+    return FixedExplanation(
+        actor=events.entities.names[actor],
+        relation=events.relations.names[relation],
+        candidate=events.entities.names[candidate],
+        time=events.clock.label(now),
+        inverse=bool(inverse),
+        base=base,
+        uncertainty=float(u[0]),
+        gate=float(admitted[0]),
+        lam=choice.lam,
+        tau=choice.tau,
+        a_ct=a_ct,
+        a_nn=a_nn,
+        rho=rho,
+        a=a,
+        likelier=likelier,
+        residual=residual,
+        score=base + residual,
+        events=shares,
+        forgotten=0 if place or transitions is None else _last_lag(past, actor, candidate, now),
+    )
+
+
+def _last_lag(past: History, actor: int, candidate: int, now: int) -> int:
+    """How many steps before the last event of a pair was, however long ago; 0 where there is none."""
+    step = torch.tensor([now])
+    state = past.dyads.read(torch.tensor([actor]), torch.tensor([candidate]), step, 1, 0, past.cut(step))
+    return int(state.lag[0, 0]) if len(state.row) else 0
+
+
+def _likelier(transitions: Transitions, tokens: Tensor, a_ct: float, a_nn: float, rho: float) -> float:
+    """The mixture of both readers' ratios, that of the counts as a mean over the events; tokens int64 [1, K]."""
+    summed = transitions.settings.pooling == "sum"
+    events = int((tokens != transitions.space.pad).sum()) if summed else 1
+    return (1 - rho) * math.exp(a_ct) / events + rho * math.exp(a_nn)
+
+
+def _rho(support: float, tau: float) -> float:
+    return 1.0 if math.isinf(tau) else tau / (support + tau) if tau else 0.0
+
+
+def _event_weights(
+    transitions: Transitions, tokens: Tensor, asked: int, a_ct: float, a_nn: float, a: float, rho: float
+) -> list[float]:
+    """The posterior weight of each event of one state, tokens int64 [1, K]; they sum to 1."""
+    p = transitions.p_ct[tokens[0], asked]
+    alpha = transitions.reader.attention_weights(tokens)[0].double()
+    w_ct = (1 - rho) * math.exp(a_ct - a)
+    w_nn = rho * math.exp(a_nn - a)
+    weights = w_ct * p / p.sum() + w_nn * alpha / alpha.sum()
+    return (weights / weights.sum()).tolist()
+
+
+def _shares(
+    events: EventLog,
+    past: History,
+    transitions: Transitions,
+    actor: int,
+    candidate: int,
+    now: int,
+    weights: list[float],
+    residual: float,
+) -> tuple[EventShare, ...]:
+    s = transitions.settings
+    step = torch.tensor([now])
+    state = past.dyads.read(torch.tensor([actor]), torch.tensor([candidate]), step, s.k, s.window, past.cut(step))
+    return tuple(
+        _event(
+            events,
+            (actor, candidate),
+            now,
+            (int(state.relation[0, j]), int(state.direction[0, j]), int(state.lag[0, j])),
+            weights[j],
+            weights[j] * residual,
+        )
+        for j in range(int(state.found[0].sum()))
+    )
+
+
+def _event(
+    events: EventLog, pair: tuple[int, int], now: int, what: tuple[int, int, int], share: float, part: float
+) -> EventShare:
+    """An event in words; pair: actor and candidate, what: relation, direction and lag."""
+    relation, direction, lag = what
+    subject, object_ = (events.entities.names[party] for party in (pair[::-1] if direction else pair))
+    time = events.clock.label(now - lag)
+    return EventShare(subject, events.relations.names[relation], object_, time, lag, direction, share, part)
+
+
+def take_apart_learned(
+    query: Queries,
+    candidate: int,
+    events: EventLog,
+    learned: Learned,
+    reader: FeatureReader,
+    scores: Scores,
+    found: Features,
+    residual: Tensor,
+) -> LearnedExplanation:
+    """Why the learned residual gives one candidate of one query its score.
+
+    learned: in double precision. scores, found and residual float64 [E]: what the forecast was made of.
+    """
+    assert scores.uncertainty is not None
+    actor, asked, now = int(query.actor), int(query.relation), int(query.step)
+    inverse, relation = divmod(asked, events.n_relations)
+    base = scores.of_candidates[0].double()
+    pair = PairPast.of(reader.past, query, candidate)
+    parts, between, company = GroupParts(0.0, {}, {}, 0.0), EventParts(0.0, (), 0.0, 0, 0.0), dict[int, float]()
+    place = (found.candidate == candidate).nonzero().flatten()
+    if len(place):
+        x = found.x[place[0]].double()
+        parts = group_parts(learned, x, found.x.double(), asked)
+        between = event_parts(learned, reader, query, candidate, x, pair)
+        company = third_parties(reader.neighbours, actor, candidate, int(reader.past.cut(query.step)))
+    listed, earlier = _between_in_words(events, (actor, candidate), now, pair, between)
+    return LearnedExplanation(
+        actor=events.entities.names[actor],
+        relation=events.relations.names[relation],
+        candidate=events.entities.names[candidate],
+        time=events.clock.label(now),
+        inverse=bool(inverse),
+        base=float(base[candidate]),
+        uncertainty=float(scores.uncertainty[0]),
+        residual=parts.total,
+        score=float(base[candidate]) + parts.total,
+        events=listed,
+        rank=rank_of(base + residual, candidate),
+        backbone_rank=rank_of(base, candidate),
+        log_p0=float(by_candidates(lambda own: own.log_softmax(1), base[None], -math.inf)[0, candidate]),
+        scale=float(learned.net.scale.detach()),
+        met=len(pair) > 0,
+        strangers=learned.settings.strangers,
+        start=parts.start,
+        groups=parts.groups,
+        apart=parts.apart,
+        between=between.total,
+        never_met=between.never_met,
+        earlier=earlier,
+        company=tuple(ThirdParty(events.entities.names[party], share) for party, share in company.items()),
+    )
+
+
+def _between_in_words(
+    events: EventLog, parties: tuple[int, int], now: int, pair: PairPast, parts: EventParts
+) -> tuple[tuple[EventShare, ...], EarlierEvents | None]:
+    """The events that have a part of their own, and what the earlier ones have in common."""
+    moved = sum(map(abs, (*parts.listed, parts.earlier)))
+
+    def share(part: float) -> float:
+        return abs(part) / moved if moved else 0.0
+
+    listed = []
+    for j, part in enumerate(parts.listed):
+        # of the two rows of an event of an actor with itself the last is the one that goes forward
+        row = int((pair.event == j).nonzero()[-1])
+        what = (int(pair.relation[row]), int(pair.direction[row]), int(pair.lag[row]))
+        listed.append(_event(events, parties, now, what, share(part), part))
+    if not parts.n_earlier:
+        return tuple(listed), None
+    lags = pair.lag[pair.event >= LISTED]
+    first, last = (events.clock.label(now - int(lag)) for lag in (lags[-1], lags[0]))
+    return tuple(listed), EarlierEvents(parts.n_earlier, first, last, share(parts.earlier), parts.earlier)

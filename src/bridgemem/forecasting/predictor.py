@@ -1,0 +1,268 @@
+"""Predictor: a frozen backbone with its residual, asked by name; Residual: what the one adds to the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.errors import DataError, NotFoundError
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.events.times import LAST_STEP
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecasting.attribution import exact
+from bridgemem.forecasting.calibration import Calibration
+from bridgemem.forecasting.explanations import Explanation, take_apart, take_apart_learned
+from bridgemem.forecasting.horizon import Activity, at_least_once, check_past, check_within
+from bridgemem.memory.past import History
+from bridgemem.memory.past_overlay import history_of
+from bridgemem.residuals.features import FeatureReader, Features
+from bridgemem.residuals.learned import Learned
+from bridgemem.residuals.scoring import Choice, corrections
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A ranked answer: its score is the backbone's log score plus the residual.
+
+    probability: that an event's partner is this one, given that the event happens, or, of a question about several
+    steps, that it comes at least once in them, given that anybody does; None where the run was never calibrated.
+    """
+
+    name: str
+    rank: int
+    backbone_rank: int
+    score: float
+    backbone_score: float
+    residual: float
+    probability: float | None = None
+
+
+class Residual:
+    """What is added to a backbone's log scores: by the learned residual if there is one, else by the fixed one."""
+
+    def __init__(
+        self, past: History, transitions: Transitions | None, choice: Choice, learned: Learned | None = None
+    ) -> None:
+        """transitions: None where nothing was fitted, so that nothing is added."""
+        self.past, self.transitions, self.choice, self.learned = past, transitions, choice, learned
+
+    @cached_property
+    def reader(self) -> FeatureReader:
+        assert self.learned is not None
+        assert self.transitions is not None
+        return self.learned.reader(self.past, self.transitions)
+
+    def of(self, queries: Queries, scores: Scores) -> Tensor:
+        """float64 [n, E]; 0 where nothing is known."""
+        if self.learned is not None:
+            return self.spread(queries, self.reader.read(queries, scores))
+        residual = self._nothing(queries)
+        if self.transitions is None:
+            return residual
+        evidence = self.transitions.evidence(queries, self.past)
+        residual[evidence.row, evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
+        return residual
+
+    def spread(self, queries: Queries, found: Features) -> Tensor:
+        """The learned residual of features that were read, float64 [n, E]."""
+        assert self.learned is not None
+        residual = self._nothing(queries)
+        x = found.x.to(self.learned.net.log_scale.dtype)
+        residual[found.row, found.candidate] = self.learned.correction(x, queries.relation[found.row])
+        return residual
+
+    def _nothing(self, queries: Queries) -> Tensor:
+        size = (len(queries), self.past.events.n_entities)
+        return torch.zeros(size, dtype=torch.float64, device=self.past.device)
+
+
+class Predictor:
+    """Who comes next for (actor, relation, ?, t), from the events strictly before t.
+
+    With a learned residual that one corrects the backbone; without, the fixed residual of the choice does. With a
+    calibration every candidate has a probability.
+    """
+
+    def __init__(
+        self,
+        events: EventLog,
+        backbone: Backbone,
+        transitions: Transitions | None,
+        choice: Choice,
+        learned: Learned | None = None,
+        calibration: Calibration | None = None,
+        end: int | None = None,
+    ) -> None:
+        """transitions: None for relations that nothing was fitted on, which the backbone alone forecasts.
+
+        end: the first unknown step, where more is known than these events.
+        """
+        self.events = events
+        self.end = events.end if end is None else end
+        self.backbone = backbone
+        self.transitions = transitions
+        self.choice = choice
+        self.learned = None if learned is None else exact(learned)
+        self.calibration = calibration
+
+    @cached_property
+    def past(self) -> History:
+        return history_of(self.events)
+
+    @cached_property
+    def residual(self) -> Residual:
+        return Residual(self.past, self.transitions, self.choice, self.learned)
+
+    @cached_property
+    def _activity(self) -> Activity:
+        return Activity(self.events)
+
+    def query(
+        self, actor: str | int, relation: str | int, at: str | int | None = None, inverse: bool = False
+    ) -> Queries:
+        """The query in ids. `at` is a time of the data set (the first unknown step when left out)."""
+        directed = self.events.relations.id(relation) + (self.events.n_relations if inverse else 0)
+        ids = [self.events.entities.id(actor), directed, self._step(at)]
+        return Queries(*(torch.tensor([value]) for value in ids))
+
+    def _step(self, at: str | int | None) -> int:
+        """The step asked for, if it is neither before the first event nor after the last date of the calendar."""
+        clock, start = self.events.clock, self.events.start
+        step = self.end if at is None else clock.step(at)
+        if step < start:
+            raise DataError(f"{at!r} lies before the data set begins, at {clock.label(start)}.")
+        if self._too_far(step):
+            last = clock.label(self.end - 1)
+            if at is None:
+                raise DataError(
+                    f"the step after the last event, which is at {last}, lies too far ahead: ask for an earlier time, "
+                    "as with --at, or take that event out of the data."
+                )
+            raise DataError(f"{at!r} lies too far ahead, and the last event is at {last}: ask for an earlier time.")
+        return step
+
+    def _too_far(self, step: int) -> bool:
+        """Whether a step is more than can be counted, or lies after the last date of the calendar."""
+        return step > LAST_STEP or not self.events.clock.holds(step)
+
+    def check_window(self, queries: Queries, within: int) -> None:
+        """Refuse so many steps where they reach too far ahead, or where fewer came before."""
+        last = int(queries.step.max())
+        if self._too_far(last + check_within(within) - 1):
+            when = self.events.clock.label(last)
+            raise DataError(
+                f"{within:,} steps from {when} on lie too far ahead; ask for fewer, or from an earlier time."
+            )
+        check_past(within, min(int(queries.step.min()), self.end) - self.events.start)
+
+    def forecast(
+        self,
+        actor: str | int,
+        relation: str | int,
+        at: str | int | None = None,
+        top: int = 10,
+        inverse: bool = False,
+        within: int | None = None,
+    ) -> list[Candidate]:
+        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
+
+        within: any of so many steps from `at` on, instead of that step alone.
+        """
+        return self.answers(self.query(actor, relation, at, inverse), top, within)[0]
+
+    def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
+        """The likeliest answers of each query, best first; all of them are scored at once.
+
+        A name that the run was fitted without, and that has no event before the step, is nobody's answer.
+        """
+        if top < 1:
+            raise DataError(f"top must be at least 1, not {top}.")
+        if within is not None:
+            self.check_window(queries, within)
+        with self._by_name(queries):
+            scores = score_queries(self.backbone, queries, self.past)
+        base, residual = scores.of_candidates.double(), self.residual.of(queries, scores)
+        score = base + residual
+        best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
+        columns = [
+            # 1 + how many score higher; of those that are kept all that do are kept before them
+            torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
+            torch.stack([(base > base.gather(1, c[:, None])).sum(1) + 1 for c in best.T], dim=1),
+            *(values.gather(1, best) for values in (score, base, residual)),
+            *self._probabilities(queries, score, best, within),
+        ]
+        names = self.events.entities.names
+        return [
+            [c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf]
+            for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
+        ]
+
+    @contextmanager
+    def _by_name(self, queries: Queries) -> Iterator[None]:
+        """A backbone of stored scores that lacks those of a question says so in ids; here it is told by name."""
+        try:
+            yield
+        except NotFoundError:
+            lacking = queries.take(slice(self._first_unscored(queries), None))
+            relations, entities = self.events.relations.names, self.events.entities.names
+            actor, relation = entities[int(lacking.actor[0])], relations[int(lacking.relation[0]) % len(relations)]
+            inverse, time = int(lacking.relation[0]) >= len(relations), self.events.clock.label(int(lacking.step[0]))
+            asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
+            raise NotFoundError(
+                f"the backbone of this run has no scores for {asked} at {time}; stored scores answer the times that "
+                "they were written for, usually those of validation and test: name one of these, or write more scores."
+            ) from None
+
+    def _first_unscored(self, queries: Queries) -> int:
+        """Which of some queries, not all of which have scores, is the first without."""
+        for row in range(len(queries) - 1):
+            try:
+                score_queries(self.backbone, queries.take(slice(row, row + 1)), self.past)
+            except NotFoundError:
+                return row
+        return len(queries) - 1
+
+    def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, within: int | None) -> list[Tensor]:
+        """One column [n, top] of probabilities, or no column where the run was never calibrated."""
+        if self.calibration is None:
+            return []
+        p = self.calibration.probabilities(score).gather(1, best)
+        if within is None:
+            return [p]
+        return [at_least_once(p, self._activity.draws(queries, self.past.cut(queries.step), within))]
+
+    def explain(
+        self,
+        actor: str | int,
+        relation: str | int,
+        candidate: str | int,
+        at: str | int | None = None,
+        inverse: bool = False,
+    ) -> Explanation:
+        """Why a candidate has its score: parts that add up, and the events behind them."""
+        query = self.query(actor, relation, at, inverse)
+        found = self._explained(query, self.events.entities.id(candidate))
+        if found.base == -math.inf:
+            raise NotFoundError(
+                f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
+                "read; ask for a time after its first one."
+            )
+        return found
+
+    def _explained(self, query: Queries, chosen: int) -> Explanation:
+        with self._by_name(query):
+            if self.learned is None:
+                return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)
+            scores = score_queries(self.backbone, query, self.past)
+        reader = self.residual.reader
+        found = reader.read(query, scores)
+        residual = self.residual.spread(query, found)[0]
+        return take_apart_learned(query, chosen, self.events, self.learned, reader, scores, found, residual)

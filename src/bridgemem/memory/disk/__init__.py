@@ -1,0 +1,1 @@
+"""Memory on disk: columns, memory maps and how they are written."""

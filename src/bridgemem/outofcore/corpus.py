@@ -1,0 +1,382 @@
+"""A corpus in DuckDB: files come in once, names and times become numbers, and ranges of pairs go out sorted.
+
+Everything is kept in one database file, so that work that was cut off goes on from the last finished step. Nothing here
+holds more rows in memory than DuckDB is allowed to, apart from the distinct times and the sizes of the actors.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from bridgemem.errors import DataError, RunError
+from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.events.readers.table import ROLES
+from bridgemem.events.times import clock_for, read_times
+from bridgemem.outofcore.sources import DAYS, LAST_ID, SourceFile, common_kinds, quoted, unreadable
+from bridgemem.progress import Progress
+
+FETCH = 1 << 17  # rows fetched at a time
+SPACE = "chr(32)||chr(9)||chr(10)||chr(11)||chr(12)||chr(13)"
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+FULL = ("No space left", "File too large", "Could not write", "Could not truncate", "max_temp_directory_size", "quota")
+
+
+@contextmanager
+def clear_errors(out: Path, reading: Path | None = None) -> Iterator[None]:
+    """What DuckDB and the disk raise as one sentence: no room, no memory, another process, or the file being read."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno not in NO_ROOM:
+            raise
+        raise _full(out, problem) from None
+    except duckdb.InterruptException:
+        raise KeyboardInterrupt from None
+    except RuntimeError as problem:
+        # what becomes of a signal that comes while DuckDB works
+        if "interrupted" not in str(problem):
+            raise
+        raise KeyboardInterrupt from None
+    except duckdb.OutOfMemoryException as problem:
+        if any(sign in str(problem) for sign in FULL):
+            raise _full(out, problem) from None
+        raise RunError(f"{out}: sorting needs more than the memory allowed; give a larger --memory.") from None
+    except duckdb.Error as problem:
+        if any(sign in str(problem) for sign in FULL):
+            raise _full(out, problem) from None
+        if "Could not set lock" in str(problem) or "Conflicting lock" in str(problem):
+            raise RunError(f"{out} is being mined by another process; wait for it or choose another folder.") from None
+        if reading is not None:
+            raise unreadable(reading, problem) from None
+        reason = (str(problem).splitlines() or ["unknown reason"])[0].rstrip(".")
+        raise RunError(f"{out}: DuckDB gave up: {reason}; run again with --force to begin anew.") from None
+
+
+def _full(out: Path, problem: Exception) -> RunError:
+    reason = (str(problem).splitlines() or ["the disk is full"])[0].rstrip(".")
+    return RunError(f"{out} cannot be written: {reason}; free some space and run the same command again, it goes on.")
+
+
+class Corpus:
+    """The events of all files in one database; `read` and `number` are done once, also over several runs.
+
+    path: of the database. memory: bytes that DuckDB may use before it spills into a folder beside the database.
+    """
+
+    def __init__(self, path: Path, memory: int, threads: int, out: Path) -> None:
+        self.out = out
+        spill = path.parent / "spill"
+        spill.mkdir(parents=True, exist_ok=True)
+        with clear_errors(out):
+            if not path.exists():
+                _create(path)
+            self._db = duckdb.connect(str(path))
+            self._db.execute(f"SET memory_limit = '{memory // 2**20}MiB'")
+            self._db.execute(f"SET threads = {threads}")
+            self._db.execute(f"SET temp_directory = {quoted(str(spill))}")
+            self._db.execute("SET enable_progress_bar = false")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        return self._db.cursor()
+
+    def note(self, name: str) -> Any:
+        """Something that an earlier step found out, or None."""
+        found = self._db.execute("SELECT value FROM notes WHERE name = ?", [name]).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def _keep(self, name: str, value: Any) -> None:
+        self._db.execute("INSERT INTO notes VALUES (?, ?)", [name, json.dumps(value)])
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            with suppress(duckdb.Error):  # one that is out of space has rolled back by itself
+                self._db.execute("ROLLBACK")
+            raise
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, files: Sequence[SourceFile], progress: Progress) -> None:
+        """Take the files in, each as one transaction; a row's place over all files is its order."""
+        if self.note("numbers"):
+            return
+        kinds = common_kinds(files)
+        with clear_errors(self.out):
+            columns = ", ".join(
+                f"{role} {'VARCHAR' if kind == 'text' else 'BIGINT'}" for role, kind in zip(ROLES, kinds, strict=True)
+            )
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS raw ({columns})")
+            done = {int(row[0]) for row in self._db.execute("SELECT number FROM files").fetchall()}
+        with progress.task("reading files", total=len(files)) as advance:
+            for number, file in enumerate(files):
+                if number not in done:
+                    with clear_errors(self.out, reading=file.path), self._transaction():
+                        rows = self._db.execute(f"INSERT INTO raw {file.select(kinds)}").fetchone()
+                        kept = (number, str(file.path), rows[0] if rows else 0)
+                        self._db.execute("INSERT INTO files VALUES (?, ?, ?)", kept)
+                advance(1, note=file.path.name)
+
+    # ---- numbering -------------------------------------------------------------------------------------------------
+
+    def number(
+        self,
+        files: Sequence[SourceFile],
+        step: str | int | None,
+        entities: Vocabulary | None,
+        relations: Vocabulary | None,
+        progress: Progress,
+    ) -> dict[str, Any]:
+        """Names and times as numbers, by the rules of `read_events`; what was found out, as plain JSON."""
+        if found := self.note("numbers"):
+            return dict(found)
+        kinds = dict(zip(ROLES, common_kinds(files), strict=True))
+        with progress.task("numbering names and times"), clear_errors(self.out), self._transaction():
+            total = self._one("SELECT count(*) FROM raw")
+            if not total:
+                raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].path}.")
+            clock, when, join = self._times(kinds, step)
+            timed = f"SELECT raw.rowid AS ord, {when} AS step, raw.* EXCLUDE (time) FROM raw {join}"
+            self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {_filled(kinds)}")
+            entity = self._names("entity", ("subject", "object"), {kinds["subject"], kinds["object"]}, entities)
+            relation = self._names("relation", ("relation",), {kinds["relation"]}, relations)
+            self._events(kinds, entity, relation)
+            events = self._one("SELECT count(*) FROM events")
+            if not events:
+                raise DataError(f"no row of {files[0].path} and the files after it is an event with all four parts.")
+            of_ids = "SELECT count(DISTINCT id) FROM {}"
+            found = {
+                "clock": asdict(clock),
+                "n_entities": len(entities) if entities else entity or self._one(of_ids.format("entity")),
+                "n_relations": len(relations) if relations else relation or self._one(of_ids.format("relation")),
+                "named": {"entity": entity is None, "relation": relation is None},
+                "total": total,
+                "events": events,
+            }
+            self._keep("numbers", found)
+        return found
+
+    def _one(self, query: str) -> int:
+        row = self._db.execute(query).fetchone()
+        return int(row[0]) if row and row[0] is not None else 0
+
+    def _times(self, kinds: dict[str, str], step: str | int | None) -> tuple[Clock, str, str]:
+        """The clock, the SQL of a row's step (NULL where its time is none), and the join that the SQL needs."""
+        low, high = self._db.execute("SELECT min(time), max(time) FROM raw").fetchone() or (None, None)
+        kind = kinds["time"]
+        if kind == "whole" and low is not None and DAYS[0] <= low and high <= DAYS[1]:
+            kind = "text"  # as days they have to be told from plain numbers one by one
+        if kind == "text":
+            return self._texts_of_times(kinds, step)
+        kept = f"FROM raw WHERE time IS NOT NULL AND {_filled(kinds)}" + (" AND time >= 0" if kind == "whole" else "")
+        # the longest step that fits is found from all distinct times; a given one needs the first and the last only
+        wanted = (
+            f"SELECT DISTINCT time {kept}" if step is None else f"SELECT unnest([min(time), max(time)]) AS time {kept}"
+        )
+        values = self._db.execute(wanted).fetchnumpy()["time"]
+        values = np.ma.compressed(values).astype(np.int64)
+        if not len(values):
+            raise DataError("no row has a time: give whole numbers that are not negative, or dates.")
+        clock = clock_for(values, "integer" if kind == "whole" else "date", step)
+        valid = "raw.time >= 0" if kind == "whole" else "raw.time IS NOT NULL"
+        return clock, f"CASE WHEN {valid} THEN (raw.time - {clock.origin}) // {clock.unit} END", ""
+
+    def _texts_of_times(self, kinds: dict[str, str], step: str | int | None) -> tuple[Clock, str, str]:
+        text = f"trim(COALESCE(CAST(raw.time AS VARCHAR), ''), {SPACE})"
+        rows = self._db.execute(
+            f"SELECT {text} AS text, count(*), count(*) FILTER ({_filled(kinds)}) FROM raw GROUP BY ALL ORDER BY text"
+        ).fetchall()
+        texts = [str(row[0]) for row in rows]
+        times = read_times(texts, np.array([row[1] for row in rows], dtype=np.int64))
+        good = [i for i, row in enumerate(rows) if i not in times.faults and row[2]]
+        if not good:
+            raise DataError(f"no row has a time that can be used; the first is {texts[0][:40]!r}.")
+        clock = clock_for(times.values[good], times.kind, step)
+        self._db.execute("CREATE TABLE times (text VARCHAR, step BIGINT)")
+        steps = ((times.values[good] - clock.origin) // clock.unit).tolist()
+        pairs = [[texts[i] for i in good], steps]
+        self._db.execute("INSERT INTO times SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[])", pairs)
+        return clock, "times.step", f"JOIN times ON times.text = {text}"
+
+    def _names(self, kind: str, roles: tuple[str, ...], kinds: set[str], known: Vocabulary | None) -> int | None:
+        """How many ids there are where whole numbers count things and none is missing, or a vocabulary is known.
+
+        Else None, and a table of names and their ids. Whole numbers get ids in their own order, other names in that of
+        first appearance: by step, then by order, the subject before the object. Where a vocabulary is known its ids are
+        taken, and rows with others are no events.
+        """
+        whole = kinds == {"whole"}
+        if whole and known:
+            return len(known)
+        if whole:
+            seen = " UNION ALL ".join(f"SELECT DISTINCT {role} AS number FROM timed" for role in roles)
+            self._db.execute(f"CREATE TABLE {kind} AS SELECT DISTINCT number::VARCHAR AS name FROM ({seen})")
+            if self._counts_things(kind):
+                return self._by_number(kind)
+            self._db.execute(f"DROP TABLE {kind}")
+        sides = " UNION ALL ".join(
+            f"SELECT {_text(role)} AS name, step::HUGEINT * {2**62} + ord * 2 + {i} AS first FROM timed"
+            for i, role in enumerate(roles)
+        )
+        self._db.execute(f"CREATE TABLE {kind} AS SELECT name, min(first) AS first FROM ({sides}) GROUP BY name")
+        digits = "regexp_full_match(name, '-?(0|[1-9][0-9]{0,17})')"
+        if not whole and not self._one(f"SELECT count(*) FROM {kind} WHERE NOT {digits}"):
+            if known:
+                self._db.execute(f"DROP TABLE {kind}")
+                return len(known)
+            if self._counts_things(kind):
+                return self._by_number(kind)
+        numbered = f"SELECT name, row_number() OVER (ORDER BY first) - 1 AS id FROM {kind}"
+        if known:
+            numbered = (
+                "SELECT name, min(id) AS id FROM (SELECT unnest($names) AS name, unnest($ids) AS id) GROUP BY name"
+            )
+        given = {"names": list(known.names), "ids": list(range(len(known)))} if known else {}
+        self._db.execute(f"CREATE OR REPLACE TABLE {kind} AS {numbered}", given)
+        return None
+
+    def _counts_things(self, kind: str) -> bool:
+        """Whether a table of names, all of them whole numbers, has no wide gaps, so that they are ids."""
+        last = self._one(f"SELECT max(name::BIGINT) FROM {kind}")
+        if last >= 10_000 + 100 * self._one(f"SELECT count(*) FROM {kind}"):
+            return False
+        if last > LAST_ID:
+            raise DataError(f"the {kind} id {last} is too large; ids must be below 2^31.")
+        return True
+
+    def _by_number(self, kind: str) -> int | None:
+        """How many there are of a table of ids where none is missing; else None, and the table numbers those it has."""
+        numbers = f"SELECT name, name::BIGINT AS number FROM {kind} WHERE name::BIGINT >= 0"
+        count, last = self._db.execute(f"SELECT count(DISTINCT number), max(number) FROM ({numbers})").fetchall()[0]
+        if last is None or count == last + 1:
+            self._db.execute(f"DROP TABLE {kind}")
+            return int(count)
+        ranked = f"SELECT name, dense_rank() OVER (ORDER BY number) - 1 AS id FROM ({numbers})"
+        self._db.execute(f"CREATE OR REPLACE TABLE {kind} AS {ranked}")
+        return None
+
+    def _events(self, kinds: dict[str, str], entities: int | None, relations: int | None) -> None:
+        """Events as numbers: a view where the files hold numbers already, else a table in their place.
+
+        entities, relations: how many ids there are; None where names are looked up.
+        """
+
+        def part(role: str, table: str, ids: int | None) -> tuple[str, str]:
+            roles = ("relation",) if table == "relation" else ("subject", "object")
+            named, whole = ids is None, {kinds[other] for other in roles} == {"whole"}
+            text = f"timed.{role}" if whole or (kinds[role] == "whole" and not named) else _text(f"timed.{role}")
+            # numbers are looked up as numbers, which is quicker than as texts
+            name = f"{role}_.name::BIGINT" if whole else f"{role}_.name"
+            joined = f" JOIN {table} AS {role}_ ON {name} = {text}" if named else ""
+            return f"TRY_CAST({f'{role}_.id' if named else text} AS INTEGER) AS {role}", joined
+
+        parts = [
+            part("subject", "entity", entities),
+            part("object", "entity", entities),
+            part("relation", "relation", relations),
+        ]
+        columns, joins = ", ".join(p[0] for p in parts), "".join(p[1] for p in parts)
+        timed_by_join = self._one("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'times'")
+        plain = not joins and not timed_by_join and "text" not in kinds.values()
+        ends = {"subject": entities, "object": entities, "relation": relations}
+        whole = " AND ".join(f"{role} BETWEEN 0 AND {(end or LAST_ID + 1) - 1}" for role, end in ends.items())
+        query = f"SELECT * FROM (SELECT ord, step::INTEGER AS step, {columns} FROM timed{joins}) WHERE {whole}"
+        self._db.execute(f"CREATE {'VIEW' if plain else 'TABLE'} events AS {query}")
+        if not plain:
+            self._db.execute("DROP VIEW timed")
+            self._db.execute("DROP TABLE raw")
+
+    def names(self, kind: str, count: int) -> list[str]:
+        """The names behind the ids; ids without names are their own."""
+        with clear_errors(self.out):
+            if not self.note("numbers")["named"][kind]:
+                return [str(i) for i in range(count)]
+            # of two spellings of a number, as 0 and -0, the plain one
+            query = f"SELECT max(name) FROM {kind} GROUP BY id ORDER BY id"
+            return [str(row[0]) for row in self._db.execute(query).fetchall()]
+
+    # ---- ranges of pairs -------------------------------------------------------------------------------------------
+
+    def bounds(self, rows_each: int, most: int) -> list[int]:
+        """Cuts between actors so that no range has many more rows than asked, unless one actor alone has them."""
+        if found := self.note("bounds"):
+            return [int(bound) for bound in found]
+        with clear_errors(self.out):
+            query = "SELECT actor, sum(n)::BIGINT AS n FROM ({}) GROUP BY actor ORDER BY actor".format(
+                " UNION ALL ".join(
+                    f"SELECT {r} AS actor, count(*) AS n FROM events GROUP BY {r}" for r in ("subject", "object")
+                )
+            )
+            found = self._db.execute(query).fetchnumpy()
+            actor, total = found["actor"].astype(np.int64), np.cumsum(found["n"].astype(np.int64))
+            ranges = min(max(1, -(-int(total[-1]) // rows_each)), most)
+            ends = np.searchsorted(total, total[-1] * np.arange(1, ranges) / ranges)
+            cuts = [0, *np.unique(actor[ends] + 1).tolist(), int(actor[-1]) + 1]
+            bounds = sorted(set(cuts))
+            self._keep("bounds", bounds)
+        return bounds
+
+    def sort(self, cursor: duckdb.DuckDBPyConnection, start: int, stop: int, n_entities: int) -> int:
+        """Put the directed rows of the actors start..stop-1 into the cursor's table `sorted`; returns how many."""
+
+        def side(actor: str, candidate: str, direction: int) -> str:
+            return (
+                f"SELECT {actor}::BIGINT * {n_entities} + {candidate} AS pair, step, ord * 2 + {direction} AS key, "
+                f"relation FROM events WHERE {actor} >= {start} AND {actor} < {stop}"
+            )
+
+        both = f"{side('subject', 'object', 0)} UNION ALL {side('object', 'subject', 1)}"
+        with clear_errors(self.out):
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE sorted AS SELECT * FROM ({both}) ORDER BY pair, step, key")
+            row = cursor.execute("SELECT count(*) FROM sorted").fetchone()
+        return int(row[0]) if row else 0
+
+    def blocks(self, cursor: duckdb.DuckDBPyConnection, rows: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """The sorted rows as int64 columns pair, step, order, relation, direction; the table goes with the last."""
+        with clear_errors(self.out):
+            for at in range(0, rows, FETCH):
+                query = f"SELECT * FROM sorted WHERE rowid >= {at} AND rowid < {at + FETCH}"
+                found = cursor.execute(query).fetchnumpy()
+                pair, step, key, relation = (found[c].astype(np.int64) for c in ("pair", "step", "key", "relation"))
+                yield pair, step, key >> 1, relation, key & 1
+            cursor.execute("DROP TABLE sorted")
+
+
+def _create(path: Path) -> None:
+    """A new database that is there whole or not at all, also where the disk is full from the start."""
+    aside = path.with_suffix(".new")
+    for left in path.parent.glob(f"{aside.name}*"):
+        left.unlink()
+    with duckdb.connect(str(aside)) as db:
+        db.execute("CREATE TABLE files (number INTEGER, path VARCHAR, rows BIGINT)")
+        db.execute("CREATE TABLE notes (name VARCHAR, value VARCHAR)")
+        db.execute("CHECKPOINT")  # closing alone would hide that there is no room
+    aside.rename(path)
+
+
+def _text(column: str) -> str:
+    return f"trim(CAST({column} AS VARCHAR), {SPACE})"
+
+
+def _filled(kinds: dict[str, str]) -> str:
+    """SQL that is true where a row names both parties and the relation."""
+    parts = (
+        f"COALESCE({role} >= 0, false)" if kinds[role] == "whole" else f"COALESCE({_text(role)} <> '', false)"
+        for role in ("subject", "relation", "object")
+    )
+    return "(" + " AND ".join(parts) + ")"

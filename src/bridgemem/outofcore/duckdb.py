@@ -1,0 +1,207 @@
+"""The embedded engine: DuckDB reads, numbers, sorts and spills on one machine, and the one kernel reads on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.events.readers.table import ColumnNames
+from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
+from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
+from bridgemem.outofcore.corpus import Corpus, clear_errors
+from bridgemem.outofcore.sources import common_kinds, describe, find_files
+from bridgemem.outofcore.working_directory import PARTS, WORK, mining_place, prepare
+from bridgemem.progress import SILENT, Progress, Step
+from bridgemem.storage.checksums import checksum, verify_file
+from bridgemem.storage.files import read_json, sync, whole_file, write_json
+
+LEAST_MEMORY = 1 << 29
+MOST_THREADS = 1024  # DuckDB starts as many as it is told, and the process ends where there is no room for them
+OWN_MEMORY = 350 << 20  # of Python, numpy, torch and the kernel's blocks
+EXAMPLE_BYTES = 140  # while samples are merged, with eight tokens each
+ROW_BYTES = 200  # of a row while DuckDB sorts it, with the next range being sorted already
+MOST_RANGES = 64  # each is a pass over the events, so beyond this DuckDB rather spills
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the engine may use: bytes of memory in all, threads, and rows of a range (0: what the memory can sort)."""
+
+    memory: int = 2 << 30
+    threads: int = 2
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        if self.memory < LEAST_MEMORY:
+            raise SettingsError(f"mining needs at least {LEAST_MEMORY >> 20} MB of memory.")
+        if not 1 <= self.threads <= MOST_THREADS or self.rows < 0:
+            raise SettingsError(
+                f"threads must be between 1 and {MOST_THREADS}, and the rows of a range must not be negative."
+            )
+
+    def for_duckdb(self, settings: Settings) -> int:
+        """What is left for DuckDB beside the kernel and the sample."""
+        return max(self.memory - OWN_MEMORY - EXAMPLE_BYTES * settings.max_examples, self.memory // 4)
+
+
+def mine_files(
+    sources: Iterable[str | Path],
+    out: str | Path,
+    settings: Settings | None = None,
+    *,
+    columns: ColumnNames | None = None,
+    step: str | int | None = None,
+    entities: Vocabulary | None = None,
+    relations: Vocabulary | None = None,
+    seed: int = 42,
+    limits: Limits | None = None,
+    force: bool = False,
+    progress: Progress = SILENT,
+) -> dict[str, Any]:
+    """Mine files of events into a folder: count table, sampled examples, index and names; returns what mined.json says.
+
+    sources: Parquet, CSV and TSV files (gz too) or globs of them, in the order of their events where steps tie.
+    columns, step, entities, relations: as for `read_events`.
+    A run that was cut off goes on when it is started again in the same way; `force` begins anew and replaces what an
+    earlier mining left in the folder.
+    """
+    settings, limits, columns = settings or Settings(), limits or Limits(), columns or ColumnNames()
+    out = Path(out)
+    paths = find_files(sources)
+    asked = {
+        "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
+        "settings": asdict(settings),
+        "columns": asdict(columns),
+        "step": step,
+        "seed": seed,
+        "names": [vocabulary_digest(v.names, ()) if v else None for v in (entities, relations)],
+    }
+    files = [describe(path, columns) for path in paths]
+    common_kinds(files)
+    with ExitStack() as stack:
+        stack.enter_context(clear_errors(out))
+        place = stack.enter_context(mining_place(out, force))
+        work = prepare(place, asked, force)
+        database = work / "corpus.duckdb"
+        corpus = stack.enter_context(closing(Corpus(database, limits.for_duckdb(settings), limits.threads, out)))
+        corpus.read(files, progress)
+        found = corpus.number(files, step, entities, relations, progress)
+        mining = Mining(settings, found["n_entities"], found["n_relations"], seed)
+        rows = limits.rows or max(limits.for_duckdb(settings) // ROW_BYTES, 1)
+        ranges = _Ranges(corpus, mining, place, corpus.bounds(rows, MOST_RANGES))
+        ranges.mine(2 * found["events"], progress)
+        with progress.task("writing the result"):
+            done = write_mined(
+                place,
+                mining,
+                ranges.parts(),
+                ranges.notes(),
+                Clock(**found["clock"]),
+                entities.names if entities else corpus.names("entity", mining.n_entities),
+                relations.names if relations else corpus.names("relation", mining.n_relations),
+                {"engine": "duckdb", "files": len(paths), "rejected": found["total"] - found["events"]},
+            )
+        corpus.close()
+        shutil.rmtree(work, ignore_errors=True)
+    return done
+
+
+class _Ranges:
+    """The ranges of actors, each sorted by DuckDB, read by the kernel, and kept as a part once it is whole."""
+
+    def __init__(self, corpus: Corpus, mining: Mining, out: Path, bounds: list[int]) -> None:
+        self.corpus, self.mining, self.out = corpus, mining, out
+        self.bounds = list(pairwise(bounds))
+        self._lots = np.empty(0, dtype=np.uint64)
+
+    def mine(self, total: int, progress: Progress) -> None:
+        """Mine what is not mined yet; the next range is sorted while the kernel reads the one before."""
+        (self.out / WORK / PARTS).mkdir(exist_ok=True)
+        with progress.task("mining pairs", total=total) as advance:
+            for number in range(len(self.bounds)):
+                if self._path(number, "safetensors").is_file():
+                    self._passed(self._part(number), advance)
+            waiting = [n for n in range(len(self.bounds)) if not self._path(n, "safetensors").is_file()]
+            with closing(self._sorted(waiting)) as ranges:
+                for number, blocks in ranges:
+                    self._range(number, blocks, advance)
+
+    def _sorted(self, numbers: list[int]) -> Generator[tuple[int, Iterator[tuple[np.ndarray, ...]]], None, None]:
+        """Ranges with their sorted rows; DuckDB sorts the next one meanwhile, into another cursor's table."""
+        cursors = (self.corpus.cursor(), self.corpus.cursor())
+
+        def sort(i: int) -> int:
+            return self.corpus.sort(cursors[i % 2], *self.bounds[numbers[i]], self.mining.n_entities)
+
+        with ThreadPoolExecutor(max_workers=1) as sorter:
+            try:
+                ahead = sorter.submit(sort, 0) if numbers else None
+                for i, number in enumerate(numbers):
+                    rows = ahead.result() if ahead else 0
+                    ahead = sorter.submit(sort, i + 1) if i + 1 < len(numbers) else None
+                    yield number, self.corpus.blocks(cursors[i % 2], rows)
+            except BaseException:
+                for cursor in cursors:
+                    cursor.interrupt()
+                raise
+
+    def _range(self, number: int, blocks: Iterator[tuple[np.ndarray, ...]], advance: Step) -> None:
+        most = self.mining.settings.max_examples
+        limit = int(self._lots.max()) if len(self._lots) >= most else 2**64 - 1
+        name, index = f"{number:05d}", self.out / "index"
+        with SegmentWriter(index, name, self.mining.n_entities, self.mining.n_relations) as segment:
+            miner = Miner(self.mining, segment, limit)
+            for block in blocks:
+                miner.feed_pairs(*block)
+                advance(len(block[0]))
+            part = miner.finish()
+        for file in index.glob(f"segment-{name}.*"):
+            sync(file)
+        content = part.to_bytes()
+        write_json(self._path(number, "json"), {**segment.note, "part": checksum(content)})
+        with whole_file(self._path(number, "safetensors")) as aside:
+            aside.write_bytes(content)
+        self._passed(part, None)
+
+    def _passed(self, part: Part, advance: Step | None) -> None:
+        """Remember the smallest lots so far: no later range needs to draw a larger one."""
+        lots = np.concatenate([self._lots, part.sample.lot])
+        most = self.mining.settings.max_examples
+        self._lots = np.partition(lots, most - 1)[:most] if len(lots) > most else lots
+        if advance:
+            advance(part.rows)
+
+    def _path(self, number: int, ending: str) -> Path:
+        return self.out / WORK / PARTS / f"{number:05d}.{ending}"
+
+    def _part(self, number: int) -> Part:
+        path = self._path(number, "safetensors")
+        verify_file(path, self._note(number).get("part"), "mine again with --force")
+        try:
+            return Part.from_bytes(path.read_bytes(), self.mining)
+        except RunError as problem:
+            raise RunError(f"{path} cannot be used, {problem}") from None
+
+    def parts(self) -> Iterator[Part]:
+        return (self._part(number) for number in range(len(self.bounds)))
+
+    def notes(self) -> list[Note]:
+        notes = (self._note(number) for number in range(len(self.bounds)))
+        return [{name: value for name, value in note.items() if name != "part"} for note in notes]
+
+    def _note(self, number: int) -> Note:
+        found = read_json(self._path(number, "json"))
+        if not isinstance(found, dict):
+            raise RunError(f"{self._path(number, 'json')} is damaged; mine again with --force.")
+        return found

@@ -1,0 +1,333 @@
+"""Events in Spark: Parquet files, folders and tables wherever Spark reaches, with names and times as numbers.
+
+The rules are those of `events.read` and of the DuckDB engine, so that every engine numbers the same events alike. The
+driver sees the distinct names, the distinct texts of times and the sizes of the files, never the events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from bridgemem.errors import DataError, RunError
+from bridgemem.events.log import Clock
+from bridgemem.events.readers.table import ROLES, ColumnNames
+from bridgemem.events.times import clock_for, read_times
+from bridgemem.outofcore.sources import DAYS, LAST_ID, places
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KINDS = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), "whole"),
+    **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "date"),
+    "string": "text",
+}
+TABLE = re.compile(r"\w+\.`.+`|[\w-]+(\.[\w-]+)+")
+ENDINGS = re.compile(r"\.(parquet|parq|pq)$", re.IGNORECASE)
+ORDER = "order"
+MANY = 1_000_000  # names: beyond this Spark sorts and merges instead of sending all of them to every worker
+SPACES = r"' \t\n\u000b\u000c\r'"
+DIGITS = "^-?(0|[1-9][0-9]{0,17})$"
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """Events as whole numbers: a DataFrame of subject, relation, object, step, order, and what the numbers mean.
+
+    total: rows that were read, also those that are no events. files: how many files and tables they came from.
+    """
+
+    events: DataFrame
+    clock: Clock
+    entities: list[str]
+    relations: list[str]
+    total: int
+    files: int
+
+
+@dataclass(frozen=True)
+class _Raw:
+    """Rows as they were read: subject, relation, object, time and order, and the kind of each role.
+
+    span: the first and the last time, None where no row has one. total, files: how many rows, files and tables.
+    """
+
+    rows: DataFrame
+    kinds: dict[str, str]
+    span: tuple[Any, Any]
+    total: int
+    files: int
+
+
+def numbered(
+    spark: SparkSession, sources: Iterable[str], columns: ColumnNames, step: str | int | None = None
+) -> Numbered:
+    """Read sources and number what they hold.
+
+    sources: paths, globs, folders and URIs of Parquet, all passed to Spark as they are; or tables of a catalog, as
+    catalog.schema.table or delta.`URI`, which need a whole-number column `order` that tells events of one step apart.
+    """
+    raw = _read(spark, list(sources), columns)
+    clock, timed = _timed(spark, raw, step)
+    entities, relations = _names("entity", timed, ("subject", "object")), _names("relation", timed, ("relation",))
+    for role, names in (("subject", entities), ("object", entities), ("relation", relations)):
+        timed = _with_ids(spark, timed, role, names)
+    whole_numbers = [f"CAST(`{c}` AS BIGINT) AS `{c}`" for c in ("subject", "relation", "object", "step", ORDER)]
+    events = timed.selectExpr(*whole_numbers).where("subject >= 0 AND object >= 0 AND relation >= 0")
+    listed = [names if isinstance(names, list) else [str(i) for i in range(names)] for names in (entities, relations)]
+    return Numbered(events, clock, listed[0], listed[1], raw.total, raw.files)
+
+
+# ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def _read(spark: SparkSession, sources: Sequence[str], columns: ColumnNames) -> _Raw:
+    if not sources:
+        raise DataError("no file was given to mine.")
+    paths = [source for source in sources if not is_table(source)]
+    tables = [source for source in sources if is_table(source)]
+    if paths and tables:
+        raise DataError("files and tables cannot be mined together: give one kind of them at a time.")
+    if tables:
+        return _read_tables(spark, tables, columns)
+    return _read_files(spark, paths, columns)
+
+
+def is_table(source: str) -> bool:
+    """Whether a source names a table of a catalog and not a place."""
+    return bool(TABLE.fullmatch(source)) and not ENDINGS.search(source)
+
+
+def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames) -> _Raw:
+    from pyspark.sql import functions as F
+
+    files = _files(spark, paths)
+    first = spark.read.parquet(files[0])
+    chosen, kinds = _roles(files[0], first, columns)
+    # one schema for all files: a column that is there in another kind is refused by Spark, with the name of the file
+    wide = ", ".join(f"{_identifier(chosen[r])} {_width(first, chosen[r], kinds[r])}" for r in ROLES)
+    table = spark.read.schema(wide).parquet(*files)
+    place, row = F.col("_metadata.file_path").alias("file"), F.col("_metadata.row_index").alias("row")
+    found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), place, row)
+    sums = [F.count("*").alias("n"), F.min("time").alias("low"), F.max("time").alias("high")]
+    sums += [F.count(role).alias(role) for role in ROLES]
+    counted = {_bare(unquote(row["file"])): row for row in found.groupBy("file").agg(*sums).collect()}
+    times = [of[end] for of in counted.values() for end in ("low", "high") if of[end] is not None]
+    span = (min(times), max(times)) if times else (None, None)
+    for file, of in sorted(counted.items()):
+        # a file that lacks a column reads as empty in it
+        if any(of[role] == 0 for role in ROLES):
+            places(Path(file), spark.read.parquet(file).columns, columns)
+    starts, total = [], 0
+    for file in map(_bare, files):
+        if of := counted.pop(file, None):
+            starts.append((of["file"], total))
+            total += of["n"]
+    if counted:
+        raise RunError(f"Spark read {min(counted)}, which it did not list; give that file by its name.")
+    if not total:
+        raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0]}.")
+    begins = F.broadcast(spark.createDataFrame(starts, "file string, start long"))
+    placed = found.join(begins, "file").select(*ROLES, (F.col("start") + F.col("row")).alias(ORDER))
+    return _Raw(placed, kinds, span, total, len(files))
+
+
+def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
+    """The files behind paths, in the order given, and in the order of names where a path stands for several."""
+    files: list[str] = []
+    for path in paths:
+        # any schema will do, and saves Spark from looking for the right one
+        found = spark.read.schema("a int").parquet(path).inputFiles()
+        if not found:
+            raise DataError(f"{path} holds no file that Spark reads; names that begin with _ or . are hidden from it.")
+        files += sorted(map(unquote, found))
+    if len(set(files)) < len(files):
+        twice = min(file for file in files if files.count(file) > 1)
+        raise DataError(f"{twice} is named twice; its events would count twice.")
+    return files
+
+
+def _bare(file: str) -> str:
+    # the same file is file:/x in one place and file:///x in another
+    return re.sub(r"^file:/+", "file:/", file)
+
+
+def _read_tables(spark: SparkSession, names: Sequence[str], columns: ColumnNames) -> _Raw:
+    from pyspark.sql import functions as F
+
+    if len(names) > 1:
+        raise DataError("one table is mined at a time: make a view of several with one order over all of them.")
+    table = spark.read.table(names[0])
+    chosen, kinds = _roles(names[0], table, columns)
+    if dict(table.dtypes).get(ORDER) not in ("int", "bigint"):
+        raise DataError(
+            f"{names[0]} has no whole-number column {ORDER!r}, and a table has no order of its own: add one that "
+            "tells the events of one step apart."
+        )
+    found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), F.col(ORDER).cast("long"))
+    sums = [F.count("*"), F.count_distinct(ORDER), F.min(ORDER), F.min("time"), F.max("time")]
+    total, orders, least, low, high = found.agg(*sums).first() or (0,) * 5
+    if not total:
+        raise DataError(f"no event was found in {names[0]}.")
+    if orders != total or least < 0:
+        raise DataError(f"{names[0]} has an {ORDER!r} that is empty, negative or given twice: number its rows from 0.")
+    return _Raw(found, kinds, (low, high), total, 1)
+
+
+def _roles(name: str, table: DataFrame, columns: ColumnNames) -> tuple[dict[str, str], dict[str, str]]:
+    """The column that holds each role, and its kind: whole, date or text."""
+    found = [table.columns[place] for place in places(Path(name), table.columns, columns)]
+    chosen, kinds = dict(zip(ROLES, found, strict=True)), {}
+    for role, heading in chosen.items():
+        declared = dict(table.dtypes)[heading]
+        kinds[role] = KINDS.get(declared, "")
+        if not kinds[role] or (kinds[role] == "date" and role != "time"):
+            raise DataError(
+                f"{name} has a column {heading!r} of {declared}; events are whole numbers, texts and dates."
+            )
+    return chosen, kinds
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _width(table: DataFrame, heading: str, kind: str) -> str:
+    # smaller whole numbers are read as large ones, so that files may differ in how they keep them
+    return "bigint" if kind == "whole" else dict(table.dtypes)[heading]
+
+
+def _value(heading: str, kind: str) -> Column:
+    """A column as whole numbers, as seconds since 1970 for dates, or as trimmed text."""
+    from pyspark.sql import functions as F
+
+    column = _identifier(heading)
+    if kind == "date":
+        # parts of a second are cut towards zero
+        return F.expr(f"CAST(CAST(CAST({column} AS TIMESTAMP) AS DECIMAL(20, 6)) AS BIGINT)")
+    return F.expr(f"CAST({column} AS BIGINT)" if kind == "whole" else f"trim(BOTH {SPACES} FROM {column})")
+
+
+# ---- numbering -----------------------------------------------------------------------------------------------------
+
+
+def _filled(kinds: dict[str, str]) -> str:
+    """SQL that is true where a row names both parties and the relation."""
+    roles = ("subject", "relation", "object")
+    return " AND ".join(
+        f"coalesce({role} >= 0, false)" if kinds[role] == "whole" else _not_empty(role) for role in roles
+    )
+
+
+def _not_empty(role: str) -> str:
+    return f"coalesce({role} <> '', false)"
+
+
+def _timed(spark: SparkSession, raw: _Raw, step: str | int | None) -> tuple[Clock, DataFrame]:
+    """The clock, and the rows with both parties, a relation and a step instead of a time."""
+    from pyspark.sql import functions as F
+
+    kind, (low, high) = raw.kinds["time"], raw.span
+    if kind == "whole" and low is not None and DAYS[0] <= low and high <= DAYS[1]:
+        kind = "text"  # as days they have to be told from plain numbers one by one
+    if kind == "text":
+        return _timed_by_text(spark, raw, step)
+    kept = raw.rows.where(_filled(raw.kinds)).where("time >= 0" if kind == "whole" else "time IS NOT NULL")
+    found = kept.select("time").mapInArrow(_few_times, "time long").toArrow()
+    values = found.column("time").to_numpy()
+    if not len(values):
+        raise DataError("no row has a time: give whole numbers that are not negative, or dates.")
+    clock = clock_for(values, "integer" if kind == "whole" else "date", step)
+    return clock, kept.withColumn("step", F.expr(f"(time - {clock.origin}) div {clock.unit}")).drop("time")
+
+
+def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """On a worker: at most three times with the same first, last, and common divisors as all of a partition."""
+    import pyarrow as pa
+
+    few = np.empty(0, dtype=np.int64)
+    for batch in batches:
+        times = np.concatenate([few, batch.column("time").to_numpy()])
+        if len(times):
+            first = times.min()
+            few = np.array([first, first + np.gcd.reduce(times - first), times.max()])
+    if len(few):
+        yield pa.RecordBatch.from_pydict({"time": pa.array(few, pa.int64())})
+
+
+def _timed_by_text(spark: SparkSession, raw: _Raw, step: str | int | None) -> tuple[Clock, DataFrame]:
+    from pyspark.sql import functions as F
+
+    named = raw.rows.withColumn("time", F.expr("coalesce(CAST(time AS STRING), '')"))
+    used = F.count_if(F.expr(_filled(raw.kinds))).alias("used")
+    rows = named.groupBy("time").agg(F.count("*").alias("n"), used).orderBy("time").collect()
+    texts = [str(row["time"]) for row in rows]
+    times = read_times(texts, np.array([row["n"] for row in rows], dtype=np.int64))
+    good = [i for i, row in enumerate(rows) if i not in times.faults and row["used"]]
+    if not good:
+        raise DataError(f"no row has a time that can be used; the first is {texts[0][:40]!r}.")
+    clock = clock_for(times.values[good], times.kind, step)
+    steps = (times.values[good] - clock.origin) // clock.unit
+    table = spark.createDataFrame(
+        [(texts[i], s) for i, s in zip(good, steps.tolist(), strict=True)], "time string, step long"
+    )
+    return clock, named.where(_filled(raw.kinds)).join(F.broadcast(table), "time").drop("time")
+
+
+def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]:
+    """How many ids there are where whole numbers count things and none is missing; else the names.
+
+    Whole numbers come in their own order, other names in that of first appearance: by step, then by order, the subject
+    before the object.
+    """
+    from pyspark.sql import functions as F
+
+    sides = [
+        timed.select(F.col(role).cast("string").alias("name"), "step", F.expr(f"`{ORDER}` * 2 + {i} AS place"))
+        for i, role in enumerate(roles)
+    ]
+    found = (
+        reduce(lambda a, b: a.unionByName(b), sides)
+        .groupBy("name")
+        .agg(F.min(F.struct("step", "place")).alias("first"))
+    )
+    found = found.persist()
+    try:
+        digits = F.expr(f"name RLIKE '{DIGITS}'")
+        number = F.when(digits, F.col("name").cast("long"))
+        count, numbers, last = found.agg(F.count("*"), F.count_if(digits), F.max(number)).first() or (0, 0, 0)
+        if not count:
+            raise DataError("no row is an event with all four parts.")
+        if count == numbers and last < 10_000 + 100 * count:
+            if last > LAST_ID:
+                raise DataError(f"the {kind} id {last} is too large; ids must be below 2^31.")
+            used = found.where(number >= 0).orderBy(number)
+            if used.count() == last + 1:
+                return int(last) + 1
+        else:
+            used = found.orderBy("first")
+        return [str(name) for name in used.select("name").toArrow().column("name").to_pylist()]
+    finally:
+        found.unpersist()
+
+
+def _with_ids(spark: SparkSession, timed: DataFrame, role: str, names: int | list[str]) -> DataFrame:
+    """The rows with the ids of names in their place."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    if isinstance(names, int):
+        return timed
+    ids = spark.createDataFrame(pa.table({role: names, "id": np.arange(len(names))}))
+    numbered = timed.withColumn(role, F.col(role).cast("string"))
+    numbered = numbered.join(F.broadcast(ids) if len(names) <= MANY else ids, role).drop(role)
+    return numbered.withColumnRenamed("id", role)

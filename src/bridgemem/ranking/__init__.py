@@ -1,0 +1,1 @@
+"""Ranking: filters, ranks, metrics, intervals."""

@@ -1,0 +1,1 @@
+"""Residuals: the two residuals, their selection, and the one scoring path."""

@@ -1,0 +1,398 @@
+"""Features: what the past says about an actor's candidates, for a small network to read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bridgemem.backbones.base import Scores
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.transitions import Evidence, Transitions
+from bridgemem.memory.dyads import PairStates
+from bridgemem.memory.past import History
+from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
+from bridgemem.numerics import by_candidates
+from bridgemem.ranking.ranks import rows_at_once
+from bridgemem.residuals.neighbours import FADES, Neighbours
+
+# decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
+DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
+# windows of the activity rates, in steps
+RATES = (3, 10, 30)
+LAST = 16
+OLDEST = 2048  # the lag at which even the slowest decay has come to nothing
+NEVER = 8.0  # the log lag of a pair that never met
+IDLE = 10.0  # the log lag of what was never active
+LOOKUP = 32  # what it takes to look one entry of an index up, in entries that are counted
+SPAN = 1 << 24  # keys up to which their ranks are kept in a table of all of them, and not searched
+COMPANY = 1.4  # what shared company weighs beside log p0 when strangers are short-listed
+
+
+def _activity_names(what: str) -> tuple[str, ...]:
+    return (f"log {what} count", f"log {what} lag", *(f"{what} rate {r}" for r in RATES))
+
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "backbone": ("log p0", "uncertainty"),
+    "transitions": ("A_ct", "A_nn", "log support", "tokens", "has state"),
+    "pair": (
+        "met",
+        "log pair count",
+        "log pair lag",
+        *(f"{kind}, decay {d:g}" for kind in ("same way", "other way", "asked", "asked back") for d in DECAYS),
+    ),
+    "recurrence": ("seen", "log triple count", "log triple lag", "triple share"),
+    "candidate": (*_activity_names("candidate"), *_activity_names("role")),
+    "actor": ("log partners", *_activity_names("actor"), *_activity_names("actor role")),
+    "company": tuple(f"log company, fade {fade:g}" for fade in FADES),
+    "relation": ("log prior",),
+}
+NAMES = tuple(name for names in GROUPS.values() for name in names)
+# what all candidates of a query have in common, and what is their own; columns of NAMES, ascending
+OF_QUERY = tuple(NAMES.index(name) for name in ("uncertainty", *GROUPS["actor"], *GROUPS["relation"]))
+OF_CANDIDATE = tuple(i for i in range(len(NAMES)) if i not in OF_QUERY)
+# what is read where there is nothing: no activity, no meeting, no event of the relation that is asked
+NO_ACTIVITY = (0.0, IDLE, *(0.0 for _ in RATES))
+NEVER_MET = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
+NEVER_ASKED = tuple(0.0 for _ in range(2 * len(DECAYS)))
+
+
+def group_columns(members: int = 0) -> dict[str, list[int]]:
+    """Which columns belong to each group; those of a mixture's members come last and belong to the backbone."""
+    columns, at = {}, 0
+    for group, names in GROUPS.items():
+        columns[group] = list(range(at, at + len(names)))
+        at += len(names)
+    columns["backbone"] += range(at, at + members)
+    return columns
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some columns of the features: table float32 [k, columns], at int64 [m]: the row of it that each candidate has."""
+
+    table: Tensor
+    at: Tensor
+
+    @classmethod
+    def sparse(cls, table: Tensor, at: Tensor, size: int) -> Block:
+        """A table of the candidates at int64 [k] alone; all others share one more row, of zeros."""
+        index = at.new_full((size,), len(table)).index_copy_(0, at, torch.arange(len(at), device=at.device))
+        return cls(F.pad(table, (0, 0, 0, 1)), index)
+
+
+@dataclass(frozen=True)
+class Features:
+    """One row per (query, candidate): row, candidate int64 [m] ascending.
+
+    of_query float32 [n, len(OF_QUERY)], blocks: the columns of OF_CANDIDATE in their order, and then log p of each
+    member where the backbone is a mixture; both as read, `x` is all.
+    evidence: the fixed residual's, and at int64 [m']: the row of each of its candidates here.
+    """
+
+    row: Tensor
+    candidate: Tensor
+    of_query: Tensor
+    blocks: tuple[Block, ...]
+    evidence: Evidence
+    at: Tensor
+
+    @cached_property
+    def x(self) -> Tensor:
+        """All features in the order of NAMES and the members, float32 [m, len(NAMES) + members]."""
+        read = gathered(self.blocks)
+        of_candidate, members = read.split([len(OF_CANDIDATE), read.shape[1] - len(OF_CANDIDATE)], dim=1)
+        made = self.of_query.new_empty((len(self.row), len(NAMES)))
+        made[:, OF_QUERY] = self.of_query[self.row]
+        made[:, OF_CANDIDATE] = of_candidate
+        return torch.cat([made, members], dim=1)
+
+    def spread(self, values: Tensor, empty: float = 0.0) -> Tensor:
+        """What the evidence says of its candidates, float64 [m', ...], as rows of the features, empty elsewhere."""
+        return spread(values.double(), self.at, len(self.row), empty)
+
+
+def gathered(blocks: Sequence[Block], rows: slice = slice(None)) -> Tensor:
+    """The columns of all blocks for some of the candidates, side by side: float32 [rows, columns]."""
+    return torch.cat([block.table.index_select(0, block.at[rows]) for block in blocks], dim=1)
+
+
+def spread(values: Tensor, at: Tensor, size: int, empty: float = 0.0) -> Tensor:
+    """values [k, ...] as the rows `at` of a tensor of that many rows, the others filled."""
+    made = torch.full((size, *values.shape[1:]), empty, dtype=values.dtype, device=values.device)
+    return made.index_copy_(0, at, values)
+
+
+def highest(rating: Tensor, most: int) -> Tensor:
+    """The candidates with the highest ratings of each row, int64 [n, most], -1 where too few are above -inf.
+
+    Of equal ones the first: which of them topk takes hangs on all others, and on names that came later.
+    """
+    value, candidate = rating.topk(min(most + 1, rating.shape[1]), dim=1)
+    if value.shape[1] > most:
+        last = value[:, most]
+        tied = ((value[:, most - 1] == last) & (last > -torch.inf)).nonzero().squeeze(1)
+        part, level = rating[tied], last[tied, None]
+        above, equal = part > level, part == level
+        first = equal & (equal.cumsum(1, dtype=torch.int32) <= most - above.sum(1, keepdim=True))
+        candidate[tied, :most] = (above | first).nonzero()[:, 1].view(-1, most)
+    return candidate.masked_fill_(value == -torch.inf, -1)[:, :most]
+
+
+class Activity:
+    """How often, how long ago and how often lately something occurred under a key, asked before a cut."""
+
+    def __init__(self, key: np.ndarray, step: np.ndarray, span: int, device: torch.device) -> None:
+        """key, step int64 [m], in the order of time; keys are below the span."""
+        order = np.argsort(key, kind="stable")
+        new = changes(key[order])
+        first = np.flatnonzero(new)
+        rank = np.empty(len(key), dtype=np.int64)
+        rank[order] = np.cumsum(new) - 1
+        codes = (rank[order] << STEP_BITS) | step[order]
+        columns = (key[order][first], first, step[order], codes, rank, step)
+        self.keys, self.first, self.step, self.codes, self.ranks_in_time, self.times = (
+            torch.from_numpy(column).to(device) for column in columns
+        )
+        self._rank: Tensor | None = None
+        if span <= SPAN:
+            ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
+            self._rank = ranks.new_full((span,), len(self.keys)).index_copy_(0, self.keys, ranks)
+
+    def find(self, key: Tensor) -> Tensor:
+        """The rank of keys int64 [n] among all that occur; as many as those are for one that never does."""
+        if self._rank is not None:
+            return self._rank[key].long()
+        if not len(self.keys):
+            return torch.zeros_like(key)
+        rank = torch.searchsorted(self.keys, key)
+        known = self.keys[rank.clamp(max=len(self.keys) - 1)] == key
+        return torch.where(known, rank, len(self.keys))
+
+    def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
+        """The five columns of keys given by rank, float32 [n, 5]; step, cut int64 [n]."""
+        known = (rank < len(self.keys)).nonzero().squeeze(1)
+        made = torch.tensor([NO_ACTIVITY], device=rank.device).repeat(len(rank), 1)
+        if not len(known):
+            return made
+        rank, step, cut = rank[known], step[known], cut[known]
+        start, stop = self.first[rank], torch.searchsorted(self.codes, code(rank, cut))
+        before = [torch.searchsorted(self.codes, code(rank, (cut - r).clamp_(min=0))) for r in RATES]
+        return made.index_copy_(0, known, self._columns(start, stop, [stop - of for of in before], step))
+
+    def everybody(self, step: int, cut: int) -> Tensor:
+        """The five columns of all keys and of none, float32 [keys + 1, 5]: counted in one pass, without a search."""
+        size = len(self.keys)
+
+        def count(since: int) -> Tensor:
+            low, high = torch.searchsorted(self.times, self.times.new_tensor([since, cut])).tolist()
+            return torch.bincount(self.ranks_in_time[low:high], minlength=size)
+
+        recent = [count(cut - r) for r in RATES]
+        columns = self._columns(self.first, self.first + count(0), recent, self.first.new_full((size,), step))
+        return torch.cat([columns, torch.tensor([NO_ACTIVITY], device=columns.device)])
+
+    def _columns(self, start: Tensor, stop: Tensor, recent: list[Tensor], step: Tensor) -> Tensor:
+        lag = (step - self.step[(stop - 1).clamp_(min=0)]).float().log1p_()
+        counts = [count.float().log1p_() for count in (stop - start, *recent)]
+        return torch.stack([counts[0], torch.where(stop > start, lag, IDLE), *counts[1:]], dim=1)
+
+    def block(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> Block:
+        """The columns of candidates: rank, row int64 [m]; step, cut int64 [n] of the rows.
+
+        Whether each is looked up or all keys are counted at each step is a matter of how many are asked.
+        """
+        steps, which = torch.unique(step, return_inverse=True)
+        if len(steps) * (len(self.step) + 8 * len(self.keys)) > LOOKUP * len(rank):
+            return Block(self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device))
+        cuts = torch.empty_like(steps).scatter_(0, which, cut)
+        tables = [self.everybody(*at) for at in zip(steps.tolist(), cuts.tolist(), strict=True)]
+        return Block(torch.cat(tables), which[row] * (len(self.keys) + 1) + rank)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """The distinct (actor, step) of a batch, all that a pair's past depends on: int64 [u] each, by step and actor.
+
+    which int64 [n]: that of each query.
+    """
+
+    actor: Tensor
+    step: Tensor
+    cut: Tensor
+    which: Tensor
+
+    @classmethod
+    def of(cls, queries: Queries, past: History) -> _Moments:
+        entities = past.events.n_entities
+        key, which = torch.unique(queries.step * entities + queries.actor, return_inverse=True)
+        step = key // entities
+        return cls(key % entities, step, past.cut(step), which)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The candidates that are read: keys int64 [m], row * entities + candidate, ascending.
+
+    state int64 [m]: the state of the pair, or as many as there are where they never met. met int64 [m']: those that
+    have one.
+    """
+
+    keys: Tensor
+    state: Tensor
+    met: Tensor
+
+
+class FeatureReader:
+    """Reads the features of queries from a history; its indices are built once.
+
+    The candidates are all that an actor has ever met, and of the others the `strangers` that log p0 and shared company
+    put first.
+    """
+
+    def __init__(self, past: History, transitions: Transitions, strangers: int = 0) -> None:
+        self.past, self.transitions, self.strangers = past, transitions, strangers
+        self.entities, self.relations = past.events.n_entities, past.events.n_relations
+        facts = Queries.of(past.events)
+        assert facts.answer is not None
+        actor, candidate, step = facts.actor.numpy(), facts.answer.numpy(), facts.step.numpy()
+        relation = facts.relation.numpy()
+        # an entity is as often an actor as a candidate, since every fact is seen from both sides
+        self.active = Activity(candidate, step, self.entities, past.device)
+        roles = 2 * self.relations * self.entities
+        self.roles = Activity(relation * self.entities + candidate, step, roles, past.device)
+        self.actor_roles = Activity(relation * self.entities + actor, step, roles, past.device)
+        self.neighbours = Neighbours(past)
+        # weight of an event by its lag; older ones than the table weigh nothing at any speed, nor does what has no lag
+        lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
+        self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
+        self.decayed[0] = 0.0
+
+    def read(self, queries: Queries, scores: Scores) -> Features:
+        """The features of a batch, from facts strictly before each query's step."""
+        past, moments = self.past, _Moments.of(queries, self.past)
+        states = past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
+        log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
+        company = self.neighbours.shared(moments.actor, moments.cut)
+        found = self._candidates(states, moments, log_p, company[0])
+        row, candidate = found.keys // self.entities, found.keys % self.entities
+        size, own = len(row), torch.arange(len(row), device=row.device)
+        evidence = self.transitions.evidence(queries, past)
+        at = torch.searchsorted(found.keys, evidence.row * self.entities + evidence.candidate)
+        pair = torch.cat([self.pair_table(states), torch.tensor([NEVER_MET], device=row.device)])
+        asked_at, asked = self._asked(states, found.state[found.met], queries.relation[row[found.met]])
+        everybody, cut = torch.arange(self.entities, device=row.device), past.cut(queries.step)
+        role = queries.relation[row] * self.entities + candidate
+        of_moment = candidate * len(moments.actor) + moments.which[row]
+        shared = torch.stack([of_fade.view(-1)[of_moment] for of_fade in company], dim=1).log_()
+        blocks: tuple[Block, ...] = (
+            Block(log_p.view(-1)[found.keys][:, None], own),
+            Block.sparse(self._transitions(evidence), at, size),
+            Block(pair, found.state),
+            Block.sparse(asked, found.met[asked_at], size),
+            self._recurrence(queries, found.keys),
+            self.active.block(self.active.find(everybody)[candidate], row, queries.step, cut),
+            self.roles.block(self.roles.find(role), row, queries.step, cut),
+            Block(shared, own),
+        )
+        if scores.members is not None:
+            blocks += (Block(scores.members.flatten(1)[:, found.keys].T.float().contiguous(), own),)
+        return Features(row, candidate, self._of_queries(queries, scores, states, moments), blocks, evidence, at)
+
+    def _candidates(self, states: PairStates, moments: _Moments, log_p: Tensor, company: Tensor) -> _Candidates:
+        """All that were met, and the short list of strangers; log_p float32 [n, E], company float32 [E, u]."""
+        bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))
+        row, state = expand(bounds[moments.which], bounds[moments.which + 1])
+        met = row * self.entities + states.candidate[state]
+        most = min(self.strangers, self.entities)
+        if not most:
+            return _Candidates(met, state, torch.arange(len(met), device=met.device))
+        row, stranger = self._strangers(most, states, moments, log_p, company)
+        keys, order = torch.cat([met, row * self.entities + stranger]).sort()
+        state = torch.cat([state, state.new_full((len(row),), len(states.row))])[order]
+        return _Candidates(keys, state, (state < len(states.row)).nonzero().squeeze(1))
+
+    def _strangers(
+        self, most: int, states: PairStates, moments: _Moments, log_p: Tensor, company: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(row, candidate) int64 [k]: the best of those that the actor never met."""
+        weight = company.T.contiguous().log().mul_(COMPANY)
+        weight[states.row, states.candidate] = -torch.inf
+        size = rows_at_once(log_p)
+        best = [
+            highest(weight.index_select(0, which).add_(part), most)
+            for which, part in zip(moments.which.split(size), log_p.split(size), strict=True)
+        ]
+        candidate = torch.cat(best)
+        row, place = (candidate >= 0).nonzero(as_tuple=True)
+        return row, candidate[row, place]
+
+    def _transitions(self, evidence: Evidence) -> Tensor:
+        tokens = (evidence.tokens != self.transitions.space.pad).sum(1) / 8
+        read = (evidence.a_ct, evidence.a_nn, evidence.support.log1p(), tokens, torch.ones_like(tokens))
+        return torch.stack([values.float() for values in read], dim=1)
+
+    def pair_columns(self, queries: Queries, states: PairStates) -> Tensor:
+        """The group "pair" of states whose rows are queries, float32 [n, columns]."""
+        at, asked = self._asked(
+            states, torch.arange(len(states.row), device=states.row.device), queries.relation[states.row]
+        )
+        return torch.cat([self.pair_table(states), spread(asked, at, len(states.row))], dim=1)
+
+    def pair_table(self, states: PairStates) -> Tensor:
+        """How often and how lately pairs met, and decayed sums over their last events by direction."""
+        lag = states.lag.clamp(1, OLDEST)
+        ways = [torch.where(states.found & (states.direction == way), lag, 0) for way in (0, 1)]
+        columns = [torch.ones(len(lag), device=lag.device), states.count.float(), states.lag[:, 0].float()]
+        columns[1:] = [column.log1p_() for column in columns[1:]]
+        return torch.cat([torch.stack(columns, dim=1), *(self._decayed(way) for way in ways)], dim=1)
+
+    def _asked(self, states: PairStates, state: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
+        """Decayed sums over a pair's last events of the relation that is asked, either way round.
+
+        state, asked int64 [m]: of each candidate -> those of them that have any int64 [k], and float32 [k, columns].
+        """
+        # no relation has the number -1
+        relation = torch.where(states.found, states.relation, -1).int()
+        same = relation.index_select(0, state) == (asked % self.relations).int()[:, None]
+        at = same.any(1).nonzero().squeeze(1)
+        state, asked, same = state[at], asked[at], same[at]
+        forward = states.direction[state] == (asked // self.relations)[:, None]
+        lag = states.lag[state].clamp_(1, OLDEST)
+        ways = (same & forward, same & ~forward)
+        return at, torch.cat([self._decayed(torch.where(way, lag, 0)) for way in ways], dim=1)
+
+    def _decayed(self, lag: Tensor) -> Tensor:
+        """log of 1 + the summed weights of events by lag int64 [n, K], 0 for none: float32 [n, decays]."""
+        return F.embedding_bag(lag, self.decayed, mode="sum").log1p_()
+
+    def _recurrence(self, queries: Queries, keys: Tensor) -> Block:
+        """The very triple: seen, how often, how long ago, and its share among the actor's candidates."""
+        seen = self.past.occurrences(queries.actor, queries.relation, queries.step)
+        count = seen.count.float()
+        total = torch.zeros(len(queries), device=keys.device).index_add_(0, seen.row, count)
+        lag = (queries.step[seen.row] - seen.step).float().log1p_()
+        share = count / total[seen.row].clamp(min=1)
+        table = torch.stack([torch.ones_like(count), count.log1p(), lag, share], dim=1)
+        at = torch.searchsorted(keys, seen.row * self.entities + seen.candidate)
+        return Block.sparse(table, at, len(keys))
+
+    def _of_queries(self, queries: Queries, scores: Scores, states: PairStates, moments: _Moments) -> Tensor:
+        """Uncertainty; how many the actor has met, how active it is at all and in the role asked; log prior."""
+        assert scores.uncertainty is not None
+        partners = torch.bincount(states.row, minlength=len(moments.actor)).float().log1p()
+        active = self.active.read(self.active.find(moments.actor), moments.step, moments.cut)
+        role = self.actor_roles.find(queries.relation * self.entities + queries.actor)
+        columns = [
+            scores.uncertainty.float()[:, None],
+            torch.cat([partners[:, None], active], dim=1)[moments.which],
+            self.actor_roles.read(role, queries.step, self.past.cut(queries.step)),
+            self.transitions.log_pi[queries.relation].float()[:, None],
+        ]
+        return torch.cat(columns, dim=1)

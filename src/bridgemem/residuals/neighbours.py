@@ -1,0 +1,69 @@
+"""Neighbours: who met whom before a step, as a graph that fades with time, and what company two entities share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bridgemem.memory.past import History
+from bridgemem.memory.timeline import expand
+
+# steps after which a meeting counts e times less; the last never fades
+FADES = (100.0, math.inf)
+FLOOR = 1e-5  # of shared company, before its logarithm
+
+
+class Neighbours:
+    """The graph of all pairs of a history. A pair weighs log(1 + its faded meetings), normalised by both degrees."""
+
+    def __init__(self, past: History) -> None:
+        self.past, self.n_entities = past, past.events.n_entities
+        self.owner, self.partner = past.dyads.parties()
+        ids = torch.arange(self.n_entities + 1, device=past.device)
+        self.bounds = torch.searchsorted(self.owner, ids)
+        self._kept: tuple[int, list[Tensor]] = (-1, [])
+
+    def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
+        """The company that each actor shares with every entity through a third, float32 [fades, E, n].
+
+        actor, cut int64 [n], the cut ascending: only meetings before it count. Nothing shared is FLOOR, and not zero.
+        """
+        made = torch.empty((len(FADES), self.n_entities, len(actor)), device=actor.device)
+        steps, sizes = (of.tolist() for of in torch.unique_consecutive(cut, return_counts=True))
+        for step, actors, part in zip(steps, actor.split(sizes), made.split(sizes, dim=2), strict=True):
+            column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
+            for k, weight in enumerate(self.weights_before(step)):
+                # the actors' own rows of the matrix stand upright, and the whole matrix multiplies them
+                own = torch.zeros((self.n_entities, len(actors)), device=actor.device)
+                own[self.partner[pair], column] = weight[pair]
+                through = F.embedding_bag(
+                    self.partner, own, self.bounds, mode="sum", per_sample_weights=weight, include_last_offset=True
+                )
+                torch.add(through, FLOOR, out=part[k])
+        return made
+
+    def weights_before(self, cut: int) -> list[Tensor]:
+        """The weight of every pair for each fade, float32 [pairs]; those of the last cut asked for are kept."""
+        kept_cut, kept = self._kept
+        if cut == kept_cut:
+            return kept
+        dyads, made = self.past.dyads, []
+        age = cut - 1 - dyads.step
+        for fade in FADES:
+            faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(fade) else (-age.double() / fade).exp_()
+            meetings = torch.where(age >= 0, faded, 0.0)
+            strength = _sums(meetings, dyads.start).log1p()
+            scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
+            made.append((strength * scale[self.owner] * scale[self.partner]).float())
+        # cut and weights change at once: other threads may be reading
+        self._kept = (cut, made)
+        return made
+
+
+def _sums(values: Tensor, bounds: Tensor) -> Tensor:
+    """Sums of the slices between bounds; float64 [m], int64 [n + 1] -> float64 [n]."""
+    running = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    return running[bounds[1:]] - running[bounds[:-1]]

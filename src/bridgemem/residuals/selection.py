@@ -1,0 +1,198 @@
+"""Fitting and selection: transitions from a prefix, lambda, gate and tau from validation, nothing from test."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from bridgemem.backbones.base import Backbone
+from bridgemem.config import Settings
+from bridgemem.errors import SelectionError
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import DAY
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.filters import Filters
+from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.residuals.scoring import Choice, Replay, replay
+
+SELECTION_FILTERS = ("static", "time")
+PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
+OFF = Choice(lam=0.0)
+
+
+def digest(values: dict[str, Any]) -> str:
+    """The lock of a selection record as it is stored, whatever fields it has; an earlier lock in it does not count."""
+    content = {name: value for name, value in values.items() if name != "lock"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What validation chose under one filter, and everything it was chosen from. Written before test is read."""
+
+    filter: str
+    choice: Choice
+    feasible: bool
+    backbone: Metrics
+    chosen: Metrics
+    grid: list[dict[str, Any]] = field(repr=False)
+    dataset: str = ""
+    fingerprint: str = ""
+    queries: int = 0
+
+    def lock(self) -> str:
+        """A digest of the whole record; test figures carry it, so that a later change of mind shows."""
+        return self._lock
+
+    @cached_property
+    def _lock(self) -> str:
+        return digest(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Selection:
+        """A selection from its record, with or without the lock in it."""
+        try:
+            selection = cls(
+                **{
+                    **{name: value for name, value in values.items() if name != "lock"},
+                    "choice": Choice(**values["choice"]),
+                    "backbone": Metrics(**values["backbone"]),
+                    "chosen": Metrics(**values["chosen"]),
+                }
+            )
+        except (KeyError, TypeError) as problem:
+            raise SelectionError(f"the selection record is damaged ({problem}); select again in a new run.") from None
+        # the lock of what was read, not of what it became: an older record may lack fields that have defaults now
+        vars(selection)["_lock"] = digest(values)
+        return selection
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Transitions of both prefixes, the selections made on validation, and what the fitting cost."""
+
+    train: Transitions
+    known: Transitions
+    epochs: int
+    curve: tuple[float, ...]
+    selections: dict[str, Selection]
+    select_fit_seconds: float
+    refit_seconds: float
+    examples: int = 0
+
+    @property
+    def choices(self) -> dict[str, Choice]:
+        """What was chosen under each filter."""
+        return {name: selection.choice for name, selection in self.selections.items()}
+
+
+def grid(settings: Settings) -> list[Choice]:
+    return [Choice(*point) for point in itertools.product(settings.lambdas, settings.gates, settings.taus)]
+
+
+def fit(
+    dataset: Dataset,
+    backbone: Backbone,
+    settings: Settings | None = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+    frozen: bool = False,
+) -> Fitted:
+    """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
+    settings = settings or Settings()
+    if not backbone.oracle and "uncertain" in settings.gates and "entropy" not in settings.gates:
+        settings = replace(settings, gates=(*settings.gates, "entropy"))
+    dataset = dataset.without_test()
+    began = time.perf_counter()
+    train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)
+    fitted_after = time.perf_counter() - began
+    if not epoch_choice.examples:
+        warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
+    past = History(dataset.events, dataset.valid_start if frozen else None, device)
+    replayed = replay(
+        Queries.of(dataset.valid),
+        backbone,
+        past,
+        Filters(dataset.events, device),
+        train,
+        grid(settings),
+        progress,
+        "choosing on validation",
+    )
+    selections = {name: select(replayed, name, settings, dataset) for name in SELECTION_FILTERS}
+    began = time.perf_counter()
+    known, _ = Transitions.fit(dataset.events, settings, seed, device, epoch_choice.epochs, progress)
+    refitted_after = time.perf_counter() - began
+    return Fitted(
+        train,
+        known,
+        epoch_choice.epochs,
+        epoch_choice.curve,
+        selections,
+        fitted_after,
+        refitted_after,
+        epoch_choice.examples,
+    )
+
+
+def _nothing_learned(dataset: Dataset, settings: Settings) -> str:
+    """Why there is no transition to learn from, most often because the steps are far shorter than what happens."""
+    clock = dataset.events.clock
+    apart = f"1 to {settings.window} steps apart" if settings.window else "at different steps"
+    instance = ", for instance --step day" if clock.kind == "date" and clock.unit < DAY else ""
+    return (
+        f"no two events of train between the same parties lie {apart}, so there is no transition to learn from; "
+        f"import the events with a longer --step{instance}."
+    )
+
+
+def choose(choices: Sequence[Choice], measured: Sequence[Metrics], backbone: Metrics) -> tuple[list[bool], int | None]:
+    """Which choices are allowed, and where the one to take stands; None where no choice is allowed.
+
+    It is the one with the best MRR among those that lower none of the four metrics. Ties go to the paper's values.
+    """
+    allowed = [all(getattr(m, name) >= getattr(backbone, name) for name in METRICS) for m in measured]
+
+    def preference(i: int) -> tuple[float, bool, bool, bool]:
+        choice = choices[i]
+        return (-measured[i].mrr, choice.gate != PAPER.gate, choice.tau != PAPER.tau, choice.lam != PAPER.lam)
+
+    return allowed, min((i for i, ok in enumerate(allowed) if ok), key=preference, default=None)
+
+
+def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:
+    """What `choose` takes on validation. Where no choice is allowed the residual is switched off: lambda 0."""
+    choices = grid(settings)
+    backbone = replayed.metrics(filter_name)
+    measured = [replayed.metrics(filter_name, column + 1) for column in range(len(choices))]
+    allowed, best = choose(choices, measured, backbone)
+    rows = [
+        {**asdict(choice), **m.as_dict(), "allowed": ok}
+        for choice, m, ok in zip(choices, measured, allowed, strict=True)
+    ]
+    choice, chosen = (OFF, backbone) if best is None else (choices[best], measured[best])
+    return Selection(
+        filter_name,
+        choice,
+        best is not None,
+        backbone,
+        chosen,
+        rows,
+        dataset.name,
+        dataset.known.fingerprint,
+        len(replayed.queries),
+    )

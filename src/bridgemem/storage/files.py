@@ -1,0 +1,176 @@
+"""Store: folders that are whole or absent, with TOML, JSON and safetensors inside and nothing that runs when loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from bridgemem.config import parse_json, read_toml, write_toml
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.storage.known_files import backbone_files, refuse_links
+from bridgemem.storage.placing import fcntl_or_none, recover, same_file
+from bridgemem.storage.whole import check_free, reserved_free, sync, whole_file, whole_folder
+
+__all__ = [
+    "FORMAT",
+    "check_free",
+    "link_or_copy",
+    "load_tensors",
+    "locked",
+    "read_config",
+    "read_json",
+    "read_names",
+    "read_tensors",
+    "reserved_free",
+    "save_tensors",
+    "sync",
+    "whole_file",
+    "whole_folder",
+    "write_json",
+    "write_names",
+    "write_tensors",
+]
+
+FORMAT = 1
+# what tensors are saved in; most operations are not made for others, such as complex numbers or floats of 8 bits
+TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a file while it is read, changed and written anew; whoever else would, in any process or thread, waits.
+
+    What is locked is a file beside it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
+    locks, nobody waits: of two that write at once the later one wins, and what the other one added is lost.
+    """
+    fcntl = fcntl_or_none()
+    if fcntl is None:
+        yield
+        return
+    path = Path(path)
+    beside = path.parent / f".{path.name}.lock"
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = beside.open("a")
+        except OSError as problem:
+            raise RunError(f"{path} cannot be written: {problem.strerror or problem}.") from None
+        with file:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not same_file(beside, file.fileno()):
+                continue  # whoever held it has taken it away; the next one makes a new file
+            try:
+                yield
+            finally:
+                beside.unlink(missing_ok=True)
+            return
+
+
+def write_json(path: Path, values: Any) -> None:
+    with whole_file(path) as aside:
+        aside.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return parse_json(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    except (ValueError, RecursionError) as problem:
+        raise RunError(f"{path} is damaged: {problem}.") from None
+
+
+def write_names(path: Path, names: Iterable[str]) -> None:
+    """Names by id: one a line, or a JSON list of them where a name holds a line break."""
+    names = list(names)
+    text = "".join(f"{name}\n" for name in names)
+    if _names(text) != names:
+        text = json.dumps(names, indent=0) + "\n"
+    with whole_file(path) as aside:
+        aside.write_bytes(text.encode())
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """What `write_names` wrote; as bytes, because a name may hold what else is taken for a line break."""
+    try:
+        return tuple(_names(path.read_bytes().decode()))
+    except (OSError, UnicodeDecodeError) as problem:
+        raise RunError(f"{path} cannot be read: {problem}.") from None
+
+
+def _names(text: str) -> list[str]:
+    if text.startswith("["):
+        with suppress(ValueError, RecursionError):
+            found = json.loads(text)
+            if all(isinstance(name, str) for name in found):
+                return list(found)
+    return text.removesuffix("\n").split("\n")
+
+
+def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
+    """config.toml and weights.safetensors in a new folder."""
+    with whole_folder(folder, replace=True) as aside:
+        (aside / "config.toml").write_text(write_toml(config), encoding="utf-8")
+        write_tensors(aside / "weights.safetensors", tensors)
+
+
+def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    folder = Path(folder)
+    recover(folder)
+    if not (folder / "config.toml").is_file():
+        raise RunError(f"{folder} holds no saved model, config.toml is missing; `bridgemem train` writes one.")
+    refuse_links(folder)
+    return read_config(folder), read_tensors(folder / "weights.safetensors")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    # as bytes through Python, so that a full disk is an OSError and the file has the user's usual permissions
+    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise RunError(f"{path} is missing.") from None
+    # a KeyError where safetensors knows a type of numbers and torch does not
+    except (SafetensorError, OSError, ValueError, LookupError, AttributeError, RuntimeError) as problem:
+        raise RunError(f"{path} is damaged: {problem}.") from None
+    foreign = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
+    if foreign is not None:
+        kind = str(tensors[foreign].dtype).removeprefix("torch.")
+        raise RunError(f"{path} holds {foreign} as {kind}, in which no weights are saved; put a copy back.")
+    return tensors
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    try:
+        return read_toml(Path(folder) / "config.toml")
+    except SettingsError as problem:
+        raise RunError(str(problem)) from None
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """The files of a saved backbone under another name; runs that share one share its bytes where the disk allows it.
+
+    Nothing else in the folder comes along, and a folder with a link in it is refused.
+    """
+    files = backbone_files(source)
+    target.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        try:
+            os.link(file, target / file.name, follow_symlinks=False)
+        except (OSError, NotImplementedError):
+            shutil.copy2(file, target / file.name, follow_symlinks=False)
+    refuse_links(target)  # a file that has become a link since was taken as one

@@ -1,0 +1,1 @@
+"""Studies: whatever compares, checks or reports whole runs."""

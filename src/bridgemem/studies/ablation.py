@@ -1,0 +1,186 @@
+"""Ablations: a residual with one thing changed at a time, read under the filter it was selected for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.evaluate import record
+from bridgemem.evaluation.records import Record
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals.features import GROUPS
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import Slice, fit_cases, gather
+from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.runs import Run
+
+TAUS = (1.0, 10.0, 100.0, 1000.0)
+LAMBDAS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0)
+KS = (1, 2, 4, 8, 16, 32)
+WINDOWS = (7, 30, 65, 180, 0)
+
+
+def choice_changes(choice: Choice) -> dict[str, Choice]:
+    """Changes that need no new fit: they weigh the same evidence differently."""
+    return {
+        "reader=count": replace(choice, tau=0.0),
+        "reader=neural": replace(choice, tau=math.inf),
+        "shrinkage=none": replace(choice, shrinkage=False),
+        "gate=none": replace(choice, gate="none"),
+        "gate=uncertain": replace(choice, gate="uncertain"),
+        **{f"tau={tau:g}": replace(choice, tau=tau) for tau in TAUS},
+        **{f"lambda={lam:g}": replace(choice, lam=lam) for lam in LAMBDAS},
+    }
+
+
+def settings_changes(settings: Settings) -> dict[str, Settings]:
+    """Changes of what is remembered or how it is read: the transitions are fitted anew."""
+    changes = {
+        "direction=none": replace(settings, directions=False),
+        "bins=none": replace(settings, bins=()),
+        "pooling=mean": replace(settings, pooling="mean"),
+        **{f"k={k}": replace(settings, k=k) for k in KS},
+        **{f"window={w or 'all'}": replace(settings, window=w) for w in WINDOWS},
+    }
+    return {label: changed for label, changed in changes.items() if changed != settings}
+
+
+@dataclass(frozen=True)
+class _Change:
+    """A named change of the choice that was made under a filter."""
+
+    filter: str
+    label: str
+    choice: Choice
+
+
+def ablate(
+    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """One record per change and filter. Nothing is chosen from them: lambda, gate and tau stay as validation chose."""
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    dataset = dataset or run.dataset()
+    if split == "valid":
+        dataset = dataset.without_test()
+    queries, backbone = Queries.of(dataset.split(split)), run.backbone(device)
+    filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
+    pasts = {
+        "rolling": History(dataset.events, device=device),
+        "frozen": History(dataset.events, frozen_at, device),
+    }
+    # changes are measured under the history that the choice was made under
+    own = run.config.history
+    other = "rolling" if own == "frozen" else "frozen"
+    prefix = dataset.known if split == "test" else dataset.train
+    fitted = run.transitions("known" if split == "test" else "train", device)
+
+    def read(wanted: list[_Change], history: str, transitions: Transitions) -> Iterator[Record]:
+        choices = [w.choice for w in wanted]
+        made = replay(queries, backbone, pasts[history], filters, transitions, choices, progress, "reading ablations")
+        settings = {"k": transitions.settings.k, "window": transitions.settings.window}
+        for column, w in enumerate(wanted, start=1):
+            tau = "inf" if math.isinf(w.choice.tau) else w.choice.tau
+            changed = {**settings, "lambda": w.choice.lam, "gate": w.choice.gate, "tau": tau}
+            method, selection = f"ablation:{w.label}", selections[w.filter]
+            one = record(run, dataset, split, made, column, w.filter, method, selection, device, changed)
+            # the run's seconds are those of its own fit
+            timed = (one.fit_seconds, one.refit_seconds) if transitions is fitted else (None, None)
+            yield replace(one, history=history, fit_seconds=timed[0], refit_seconds=timed[1])
+
+    def every_filter(label: str) -> list[_Change]:
+        return [_Change(name, label, selection.choice) for name, selection in selections.items()]
+
+    weighed = [
+        _Change(name, label, choice)
+        for name, selection in selections.items()
+        for label, choice in choice_changes(selection.choice).items()
+    ]
+    records = [*read(weighed, own, fitted), *read(every_filter(f"history={other}"), other, fitted)]
+    changes = settings_changes(run.settings)
+    with progress.task("ablations that refit", total=len(changes)) as advance:
+        for label, settings in changes.items():
+            records += read(every_filter(label), own, _refit(prefix, settings, fitted, run, device))
+            advance(1, note=label)
+    return records
+
+
+def learned_changes(settings: LearnedSettings) -> dict[str, LearnedSettings]:
+    """Changes of what the learned residual reads: each group of features left out, and the strangers.
+
+    "plain" reads the pair, its transitions, the triple and the candidate: what a first try would.
+    """
+    met = replace(settings, strangers=0)
+    return {
+        **{f"without {group}": _without(settings, group) for group in GROUPS},
+        "no strangers": met,
+        "no strangers, without company": _without(met, "company"),
+        "plain": _without(met, "company", "actor"),
+    }
+
+
+def _without(settings: LearnedSettings, *groups: str) -> LearnedSettings:
+    """The settings without some groups of features, besides those that are left out already."""
+    return replace(settings, without=(*settings.without, *groups))
+
+
+def ablated_settings(run: Run) -> LearnedSettings:
+    """The settings of a run's learned residual, or why they cannot be changed one by one."""
+    learned = run.learned(SELECTION_FILTERS[0])
+    if learned is None:
+        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
+    if learned.settings.cross_fit:
+        raise RunError(
+            f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
+        )
+    return learned.settings
+
+
+def ablate_learned(
+    run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
+) -> list[Record]:
+    """One record per change of the learned residual and filter, each fitted anew on validation."""
+    as_fitted = ablated_settings(run)
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    dataset = dataset or run.dataset()
+    if split == "valid":
+        raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
+    backbone, seed = run.backbone(device), run.config.seed
+    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    source, known = Slice(dataset, backbone, run.transitions("train", device)), run.transitions("known", device)
+    by_strangers: dict[int, dict[str, LearnedSettings]] = {}
+    for label, changed in learned_changes(as_fitted).items():
+        by_strangers.setdefault(changed.strangers, {})[label] = changed
+    records = []
+    for group in by_strangers.values():
+        cases = gather(source, next(iter(group.values())), seed, device, progress)
+        wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
+        with progress.task("fitting changed residuals", total=len(wanted)) as advance:
+            models = []
+            for label, changed, name in wanted:
+                models.append(fit_cases(cases, name, 2 * dataset.events.n_relations, changed, seed).model)
+                advance(1, note=label)
+        queries = Queries.of(dataset.split(split))
+        made = replay(queries, backbone, past, filters, known, (), progress, "reading ablations", models)
+        for column, (label, changed, name) in enumerate(wanted, start=1):
+            own = {"lambda": None, "gate": None, "tau": None, **asdict(changed)}
+            method = f"ablation:learned={label}"
+            one = record(run, dataset, split, made, column, name, method, selections[name], device, own)
+            records.append(replace(one, fit_seconds=None, refit_seconds=None))
+    return records
+
+
+def _refit(prefix: EventLog, settings: Settings, fitted: Transitions, run: Run, device: str) -> Transitions:
+    """Transitions under changed settings; where only the reading of the counts changes nothing is fitted again."""
+    if replace(settings, pooling=fitted.settings.pooling) == fitted.settings:
+        return Transitions(settings, fitted.log_pi, fitted.counts, fitted.reader)
+    return Transitions.fit(prefix, settings, run.config.seed, device, run.config.epochs)[0]

@@ -1,0 +1,150 @@
+"""Probabilities and horizons in tables: how far probabilities were right, and what several steps at once cost."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+from bridgemem.errors import DataError
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.tables import HEADINGS, Table, figure, fitted_here, interval, place
+from bridgemem.ranking.metrics import METRICS
+
+CALIBRATION = "calibration:"
+
+
+def single_step(records: list[Record]) -> list[Record]:
+    """The records of questions about one step, which all other tables are made of."""
+    return [r for r in records if r.horizon == 1]
+
+
+def _measured(records: list[Record]) -> list[Record]:
+    """Records of single-step reliability, one a run and method, in the order of their names."""
+    found = [r for r in records if r.method.startswith(CALIBRATION)]
+    if not found:
+        raise DataError(
+            "no record of calibrated probabilities was found; `bridgemem report RUN --by calibration` adds."
+        )
+    return sorted(found, key=lambda r: (r.dataset, r.split, r.backbone, r.method, r.selection or "", r.seed))
+
+
+def _label(r: Record) -> str:
+    how = f", chosen under the {r.selection} filter" if r.selection else ""
+    name = r.method.removeprefix(CALIBRATION)
+    what = r.backbone if name == "backbone" else f"{r.backbone} + {name}"
+    return f"{place(r.dataset, r.split)}, {what}{how}{fitted_here(name, r.split)}"
+
+
+def calibration_table(records: list[Record]) -> Table:
+    """The two numbers of every calibration, and its expected calibration error."""
+    cells = [
+        [
+            _label(r),
+            str(r.seed),
+            f"{r.queries:,}",
+            f"{r.settings['temperature']:.3f}",
+            f"{r.settings['floor']:.4f}",
+            f"{r.settings['ece']:.4f}",
+            f"{r.settings['ece_shown']:.4f}",
+        ]
+        for r in _measured(records)
+    ]
+    header = [
+        "data set, method",
+        "seed",
+        "questions",
+        "temperature",
+        "floor",
+        "ECE of the best",
+        "ECE of the ten shown",
+    ]
+    note = (
+        "Temperature and floor were fitted on validation. A probability is that of the partner, given that the event "
+        "happens. ECE: how far the probability of a forecast lies from the share of its bin that came true, on average."
+    )
+    return Table("Calibrated probabilities", header, cells, note)
+
+
+def curve_tables(records: list[Record]) -> list[Table]:
+    """The reliability curve of every method: of its best candidates by their probability, how many came true."""
+    header = ["probability", "forecasts", "mean probability", "came true"]
+    return [
+        Table(
+            f"Reliability of the best candidate: {_label(r)}, seed {r.seed}",
+            header,
+            [
+                [
+                    f"{b['low']:.0%} to {b['high']:.0%}",
+                    f"{b['count']:,}",
+                    f"{b['probability']:.1%}",
+                    f"{b['share']:.1%}",
+                ]
+                for b in r.settings["curve"]
+            ],
+        )
+        for r in _measured(records)
+    ]
+
+
+def horizon_table(records: list[Record]) -> Table:
+    """Questions about several steps at once, each residual as chosen under the time-aware filter and read under it."""
+    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.selection in (None, "time")]
+    if not found:
+        raise DataError("no record of several steps at once was found; `bridgemem evaluate RUN --within 7` makes them.")
+    found.sort(key=lambda r: (r.dataset, r.split, r.backbone, r.horizon, r.method, r.seed))
+    cells = []
+    for _, group in groupby(found, key=lambda r: (r.dataset, r.split, r.backbone, r.horizon)):
+        for r in group:
+            name = r.backbone if r.method == "backbone" else f"{r.backbone} + {r.method}"
+            name += fitted_here(r.method, r.split)
+            line = [f"{place(r.dataset, r.split)}, {name}", str(r.horizon), str(r.seed), f"{r.queries:,}"]
+            line += [str(r.settings.get("windows", "")), *(figure(getattr(r, m)) for m in METRICS)]
+            line.append(interval(r.gain["mrr"]) if "mrr" in r.gain else "")
+            cells.append([*line, f"{r.settings['ece']:.4f}" if "ece" in r.settings else ""])
+    header = [
+        "data set, method",
+        "steps",
+        "seed",
+        "answers",
+        "windows",
+        *HEADINGS.values(),
+        "gain in MRR [95 %]",
+        "ECE",
+    ]
+    note = (
+        "The split is cut into windows of so many steps; every answer of a window is asked once, from what was known "
+        "before the window began, and ranked with the window's other answers taken out. The interval resamples whole "
+        "windows. ECE is that of the best candidate's probability to come at least once in the window."
+    )
+    return Table("Several steps at once", header, cells, note)
+
+
+def draw_curves(records: list[Record], path: Path) -> Path | None:
+    """The reliability curves as one SVG picture; None where matplotlib is not installed."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    from bridgemem.storage.files import whole_file
+
+    # a fixed salt and no date keep the file the same as long as the figures are
+    with mpl.rc_context({"svg.hashsalt": "bridgemem", "font.size": 9}):
+        figure_ = Figure(figsize=(6, 4.2), layout="constrained")
+        axes = figure_.add_subplot()
+        axes.plot([0, 1], [0, 1], color="#999999", linewidth=0.8, linestyle="--")
+        for r in _measured(records):
+            bins = r.settings["curve"]
+            label = axes.plot(
+                [b["probability"] for b in bins], [b["share"] for b in bins], marker="o", markersize=3, label=_label(r)
+            )
+            label[0].set_linewidth(1)
+        axes.set_xlabel("probability of the best candidate")
+        axes.set_ylabel("share that came true")
+        axes.spines[["top", "right"]].set_visible(False)
+        legend = axes.legend(frameon=False, fontsize=7)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+        with whole_file(path) as aside:
+            figure_.savefig(aside, format="svg", metadata={"Date": None})
+    return path

@@ -1,0 +1,179 @@
+"""Publish: every table and figure of results/, and the marked blocks of README and docs, written from the records."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from bridgemem.errors import DataError
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.strata import PARTS
+from bridgemem.evaluation.tables import Table
+from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.storage.files import whole_file
+from bridgemem.studies.analysis import (
+    ablation_table,
+    groups_table,
+    parts_table,
+    questions_table,
+    relations_table,
+    steps_table,
+)
+from bridgemem.studies.figures import draw_gains, gains_figure
+from bridgemem.studies.probabilities import calibration_table, horizon_table, single_step
+from bridgemem.studies.report import (
+    Cost,
+    efficiency_table,
+    filter_table,
+    learned_cost_table,
+    learned_table,
+    main_table,
+    short_table,
+    spread_table,
+    standard,
+)
+from bridgemem.studies.transfer import backbones_table
+
+WRITTEN = "Written by `bridgemem report --out"  # stands at the head of every page
+RELATIONS = "relations.md"
+BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
+TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
+# who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
+OPEN = r"^<!-- (?P<kind>table|benchmark): (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
+MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
+
+
+def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Callable[[], Table]]:
+    """Every table that can be asked for by name."""
+    every, records = records, single_step(records)
+    known: dict[str, Callable[[], Table]] = {
+        "main": partial(main_table, records),
+        "short": partial(short_table, records),
+        "efficiency": partial(efficiency_table, records, costs),
+        "spread": partial(spread_table, records),
+        "learned": partial(learned_table, records),
+        "learned cost": partial(learned_cost_table, records),
+        "backbones": partial(backbones_table, records),
+        "calibration": partial(calibration_table, records),
+        "horizons": partial(horizon_table, every),
+        "questions": partial(questions_table, records),
+    }
+    for f in ("raw", *SELECTION_FILTERS):
+        known[f"filter {f}"] = partial(filter_table, standard(records), f)
+    for f in SELECTION_FILTERS:
+        known[f"ablation {f}"] = partial(ablation_table, records, f)
+        known[f"learned steps {f}"] = partial(steps_table, records, f)
+        known[f"learned groups {f}"] = partial(groups_table, records, f)
+        for by in PARTS:
+            if by != "relation":
+                known[f"{by} {f}"] = partial(parts_table, records, by, f)
+        for dataset in sorted({r.dataset for r in records}):
+            known[f"relation {f} {dataset}"] = partial(relations_table, records, f, dataset)
+    return known
+
+
+PAGES = {
+    "main.md": ("Results", ["main", "spread"]),
+    "backbones.md": ("Every backbone, with and without the residuals", ["backbones"]),
+    "learned.md": (
+        "The learned residual",
+        [
+            "learned",
+            *(f"learned {what} {f}" for what in ("steps", "groups") for f in ("time", "static")),
+            "learned cost",
+        ],
+    ),
+    "probabilities.md": ("Probabilities and horizons", ["calibration", "horizons"]),
+    "efficiency.md": ("What fitting costs", ["efficiency"]),
+    "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
+    "mechanism.md": (
+        "Where the gain comes from",
+        [f"{by} {f}" for by in PARTS if by != "relation" for f in SELECTION_FILTERS],
+    ),
+}
+
+
+def read_costs(path: Path) -> list[Cost]:
+    """What the benchmarks measured of fitting, where they wrote anything."""
+    if not path.is_file():
+        return []
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [
+            Cost(row["dataset"], row["machine"]["device"], settings=row.get("counts", {}), **{TIMED[what]: seconds})
+            for row in rows
+            if (what := row["operation"]) in TIMED and (seconds := row["seconds"]) is not None
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{path} is damaged; measure again with `make bench`, or take it away.") from None
+
+
+def publish(records: list[Record], folder: Path) -> list[Path]:
+    """Write all pages and figures into a folder; what was not measured is left out and said so on the page."""
+    known, written = tables(records, read_costs(folder / BENCH)), []
+    pages = dict(PAGES)
+    datasets = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
+    pages[RELATIONS] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
+    for name, (title, wanted) in pages.items():
+        parts = [f"# {title}\n\n{WRITTEN} {folder.name}` from records.jsonl.\n"]
+        parts += [_markdown(known[table]) for table in wanted] or ["Not measured.\n"]
+        with whole_file(folder / name) as aside:
+            aside.write_text("\n".join(parts), encoding="utf-8")
+        written.append(folder / name)
+    for f in SELECTION_FILTERS:
+        if gains_figure(single_step(records), f):
+            written += draw_gains(single_step(records), f, folder / f"gains-{f}")
+    return written
+
+
+def foreign(folder: Path) -> list[Path]:
+    """The files that `publish` would replace in a folder and did not write; figures go with the pages beside them."""
+    pages = [folder / name for name in (*PAGES, RELATIONS) if (folder / name).exists()]
+    own = {page for page in pages if page.is_file() and WRITTEN.encode() in page.read_bytes()}
+    drawn = [] if own else [folder / f"gains-{f}.{kind}" for f in SELECTION_FILTERS for kind in ("svg", "png")]
+    return [path for path in (*pages, *drawn) if path.exists() and path not in own]
+
+
+def fill(records: list[Record], path: Path) -> int:
+    """Renew every block that records fill, <!-- table: NAME --> ... <!-- end -->. Returns how many there are."""
+    return fill_marked(path, tables(records))
+
+
+def fill_marked(path: Path, known: Mapping[str, Callable[[], Table]], kind: str = "table") -> int:
+    """Renew every block of a document marked <!-- KIND: NAME --> ... <!-- end -->. Returns how many there are.
+
+    The marks stand at the start of a line; everything outside of them stays as it is, to the byte, and so do the blocks
+    of another kind.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as problem:
+        raise DataError(f"{path} cannot be read: {problem}.") from None
+
+    def renew(match: re.Match[str]) -> str:
+        if match["kind"] != kind:
+            return match[0]
+        name = match["name"].strip()
+        if name not in known:
+            raise DataError(f"{path} asks for a {kind} {name!r}; known are {', '.join(sorted(known))}.")
+        # the document has its own headings
+        lines = ["", *_markdown(known[name]).split("\n")[2:], ""]
+        return match["open"] + match["eol"].join(lines) + match["end"]
+
+    renewed, count = MARK.subn(renew, text)
+    if count != len(re.findall(OPEN, text, re.MULTILINE)):
+        raise DataError(f"{path} has a table mark without its <!-- end -->; close it.")
+    if renewed != text:
+        with whole_file(path) as aside:
+            aside.write_bytes(renewed.encode("utf-8"))
+    return sum(match["kind"] == kind for match in MARK.finditer(text))
+
+
+def _markdown(make: Callable[[], Table]) -> str:
+    try:
+        return make().markdown()
+    except DataError as problem:
+        return f"### Not measured\n\nNot measured: {problem}\n"

@@ -1,0 +1,1 @@
+"""Training: captured steps, checkpoints."""

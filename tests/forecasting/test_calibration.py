@@ -1,0 +1,177 @@
+"""Probabilities: the fit finds the numbers that made the answers, and a run's own are fitted on validation alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.api import fit, load
+from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.reliability import calibrate, reliability, residuals_of, scored
+from bridgemem.events.dataset import Dataset
+from bridgemem.forecasting.calibration import (
+    TEMPERATURES,
+    Calibration,
+    Curve,
+    answer_log_p,
+    fit_calibration,
+    read_calibration,
+)
+from bridgemem.runs import Run
+from builders import futures, random_log
+from precision import close
+
+pytest_plugins = ("small_runs",)
+
+
+def drawn(temperature: float, floor: float, n: int = 6000, entities: int = 30) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores, and answers that were drawn with a known temperature and floor."""
+    draw = torch.Generator().manual_seed(1)
+    score = 4 * torch.randn((n, entities), generator=draw, dtype=torch.float64)
+    p = (1 - floor) * (score / temperature).softmax(1) + floor / entities
+    return score, torch.multinomial(p, 1, generator=draw).squeeze(1)
+
+
+@pytest.mark.parametrize(("temperature", "floor"), [(1.0, 0.0), (2.7, 0.0), (0.8, 0.15), (0.5, 0.3)])
+def test_the_fit_finds_the_temperature_and_floor_that_the_answers_were_drawn_with(
+    temperature: float, floor: float
+) -> None:
+    score, answer = drawn(temperature, floor)
+    found = fit_calibration(answer_log_p(score, answer).numpy(), score.shape[1])
+    assert found.temperature == pytest.approx(temperature, rel=0.08)
+    assert found.floor == pytest.approx(floor, abs=0.03)
+    assert found.nll <= found.plain_nll + 1e-12 <= found.raw_nll + 2e-12
+    p = found.probabilities(score)
+    assert p.sum(1).tolist() == pytest.approx([1] * len(p))
+    best = p.max(1)
+    assert Curve.of(best.values.numpy(), (best.indices == answer).numpy()).error < 0.03
+
+
+def test_a_score_of_minus_infinity_has_no_probability() -> None:
+    calibration = Calibration(2.0, 0.3, 1, 0.0, 0.0, 0.0)
+    score = torch.tensor([[1.0, 0.5, -3.0], [0.0, 0.0, 0.0]])
+    wide = torch.full((2, 9), -torch.inf)
+    wide[:, [1, 4, 8]] = score
+    p = calibration.probabilities(wide)
+    assert close(p[:, [1, 4, 8]], calibration.probabilities(score))
+    assert p.sum(1).tolist() == pytest.approx([1, 1])
+    assert int((p == 0).sum()) == 12
+
+
+def test_the_likelihoods_are_those_of_a_slow_computation() -> None:
+    score, answer = drawn(2.0, 0.1, n=50)
+    table = answer_log_p(score, answer)
+    for i in (0, 12, 24):
+        slow = [float((row / TEMPERATURES[i]).log_softmax(0)[a]) for row, a in zip(score, answer, strict=True)]
+        assert table[:, i].tolist() == pytest.approx(slow, rel=1e-5, abs=1e-5)
+    found = fit_calibration(table.numpy(), 30)
+    slow_nll = -found.probabilities(score).gather(1, answer[:, None]).log().mean()
+    assert found.nll == pytest.approx(float(slow_nll), rel=1e-3)
+
+
+def test_the_error_is_the_mean_distance_between_probability_and_share() -> None:
+    curve = Curve.of(np.array([0.12, 0.18, 0.95, 0.95]), np.array([False, True, True, True]))
+    assert [(b.low, b.high, b.count, b.share) for b in curve.bins] == [(0.1, 0.2, 2, 0.5), (0.9, 1.0, 2, 1.0)]
+    assert curve.error == pytest.approx((2 * 0.35 + 2 * 0.05) / 4)
+    assert Curve.of(np.array([0.0, 1.0]), np.array([False, True])).error == 0
+
+
+@pytest.mark.parametrize(("temperature", "floor"), [(0.0, 0.0), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1)])
+def test_numbers_that_give_no_probabilities_are_refused(temperature: float, floor: float) -> None:
+    with pytest.raises(SettingsError, match="temperature above 0"):
+        Calibration(temperature, floor, 1, 1.0, 1.0, 1.0)
+
+
+def test_a_run_is_calibrated_when_it_is_fitted_and_again_to_the_same_numbers(
+    recurrence_run: Path, tmp_path: Path
+) -> None:
+    run = Run(shutil.copytree(recurrence_run, tmp_path / "run"))
+    before = json.loads((run.folder / "calibration.json").read_text())
+    assert set(before) == {"bridgemem_by_static", "bridgemem_by_time"}
+    (run.folder / "calibration.json").unlink()
+    assert Run(run.folder).predictor().forecast("Arvan", "visit")[0].probability is None
+    calibrate(run)
+    assert json.loads((run.folder / "calibration.json").read_text()) == before
+    ranked = Run(run.folder).predictor().forecast("Arvan", "visit", top=99)
+    chances = [c.probability for c in ranked if c.probability is not None]
+    assert sum(chances) == pytest.approx(1)
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_no_test_event_changes_a_calibration() -> None:
+    settings = Settings(width=8, hidden=8, max_epochs=1)
+    dataset = Dataset.chronological("small", random_log(5, n=400), 0.2, 0.2)
+    assert dataset.test_start is not None
+    found = fit(dataset, "recurrence", settings).calibration
+    assert found is not None
+    for name in ("permuted", "corrupted"):
+        other = futures(dataset.events, dataset.test_start)[name]
+        assert fit(replace(dataset, events=other), "recurrence", settings).calibration == found
+
+
+def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: Path) -> None:
+    run = Run(recurrence_run)
+    dataset = run.dataset()
+    measured = {r.selection: r for r in reliability(run, dataset, "test")}
+    assert set(measured) == {"static", "time"}
+    forecaster = Run(recurrence_run).predictor()
+    test = dataset.test
+    best, hits = [], []
+    for s, r, o, t in zip(test.subject, test.relation, test.object, test.step, strict=True):
+        for actor, answer, inverse in ((s, o, False), (o, s, True)):
+            top = forecaster.forecast(int(actor), int(r), dataset.events.clock.label(int(t)), 1, inverse)[0]
+            best.append(top.probability)
+            hits.append(top.name == dataset.events.entities.names[answer])
+    expected = Curve.of(np.array(best), np.array(hits))
+    assert measured["time"].questions == len(best)
+    assert [b.count for b in measured["time"].best.bins] == [b.count for b in expected.bins]
+    assert measured["time"].best.error == pytest.approx(expected.error)
+
+
+def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) -> None:
+    run = Run(recurrence_run)
+    forecaster = Run(recurrence_run).predictor("static")
+    residuals = residuals_of(run, forecaster.past, "known", "cpu")
+    query = forecaster.query("Arvan", "visit")
+    ((_, scores),) = scored(query, run.backbone(), residuals)
+    own = {c.name: c.score for c in forecaster.forecast("Arvan", "visit", top=99)}
+    names = forecaster.events.entities.names
+    assert dict(zip(names, scores["bridgemem_by_static"][0].tolist(), strict=True)) == pytest.approx(own)
+
+
+@pytest.mark.parametrize(
+    ("content", "phrase"),
+    [
+        ("not json", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"bridgemem_by_time": 3}', "is damaged"),
+        ('{"bridgemem_by_time": {}}', "is damaged"),
+        ('{"bridgemem_by_time": {"temperature": "hot"}}', "is damaged"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(content: str, phrase: str, recurrence_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(recurrence_run, tmp_path / "run")
+    (run / "calibration.json").write_text(content)
+    with pytest.raises(RunError, match=phrase):
+        Run(run).predictor()
+
+
+def test_a_calibration_of_another_selection_is_refused(recurrence_run: Path) -> None:
+    assert read_calibration(recurrence_run, "learned_by_time", "") is None
+    with pytest.raises(RunError, match="made under another selection"):
+        read_calibration(recurrence_run, "bridgemem_by_time", "other")
+
+
+def test_a_run_that_was_never_calibrated_has_no_reliability(recurrence_run: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(recurrence_run, tmp_path / "run"))
+    (run.folder / "calibration.json").unlink()
+    with pytest.raises(RunError, match="bridgemem calibrate"):
+        reliability(run, load(run.folder / "data.npz"))

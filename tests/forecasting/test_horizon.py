@@ -1,0 +1,182 @@
+"""Questions of several steps: what a window holds, that nothing in it is known, and how it is measured."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.evaluation.reliability import evaluate_within
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.batch_queries import Question, answer
+from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once, in_windows
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.runs import Run
+from bridgemem.storage.files import read_json
+from builders import log_of, random_log, random_transitions, rows_of
+
+pytest_plugins = ("small_runs",)
+
+
+def small() -> Dataset:
+    return Dataset.chronological("small", random_log(4, n=400), 0.2, 0.3)
+
+
+def test_windows_hold_every_fact_once_and_leave_an_unfilled_one_out() -> None:
+    events = log_of([(0, 0, 1, 4), (0, 0, 1, 5), (0, 0, 2, 6), (1, 1, 2, 8), (0, 0, 1, 10)])
+    assert rows_of(in_windows(events, 4, 3)) == [(0, 0, 1, 4), (0, 0, 2, 4), (1, 1, 2, 7)]
+    assert rows_of(in_windows(events, 4, 1)) == rows_of(events)
+    with pytest.raises(DataError, match="7 steps to read, fewer than the 8"):
+        in_windows(events, 4, 8)
+    with pytest.raises(SettingsError, match="from 1, not 0"):
+        in_windows(events, 4, 0)
+
+
+@pytest.mark.parametrize("within", [2, 3])
+def test_a_window_is_ranked_from_what_was_known_before_it_began(within: int) -> None:
+    """Ranked anew from a log that ends where the window begins, by a slow count."""
+    dataset = small()
+    windowed = Windowed.of(dataset, "test", within)
+    queries, backbone = windowed.queries(), Recurrence.fit(dataset)
+    replayed = replay(queries, backbone, History(dataset.events), windowed.filters)
+    assert queries.answer is not None
+    facts = rows_of(dataset.events)
+    both = facts + [(o, r + dataset.events.n_relations, s, t) for s, r, o, t in facts]
+    for i in range(0, len(queries), 7):
+        actor, relation, step, answer = (
+            int(c[i]) for c in (queries.actor, queries.relation, queries.step, queries.answer)
+        )
+        known = History(dataset.events.prefix(step))
+        score = backbone.score(queries.take(slice(i, i + 1)).unanswered(), known).log_p[0].double()
+        came = {c for a, r, c, t in both if (a, r) == (actor, relation) and step <= t < step + within}
+        ever = {c for a, r, c, _ in both if (a, r) == (actor, relation)}
+        assert answer in came
+        for name, removed in (("raw", set[int]()), ("time", came), ("static", ever)):
+            kept = [c for c in range(dataset.events.n_entities) if c == answer or c not in removed]
+            own = float(score[answer])
+            rank = 1 + sum(float(score[c]) > own for c in kept) + (sum(float(score[c]) == own for c in kept) - 1) / 2
+            assert replayed.of(name)[i] == rank, (i, name)
+
+
+def test_windows_of_one_step_are_the_questions_of_every_day() -> None:
+    events = log_of(sorted(set(rows_of(random_log(4, n=400)))), 12, 4)
+    dataset = Dataset.chronological("small", events, 0.2, 0.3)
+    windowed = Windowed.of(dataset, "test", 1)
+    backbone, past = Recurrence.fit(dataset), History(events)
+    by_window = replay(windowed.queries(), backbone, past, windowed.filters)
+    by_step = replay(Queries.of(dataset.test), backbone, past, Filters(events))
+    for name in FILTERS:
+        assert sorted(by_window.of(name)) == sorted(by_step.of(name))
+
+
+def test_hits_are_the_answers_of_the_window() -> None:
+    dataset = small()
+    windowed = Windowed.of(dataset, "test", 3)
+    questions = windowed.questions()
+    answers = {(int(a), int(r), int(t)): set[int]() for a, r, t in zip(*_columns(questions), strict=True)}
+    queries = windowed.queries()
+    assert queries.answer is not None
+    for a, r, t, c in zip(*_columns(queries), queries.answer.tolist(), strict=True):
+        answers[a, r, t].add(c)
+    hits = windowed.hits(questions)
+    for row, key in zip(hits, zip(*_columns(questions), strict=True), strict=True):
+        assert set(row.nonzero().flatten().tolist()) == answers[key]
+
+
+def _columns(queries: Queries) -> tuple[list[int], list[int], list[int]]:
+    return queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist()
+
+
+def test_draws_are_the_mean_of_past_windows_and_of_one_with_a_single_event() -> None:
+    # before step 9, windows of 3: {6, 7, 8} holds two events, {3, 4, 5} none, {0, 1, 2} one
+    events = log_of([(0, 0, 1, 1), (0, 0, 1, 7), (0, 0, 2, 7), (0, 0, 2, 7), (0, 0, 3, 9), (4, 0, 1, 8)])
+    activity = Activity(events)
+    asked = Queries(torch.tensor([0, 0, 5, 1]), torch.tensor([0, 1, 0, 3]), torch.tensor([9, 9, 9, 9]))
+    assert activity.draws(asked, asked.step, 3).tolist() == pytest.approx([4 / 3, 1, 1, 4 / 3])
+    assert activity.draws(asked, asked.step + 1, 9)[0] == pytest.approx((4 + 1) / (1 + 1))
+
+
+def test_at_least_once_is_the_chance_of_that_many_draws() -> None:
+    p = torch.tensor([[0.5, 0.0], [0.25, 1.0]], dtype=torch.float64)
+    found = at_least_once(p, torch.tensor([2.0, 1.0], dtype=torch.float64))
+    assert found.flatten().tolist() == pytest.approx([0.75, 0.0, 0.25, 1.0])
+
+
+def test_a_longer_horizon_keeps_the_ranking_and_never_lowers_a_probability(recurrence_run: Path) -> None:
+    forecaster = Run(recurrence_run).predictor()
+    alone = forecaster.forecast("Arvan", "visit", top=12)
+    week = forecaster.forecast("Arvan", "visit", top=12, within=7)
+    assert [(c.name, c.rank, c.score) for c in week] == [(c.name, c.rank, c.score) for c in alone]
+    for one, more in zip(alone, week, strict=True):
+        assert one.probability is not None
+        assert more.probability is not None
+        assert one.probability <= more.probability + 1e-12 <= 1 + 1e-9
+
+
+def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run: Path) -> None:
+    whole = Run(recurrence_run).predictor()
+    step = whole.events.end - 7
+    cut = Predictor(whole.events.prefix(step), whole.backbone, whole.transitions, whole.choice, None, whole.calibration)
+    asked = ("Arvan", "visit", whole.events.clock.label(step), 12, False, 7)
+    assert whole.forecast(*asked) == cut.forecast(*asked)
+
+
+@pytest.mark.parametrize("within", [0, -3, 2**31])
+def test_horizons_that_are_none_are_refused(within: int) -> None:
+    events = random_log(4, n=300)
+    backbone = Recurrence.fit(Dataset.chronological("small", events))
+    of = Predictor(events, backbone, random_transitions(events), Choice())
+    with pytest.raises((SettingsError, DataError), match=r"from 1|too far ahead"):
+        of.forecast(0, 0, within=within)
+
+
+def test_a_horizon_longer_than_the_past_before_it_is_refused(recurrence_run: Path) -> None:
+    forecaster = Run(recurrence_run).predictor()
+    days = forecaster.events.end
+    assert len(forecaster.forecast("Arvan", "visit", top=3, within=days)) == 3
+    with pytest.raises(DataError, match=f"{days} steps before the one that is asked for, fewer than the {days + 1} of"):
+        forecaster.forecast("Arvan", "visit", within=days + 1)
+    # what is asked for later knows no more
+    later = forecaster.events.clock.label(days + 30)
+    with pytest.raises(DataError, match=f"there are {days} steps"):
+        forecaster.forecast("Arvan", "visit", later, within=days + 1)
+    early = forecaster.events.clock.label(5)
+    with pytest.raises(DataError, match="there are 5 steps"):
+        forecaster.forecast("Arvan", "visit", early, within=6)
+    first = forecaster.events.clock.label(0)
+    assert forecaster.forecast("Arvan", "visit", first, top=3, within=1)
+    with pytest.raises(DataError, match="there are 5 steps"):
+        answer(forecaster, [Question("Arvan", "visit"), Question("Arvan", "visit", early)], within=6)
+
+
+def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence_run: Path, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(recurrence_run, tmp_path / "run"))
+    records = evaluate_within(run, 2)
+    assert {r.horizon for r in records} == {2}
+    assert {(r.method, r.filter) for r in records} == {(m, f) for m in ("backbone", "bridgemem") for f in FILTERS}
+    dataset = run.dataset()
+    assert dataset.test_start is not None
+    windows = (dataset.events.end - dataset.test_start) // 2
+    for r in records:
+        assert r.settings["windows"] == windows
+        assert 0 < r.mrr <= 1
+        assert r.queries == len(Windowed.of(dataset, "test", 2).queries())
+        if r.method == "bridgemem":
+            assert 0 <= r.settings["ece"] <= 1
+            assert np.isfinite(r.gain["mrr"]).all()
+    evaluate_within(run, 2, split="valid")
+    kept = read_json(run.folder / "metrics.within2.json")
+    assert set(kept) == {"test", "valid"}
+    assert kept["test"] == [asdict(record) for record in records]
+    with pytest.raises(SettingsError, match="at least 2"):
+        evaluate_within(run, 1)

@@ -1,0 +1,511 @@
+"""The learned residual: an addition to the backbone's score, fitted on validation, blind to the future and to test."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from bridgemem.api import fit_run, train
+from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.mixture import Mixture, MixtureSettings
+from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.evaluate import evaluate
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
+from bridgemem.events.world import WorldSettings, simulate
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import History
+from bridgemem.ranking.filters import Filters
+from bridgemem.residuals import learned as learned_module
+from bridgemem.residuals.features import NAMES, Activity, FeatureReader, group_columns, highest
+from bridgemem.residuals.learned import SCALES, Learned, LearnedNet, LearnedSettings
+from bridgemem.residuals.learning import Cases, Fit, Slice, _Training, fit_learned, gather
+from bridgemem.residuals.neighbours import FADES, FLOOR, Neighbours
+from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.runs import training_note
+from bridgemem.studies.ablation import ablate_learned
+from bridgemem.studies.audit import audit
+from commands import bridgemem
+from precision import close
+
+QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
+PLAIN = replace(QUICK, strangers=0)
+READER = Settings(max_epochs=2)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return simulate(WorldSettings(actors=40, events=4_000, steps=60)).dataset
+
+
+@pytest.fixture(scope="module")
+def transitions(data: Dataset) -> Transitions:
+    return Transitions.fit(data.train, READER, seed=1, epochs=1)[0]
+
+
+@pytest.fixture(scope="module")
+def fits(data: Dataset, transitions: Transitions) -> dict[str, Fit]:
+    return fit_learned([Slice(data, RecurrenceDyadic.fit(data), transitions)], QUICK, seed=3)
+
+
+@pytest.fixture(scope="module")
+def fitted(fits: dict[str, Fit]) -> Learned:
+    return fits["time"].model
+
+
+def test_features_are_what_a_slow_count_of_the_past_gives(data: Dataset, transitions: Transitions) -> None:
+    past, events = History(data.events), data.events
+    queries = Queries.of(data.test).take(slice(0, 40))
+    found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    column = {name: found.x[:, i] for i, name in enumerate(NAMES)}
+    assert len(found.row) > 100
+    for i in range(0, len(found.row), 37):
+        q, c = int(found.row[i]), int(found.candidate[i])
+        actor, asked, now = int(queries.actor[q]), int(queries.relation[q]), int(queries.step[q])
+        before = events.step < now
+        ways = [(events.subject == actor) & (events.object == c), (events.subject == c) & (events.object == actor)]
+        pair = before & (ways[0] | ways[1])
+        inverse, relation = divmod(asked, events.n_relations)
+        triple = before & ways[inverse] & (events.relation == relation)
+        steps = np.unique(events.step[triple])
+        # an event of an actor with itself is on the pair in both orientations
+        times = int(pair.sum()) * (2 if actor == c else 1)
+        assert column["log pair count"][i] == pytest.approx(np.log1p(times), rel=1e-5)
+        assert column["log pair lag"][i] == pytest.approx(np.log1p(now - events.step[pair].max()), rel=1e-5)
+        assert column["log triple count"][i] == pytest.approx(np.log1p(len(steps)), rel=1e-5)
+        active = before & ((events.subject == c) | (events.object == c))
+        twice = int((before & (events.subject == c) & (events.object == c)).sum())
+        assert column["log candidate count"][i] == pytest.approx(np.log1p(active.sum() + twice), rel=1e-5)
+
+
+def test_activity_is_the_same_looked_up_and_counted_for_everybody(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = data.events
+    columns = events.object.astype(np.int64) * 3, events.step.astype(np.int64), 3 * events.n_entities + 1
+    activity = Activity(*columns, torch.device("cpu"))
+    for step, cut in ((0, 0), (1, 1), (25, 25), (59, 59), (59, 20)):
+        table = activity.everybody(step, cut)
+        rank = torch.arange(len(table))
+        looked_up = activity.read(rank, torch.full_like(rank, step), torch.full_like(rank, cut))
+        assert torch.equal(table, looked_up)
+        before = events.step < cut
+        counts = np.bincount(events.object[before], minlength=events.n_entities)[np.unique(events.object)]
+        assert close(table[:-1, 0], np.log1p(counts))
+        lately = before & (events.step >= cut - 3)
+        counts = np.bincount(events.object[lately], minlength=events.n_entities)[np.unique(events.object)]
+        assert close(table[:-1, 2], np.log1p(counts))
+    for span in (0, 1 << 24):
+        monkeypatch.setattr("bridgemem.residuals.features.SPAN", span)
+        other = Activity(*columns, torch.device("cpu"))
+        assert other.find(torch.tensor([1, 3 * events.n_entities])).tolist() == [len(activity.keys)] * 2
+        assert other.find(activity.keys).tolist() == list(range(len(activity.keys)))
+
+
+@pytest.mark.parametrize("lookup", [0, 10**9])
+def test_features_do_not_depend_on_how_activity_is_read(
+    data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch, lookup: int
+) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 60))
+    scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
+    reader = FeatureReader(past, transitions, strangers=5)
+    expected = reader.read(queries, scores)
+    monkeypatch.setattr("bridgemem.residuals.features.LOOKUP", lookup)
+    assert torch.equal(reader.read(queries, scores).x, expected.x)
+
+
+def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Dataset, transitions: Transitions) -> None:
+    past, queries = History(data.events, frozen_at=50), Queries.of(data.test).take(slice(0, 30))
+    backbone, reader = RecurrenceDyadic.fit(data), FeatureReader(past, transitions, strangers=5)
+    whole = reader.read(queries, score_queries(backbone, queries, past))
+    for q in range(0, 30, 7):
+        one = queries.take(slice(q, q + 1))
+        alone = reader.read(one, score_queries(backbone, one, past))
+        assert torch.equal(whole.candidate[whole.row == q], alone.candidate)
+        assert close(whole.x[whole.row == q], alone.x)
+
+
+@pytest.mark.parametrize("rows", [7, 1 << 13])
+def test_the_network_gives_the_same_where_queries_share_its_first_layer(
+    data: Dataset, transitions: Transitions, fitted: Learned, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 20))
+    found = fitted.reader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    monkeypatch.setitem(learned_module._ROWS, "cpu", rows)
+    expected = fitted.correction(found.x, queries.relation[found.row])
+    assert close(fitted.corrections(found, queries.relation), expected)
+    assert float(expected.std()) > 0.01
+
+
+def test_every_feature_belongs_to_one_group() -> None:
+    covered = [i for part in group_columns().values() for i in part]
+    assert covered == list(range(len(NAMES)))
+
+
+def test_an_unfitted_network_is_the_backbone(data: Dataset, transitions: Transitions) -> None:
+    model = Learned(QUICK, LearnedNet(2 * data.events.n_relations, QUICK))
+    queries, backbone = Queries.of(data.test).take(slice(0, 60)), RecurrenceDyadic.fit(data)
+    read = replay(queries, backbone, History(data.events), Filters(data.events), transitions, learned=[model])
+    assert np.array_equal(read.ranks[:, 0], read.ranks[:, 1])
+
+
+def test_in_the_plain_form_only_candidates_ever_met_are_touched(data: Dataset, transitions: Transitions) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
+    found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    met = set(zip(*(t.tolist() for t in past.met(queries.actor, queries.step)), strict=True))
+    assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == met
+
+
+@pytest.mark.parametrize("most", [1, 4, 9, 12])
+def test_of_equal_ratings_the_first_are_taken_whatever_stands_beside_them(most: int) -> None:
+    draw = torch.Generator().manual_seed(most)
+    rating = torch.randint(0, 4, (60, 12), generator=draw).float()
+    rating[torch.rand(60, 12, generator=draw) < 0.4] = -torch.inf
+    order = rating.argsort(dim=1, descending=True, stable=True)[:, :most].tolist()
+    wide = torch.cat([rating, torch.full((60, 400), -torch.inf)], dim=1)
+    for row, by_sort in enumerate(order):
+        expected = {i for i in by_sort if rating[row, i] > -torch.inf}
+        for among in (rating, wide):
+            assert set(highest(among, most)[row].tolist()) - {-1} == expected
+
+
+def test_strangers_are_read_besides_all_that_were_met(data: Dataset, transitions: Transitions) -> None:
+    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
+    scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
+    found = FeatureReader(past, transitions, strangers=5).read(queries, scores)
+    pairs = list(zip(found.row.tolist(), found.candidate.tolist(), strict=True))
+    assert pairs == sorted(set(pairs))
+    met = set(zip(*(t.tolist() for t in past.met(queries.actor, queries.step)), strict=True))
+    is_met = found.x[:, NAMES.index("met")] == 1
+    assert {p for p, m in zip(pairs, is_met, strict=True) if m} == met
+    strangers = torch.bincount(found.row[~is_met], minlength=50)
+    # fewer only where fewer are left
+    unmet = data.events.n_entities - torch.bincount(found.row[is_met], minlength=50)
+    assert strangers.tolist() == unmet.clamp(max=5).tolist()
+    lags = found.x[~is_met][:, NAMES.index("log pair lag")]
+    assert len(lags) > 0
+    assert (lags > found.x[is_met][:, NAMES.index("log pair lag")].max()).all()
+
+
+def test_company_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> None:
+    past, events, now = History(data.events), data.events, int(data.test.step[0])
+    graph = np.zeros((len(FADES), events.n_entities, events.n_entities))
+    for s, o, step in zip(events.subject, events.object, events.step, strict=True):
+        if step < now:
+            fades = np.exp([-(now - 1 - step) / fade for fade in FADES])
+            graph[:, s, o] += fades
+            graph[:, o, s] += fades
+    graph = np.log1p(graph)
+    scale = 1 / np.sqrt(graph.sum(2) + 1e-6)
+    graph *= scale[:, :, None] * scale[:, None, :]
+    actors = torch.tensor([3, 0, 3, 7])
+    found = Neighbours(past).shared(actors, torch.full((4,), now))
+    expected = (graph @ graph + FLOOR)[:, actors.numpy()]
+    assert close(found.log().transpose(1, 2).numpy(), np.log(expected), 0.0001)
+
+
+@pytest.mark.parametrize("name", ["time", "static"])
+def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
+    data: Dataset, transitions: Transitions, name: str
+) -> None:
+    past, filters, backbone = History(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
+    queries = Queries.of(data.valid).take(slice(0, 30))
+    scores = score_queries(backbone, queries, past)
+    features = FeatureReader(past, transitions, QUICK.strangers).read(queries, scores)
+    mask = filters.mask(name, queries)
+    cases = Cases.of(queries, scores, features, filters)
+    training = _Training(cases, torch.arange(30), name, 2 * data.events.n_relations, QUICK, 0)
+    training.net.eval()
+    torch.nn.init.normal_(training.net.body[-1].weight)
+    with torch.no_grad():
+        # at a tabulated scale nothing is interpolated
+        training.net.log_scale.fill_(float(np.log(SCALES[8])))
+        found = training.losses(torch.arange(30))
+        dense = scores.log_p.float().log_softmax(1) * SCALES[8]
+        dense[features.row, features.candidate] += training.net(features.x, queries.relation[features.row])
+        dense[mask] = -torch.inf
+        assert queries.answer is not None
+        expected = -dense.log_softmax(1)[torch.arange(30), queries.answer]
+    # features are kept in half precision while fitting
+    assert close(found, expected, 0.005)
+
+
+def test_the_fixed_residual_ranks_the_same_beside_learned_ones(
+    data: Dataset, transitions: Transitions, fits: dict[str, Fit]
+) -> None:
+    queries, backbone = Queries.of(data.test).take(slice(0, 200)), RecurrenceDyadic.fit(data)
+    past, filters, choices = History(data.events), Filters(data.events), [Choice(), Choice(lam=3.0, gate="none")]
+    alone = replay(queries, backbone, past, filters, transitions, choices)
+    beside = replay(
+        queries, backbone, past, filters, transitions, choices, learned=[fits["static"].model, fits["time"].model]
+    )
+    assert beside.ranks.shape[1] == 5
+    assert np.array_equal(beside.ranks[:, :3], alone.ranks)
+    assert np.array_equal(beside.answer_support, alone.answer_support)
+    assert np.array_equal(beside.answer_lag, alone.answer_lag, equal_nan=True)
+
+
+def test_models_that_read_different_strangers_are_not_mixed(
+    data: Dataset, transitions: Transitions, fitted: Learned
+) -> None:
+    plain = Learned(PLAIN, fitted.net)
+    with pytest.raises(SettingsError, match="strangers"):
+        replay(
+            Queries.of(data.test),
+            RecurrenceDyadic.fit(data),
+            History(data.events),
+            Filters(data.events),
+            transitions,
+            learned=[plain, fitted],
+        )
+
+
+def test_a_group_that_is_left_out_moves_nothing() -> None:
+    torch.manual_seed(0)
+    x, relation = torch.randn(50, len(NAMES)) * 3 + 1, torch.zeros(50, dtype=torch.int64)
+    net = LearnedNet(2, QUICK)
+    torch.nn.init.normal_(net.body[-1].weight)
+    net.standardise(x.split(7), ("pair", "company"))
+    net.eval()
+    other = x.clone()
+    for group in ("pair", "company"):
+        other[:, group_columns()[group]] += 5
+    assert torch.equal(net(x, relation), net(other, relation))
+    other[:, group_columns()["actor"]] += 5
+    assert not torch.equal(net(x, relation), net(other, relation))
+
+
+def test_mean_and_deviation_in_parts_are_those_of_the_whole() -> None:
+    torch.manual_seed(0)
+    x, net = torch.randn(50, len(NAMES)) * 3 + 1, LearnedNet(2, QUICK)
+    net.standardise(x.split(7))
+    assert close(net.mean, x.mean(0))
+    assert close(net.inverse, 1 / x.std(0))
+
+
+@pytest.mark.parametrize("examples", [0, 1])
+def test_too_few_examples_to_standardise_by_make_no_nan(examples: int) -> None:
+    net = LearnedNet(4, PLAIN)
+    net.standardise([torch.ones(examples, len(NAMES))], ("pair",))
+    assert torch.isfinite(net(torch.ones(2, len(NAMES)), torch.zeros(2, dtype=torch.int64))).all()
+
+
+def test_corrections_at_a_step_do_not_see_it_or_anything_after(
+    data: Dataset, transitions: Transitions, fitted: Learned
+) -> None:
+    now = int(data.test.step[len(data.test) // 2])
+    queries, backbone = Queries.of(data.events.between(now, now + 1)), RecurrenceDyadic.fit(data)
+
+    def read(events: EventLog) -> tuple[torch.Tensor, torch.Tensor]:
+        past = History(events)
+        found = fitted.reader(past, transitions).read(queries, score_queries(backbone, queries, past))
+        return found.x, fitted.correction(found.x, queries.relation[found.row])
+
+    expected = read(data.events)
+    for future in other_futures(data.events, now, np.random.default_rng(0)).values():
+        assert all(torch.equal(a, b) for a, b in zip(expected, read(future), strict=True))
+
+
+def test_fitting_is_deterministic_and_never_reads_test(
+    data: Dataset, transitions: Transitions, fitted: Learned
+) -> None:
+    assert data.test_start is not None
+    garbage = other_futures(data.events, data.test_start, np.random.default_rng(1))[
+        "the future was made of random facts"
+    ]
+    other = replace(data, events=garbage)
+    again = fit_learned([Slice(other, RecurrenceDyadic.fit(other), transitions)], QUICK, seed=3)["time"].model
+    assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
+
+
+def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions: Transitions) -> None:
+    mixture = Mixture.fit(data, MixtureSettings(members=("hri", "recurrence-dyadic")))
+    past, queries = History(data.events), Queries.of(data.valid).take(slice(0, 30))
+    scores = score_queries(mixture, queries, past)
+    found = FeatureReader(past, transitions, 5).read(queries, scores)
+    assert scores.members is not None
+    expected = scores.members[:, found.row, found.candidate].T
+    assert torch.equal(found.x[:, len(NAMES) :], expected.float())
+    learned = fit_learned([Slice(data, mixture, transitions)], QUICK, seed=3)["time"].model
+    assert learned.net.members == 2
+    together = learned.corrections(found, queries.relation)
+    assert close(together, learned.correction(found.x, queries.relation[found.row]))
+    again = Learned.restore(QUICK, learned.tensors())
+    assert torch.equal(again.corrections(found, queries.relation), together)
+    # the members belong to the group of the backbone, so that leaving it out leaves them out
+    blind = LearnedNet(2 * data.events.n_relations, QUICK, members=2)
+    blind.standardise([found.x], ("backbone",))
+    assert (blind.inverse[len(NAMES) :] == 0).all()
+
+
+def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_before(
+    data: Dataset, transitions: Transitions
+) -> None:
+    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    earlier = source.earlier(0.25, RecurrenceDyadic.fit, seed=1, device="cpu", epochs=1)
+    assert earlier.dataset.events.fingerprint == data.train.fingerprint
+    assert 0.15 < len(earlier.dataset.valid) / len(data.train) < 0.35
+    # counts of before the slice only
+    assert int(earlier.transitions.counts.counts.sum()) < int(transitions.counts.counts.sum())
+    early, late = gather(earlier, QUICK), gather(source, QUICK)
+    assert int(early.step.max()) < int(late.step.min()) == data.valid_start
+    joined = Cases.joined([early, late])
+    assert len(joined) == len(early) + len(late)
+    assert torch.equal(joined.start[len(early) :] - joined.start[len(early)], late.start)
+
+
+def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epochs(
+    data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    judged: list[Tensor] = []
+
+    def notes(training: Any, late: Tensor, progress: Any) -> tuple[int, list[float], LearnedNet]:
+        judged.append(training.cases.step[late])
+        return 1, [0.0], training.net
+
+    monkeypatch.setattr("bridgemem.residuals.learning._choose_epochs", notes)
+    fit_learned([source], QUICK)
+    fit_learned([source.earlier(0.25, RecurrenceDyadic.fit, 1, "cpu", 1), source], QUICK)
+    plain, crossed = judged[0], judged[2]
+    assert int(plain.min()) > data.valid_start
+    assert torch.equal(plain, crossed)
+
+
+def test_a_cross_fitted_run_differs_from_a_plain_one(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    made = []
+    for share in (0.0, 0.3):
+        own = replace(QUICK, cross_fit=share, max_epochs=1)
+        folder = tmp_path / f"run{share}"
+        made.append(fit_run(data, tmp_path / "backbone", folder, READER, method="learned", learned_settings=own)[0])
+    plain, crossed = (run.learned("time") for run in made)
+    assert plain is not None
+    assert crossed is not None
+    assert crossed.settings.cross_fit == 0.3
+    assert not torch.equal(plain.net.mean, crossed.net.mean)
+
+
+def test_the_backbone_of_before_is_kept_for_the_next_fit(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    own = replace(QUICK, cross_fit=0.3, max_epochs=1)
+    fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, method="learned", learned_settings=own)
+    assert (tmp_path / "backbone-before-0.3" / "config.toml").is_file()
+    trained: list[str] = []
+    monkeypatch.setattr("bridgemem.api.train", lambda name, *rest: trained.append(name))
+    fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, method="learned", learned_settings=own)
+    assert not trained
+
+
+@pytest.mark.parametrize("other", ["seed", "no note"])
+def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
+    other: str, data: Dataset, tmp_path: Path
+) -> None:
+    own, second = replace(QUICK, cross_fit=0.3, max_epochs=1), tmp_path / "backbone-before-0.3"
+    for number, seed in enumerate((42, 7)):
+        train("recurrence-dyadic", data, tmp_path / "backbone", seed=seed, replace=True)
+        if other == "no note" and number:  # as a kill once left it
+            (second / "trained.json").unlink()
+        run, _ = fit_run(
+            data, tmp_path / "backbone", tmp_path / str(seed), READER, method="learned", learned_settings=own
+        )
+        assert training_note(second)["seed"] == run.config.backbone_seed == seed
+
+
+def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    own = replace(QUICK, cross_fit=0.3, max_epochs=1)
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=own)
+    records = evaluate(run, data)
+    assert {record.method for record in records} == {"backbone", "bridgemem", "cross-fitted"}
+    # and what the backbone was set to
+    assert records[0].settings["backbone_settings"] == asdict(RecurrenceDyadic.default)
+    assert all(finding.passed is not False for finding in audit(run, data))
+    with pytest.raises(RunError, match="cross-fitted"):
+        ablate_learned(run, data)
+    outcome = bridgemem("ablate", run.folder, "--method", "learned")
+    assert outcome.code == 2
+    assert "cross-fitted" in outcome.err
+
+
+def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
+    data: Dataset, transitions: Transitions, fitted: Learned
+) -> None:
+    past, filters = History(data.events), Filters(data.events)
+    read = replay(Queries.of(data.test), RecurrenceDyadic.fit(data), past, filters, transitions, learned=[fitted])
+    assert read.metrics("time", 1).mrr > read.metrics("time", 0).mrr + 0.02
+
+
+def test_a_learned_run_is_saved_read_evaluated_and_audited(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train("recurrence-dyadic", data, tmp_path / "backbone")
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=QUICK)
+    records = evaluate(run, data)
+    learned = [r for r in records if r.method == "learned"]
+    assert {(r.filter, r.selection) for r in learned} == {
+        (f, s) for f in ("raw", "static", "time") for s in ("static", "time")
+    }
+    assert all(r.fit_seconds is not None and r.fit_seconds > 0 for r in learned)
+    assert all(r.settings["strangers"] == QUICK.strangers and r.settings["lambda"] is None for r in learned)
+    findings = audit(run, data, steps=2)
+    assert all(finding.passed is not False for finding in findings)
+    # what preferred one residual was measured with a network that is gone
+    assert [f.check for f in findings if f.passed is None] == [f"preferred residual ({f})" for f in ("static", "time")]
+    with monkeypatch.context() as leak:
+        own = Neighbours.weights_before
+        leak.setattr(Neighbours, "weights_before", lambda self, cut: own(self, cut + 1))
+        evaluate(run, data)
+        found = [f.check for f in audit(run, data, steps=2) if f.passed is False]
+        assert found == ["learned blind to the future"]
+    first, second = run.learned("time"), run.learned("time")
+    assert first is not None
+    assert second is not None
+    assert all(torch.equal(t, second.tensors()[name]) for name, t in first.tensors().items())
+
+
+def test_a_run_without_it_has_none(data: Dataset, tmp_path: Path) -> None:
+    train("recurrence", data, tmp_path / "backbone")
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER)
+    assert run.learned("time") is None
+
+
+def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="fit_share"):
+        LearnedSettings(fit_share=1.0)
+    with pytest.raises(SettingsError, match="cross_fit"):
+        LearnedSettings(cross_fit=1.0)
+    impossible: dict[str, tuple[float, ...]] = {
+        "dropout": (-0.1, 1.0, 2.0, math.nan),
+        "learning_rate": (-1.0, 0.0, math.inf, math.nan),
+        "weight_decay": (-1.0, math.inf, math.nan),
+    }
+    for name, values in impossible.items():
+        for value in values:
+            with pytest.raises(SettingsError, match=f"{name} must be"):
+                LearnedSettings(**{name: value})  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="no group of features called 'moon'"):
+        LearnedSettings(without=("moon",))
+    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--method", "magic")
+    assert outcome.code == 2
+    assert "method is fixed or learned" in outcome.err
+    fixed = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--learned-set", "strangers=3")
+    assert fixed.code == 2
+    assert "--method learned" in fixed.err
+    options = ("--method", "learned", "--learned-set", "cross_fit=2")
+    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", *options)
+    assert outcome.code == 2
+    assert "cross_fit must be" in outcome.err
