@@ -61,15 +61,15 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
     from bridgemem.backbones.recurrence import RecurrenceDyadic
     from bridgemem.config import Settings
     from bridgemem.evidence.transitions import Transitions
+    from bridgemem.forecasting.model import Model, RunConfig
     from bridgemem.memory.disk.writing import write_memory
     from bridgemem.ranking.metrics import Metrics
     from bridgemem.residuals.scoring import Choice
     from bridgemem.residuals.selection import Fitted, Selection
-    from bridgemem.runs import Run, RunConfig
+    from bridgemem.runs import Run
 
     if not (home / "run").is_dir():
         dataset, settings = synthetic(events), Settings(max_examples=100_000)
-        RecurrenceDyadic.fit(dataset).save(home / "backbone")
         # what is measured is reading; the transitions are those of a slice
         fitted, _ = Transitions.fit(dataset.events.prefix(20), settings, 42, epochs=1)
         zero = Metrics(0.0, 0.0, 0.0, 0.0)
@@ -78,7 +78,7 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
             dataset.name, dataset.events.fingerprint, STEPS - 3, STEPS - 1, RecurrenceDyadic.name, 42, 42, "cpu"
         )
         whole = Fitted(fitted, copy.deepcopy(fitted), 1, (), chosen, 0.0, 0.0)
-        Run.create(home / "run", dataset, home / "backbone", whole, config)
+        Run.create(home / "run", Model(dataset, RecurrenceDyadic.fit(dataset), whole, config))
     dataset = Run(home / "run").dataset()
     held, began = resident("VmRSS"), time.process_time()
     missing = not (home / "memory").is_dir()

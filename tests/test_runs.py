@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 
 from bridgemem import runs
-from bridgemem.api import fit_run, load, train
 from bridgemem.backbones import load_backbone
+from bridgemem.backbones.trained import train
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.events.datasets import pack, unpack
+from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.writing import write_memory
@@ -30,6 +31,7 @@ from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
 from bridgemem.storage.tables import read_columns, read_table, write_table
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, named_own
+from fits import fit_run
 
 pytest_plugins = ("small_runs",)
 SMALL = Settings(width=8, hidden=8, max_epochs=2)

@@ -6,16 +6,19 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
+# said also where nothing else could be imported yet
+INTERRUPTED = "bridgemem: interrupted; nothing half-written was kept."
 
 # public name -> where it lives; imported when first used, so that `import bridgemem` stays light
 _PUBLIC = {
-    "load": "bridgemem.api",
-    "fit": "bridgemem.api",
-    "Forecaster": "bridgemem.forecasting.predictor",
+    "load": "bridgemem.events.loading",
+    "Forecaster": "bridgemem.forecaster",
     "EventLog": "bridgemem.events.log",
     "Dataset": "bridgemem.events.dataset",
     "DyadMemory": "bridgemem.memory.dyads",
     "Settings": "bridgemem.config",
+    "LearnedSettings": "bridgemem.residuals.learned",
+    "WorldSettings": "bridgemem.events.world",
     "Backbone": "bridgemem.backbones.base",
     "check_backbone": "bridgemem.backbones.check",
     "simulate": "bridgemem.events.world",

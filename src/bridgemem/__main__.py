@@ -2,7 +2,7 @@
 
 import sys
 
-from bridgemem.errors import INTERRUPTED
+from bridgemem import INTERRUPTED
 
 
 def main() -> None:

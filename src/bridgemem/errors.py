@@ -1,6 +1,5 @@
 """Every error a user can meet: one base class and its named children."""
 
-INTERRUPTED = "bridgemem: interrupted; nothing half-written was kept."
 NO_MEMORY = ("can't allocate memory", "out of memory", "Out of Memory")  # as torch on a CPU, CUDA and DuckDB say it
 
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from bridgemem import __version__
-from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.trained import open_backbone, save_trained, training_note
 from bridgemem.config import Settings, as_settings, write_toml
-from bridgemem.errors import BackboneError, RunError, SelectionError, SettingsError
+from bridgemem.errors import RunError, SelectionError
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
 from bridgemem.events.log import Clock
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.forecasting.calibration import read_calibration
+from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
+from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
 from bridgemem.residuals.learned import Learned, LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut
+from bridgemem.residuals.learning import HeldOut
 from bridgemem.residuals.scoring import Choice
-from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.storage.files import (
     FORMAT,
     link_or_copy,
@@ -50,33 +50,7 @@ ADDED = ("cross_fit",)  # settings that config.toml lacks where the run is of an
 BACK = "put a copy back, or fit the run again"
 
 
-@dataclass(frozen=True)
-class RunConfig:
-    """What a run is: enough to find its data again and to refuse data that changed."""
-
-    dataset: str
-    fingerprint: str
-    valid_start: int
-    test_start: int
-    backbone: str
-    backbone_seed: int
-    seed: int
-    device: str
-    history: str = "rolling"
-    epochs: int = 0
-    select_fit_seconds: float = 0.0
-    refit_seconds: float = 0.0
-    transitions: int = 0
-    parameters: int = 0
-    version: str = __version__
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        if self.history not in ("rolling", "frozen"):
-            raise SettingsError(f"history is rolling or frozen, not {self.history!r}.")
-
-
-class Run:
+class Run(Parts):
     """A run folder that is on disk, whole."""
 
     def __init__(self, folder: Path | str) -> None:
@@ -111,41 +85,44 @@ class Run:
     def create(
         cls,
         folder: Path | str,
-        dataset: Dataset,
-        backbone: Path,
-        fitted: Fitted,
-        config: RunConfig,
+        model: Model,
+        *,
+        backbone: Path | None = None,
         replace: bool = False,
-        learned: Mapping[str, Fit] | None = None,
         finish: Callable[[Run], object] | None = None,
     ) -> Run:
-        """Write a fitted model; `backbone` is the folder of the saved backbone, `learned` one residual a filter.
+        """Write a fitted model.
 
+        backbone: the folder of the saved backbone, whose files are linked or copied; left out, it is saved anew.
         finish: what is yet to be written into the run before it appears under its name.
         """
-        learned = learned or {}
+        dataset, fitted = model.dataset, model.fitted
         with whole_folder(Path(folder), replace) as aside:
-            tables = {"run": asdict(config), "settings": asdict(fitted.train.settings), **identity_table(dataset)}
-            if learned:
-                tables["learned"] = asdict(next(iter(learned.values())).model.settings)
+            tables = {"run": asdict(model.config), "settings": asdict(model.settings), **identity_table(dataset)}
+            if model.fits:
+                tables["learned"] = asdict(next(iter(model.fits.values())).model.settings)
             (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
             if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
             for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
                 write_names(aside / f"{kind}.txt", vocabulary.names)
-            link_or_copy(backbone, aside / "backbone")
+            if backbone is None:
+                save_trained(model.own_backbone, aside / "backbone", dict(model.trained))
+            else:
+                link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
-            tensors = {f"{part}.{name}": t for part, model in parts.items() for name, t in model.tensors().items()}
-            for filter_name, fit in learned.items():
+            tensors = {f"{part}.{name}": t for part, made in parts.items() for name, t in made.tensors().items()}
+            for filter_name, fit in model.fits.items():
                 tensors |= {f"learned.{filter_name}.{name}": t for name, t in fit.model.tensors().items()}
             write_tensors(aside / "model.safetensors", tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
-            epochs = {"epochs": fitted.epochs, "nll": fitted.curve}
-            write_json(aside / "epochs.json", {**epochs, "learned": {name: f.as_dict() for name, f in learned.items()}})
-            made = cls(aside)
+            learned = {name: fit.as_dict() for name, fit in model.fits.items()}
+            write_json(aside / "epochs.json", {"epochs": fitted.epochs, "nll": fitted.curve, "learned": learned})
+            if model.calibrations:
+                write_calibrations(aside, model.calibrations)
             if finish is not None:
-                finish(made)
+                finish(cls(aside))
         return cls(folder)
 
     def dataset(self, data_dir: Path | None = None, memory_dir: Path | None = None) -> Dataset:
@@ -272,14 +249,6 @@ class Run:
         except TypeError:
             raise RunError(f"{path} does not say how the residuals did on validation; fit the run again.") from None
 
-    def preferred(self, filter_name: str) -> str:
-        """Of a run with both residuals the one that forecasts use unless told otherwise: fixed or learned.
-
-        The learned one where it gained enough on the later part of validation, or that was not measured.
-        """
-        held = self.held_out(filter_name)
-        return "learned" if held is None else held.better
-
     def refreshes(self) -> list[dict[str, Any]]:
         """What `refresh` did to the run since it was fitted, oldest first."""
         path = self.folder / REFRESHES
@@ -329,31 +298,21 @@ class Run:
         method: str | None = None,
         memory_dir: Path | None = None,
     ) -> Predictor:
-        """What answers queries by name, with the choice made under a filter.
+        """What answers queries by name from the run's own data; memory_dir: a memory on disk that holds it."""
+        self.refuse_frozen()
+        self.selection(selection)
+        return self.predictor_of(self.dataset(data_dir, memory_dir).events, selection, method)
 
-        method "fixed" or "learned"; None is the learned residual where the run has one that did better on the later
-        part of validation. memory_dir: a memory on disk from which the run's past is read.
-        """
-        if method not in (None, "fixed", "learned"):
-            raise SettingsError(f"method is fixed or learned, not {method!r}.")
-        if self.config.history == "frozen":
-            raise RunError(
-                f"{self.folder} was fitted and measured with frozen history, and a forecast reads all that happened "
-                "before its step; fit a run without --history frozen to ask it."
-            )
-        locked = self.selection(selection)
-        learned = None if method == "fixed" else self.learned(selection)
-        if method == "learned" and learned is None:
-            raise RunError(
-                f"{self.folder} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed "
-                "does without."
-            )
-        if method is None and learned is not None and self.preferred(selection) == "fixed":
-            learned = None
-        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
-        calibration = read_calibration(self.folder, name, locked.lock())
-        events = self.dataset(data_dir, memory_dir).events
-        return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
+    def calibration(self, method: str, lock: str) -> Calibration | None:
+        return read_calibration(self.folder, method, lock)
+
+    def backbone_note(self) -> dict[str, Any]:
+        home = self.folder / "backbone"
+        return described(training_note(home), read_config(home).get("settings", {}))
+
+    @property
+    def where(self) -> str:
+        return str(self.folder)
 
     def write_metrics(
         self, values: dict[str, Any], within: int = 1, finish: Callable[[Run], object] | None = None
@@ -394,36 +353,6 @@ def identity_table(dataset: Dataset) -> dict[str, dict[str, Any]]:
     return {"identity": {**asdict(identity), "digest": identity.digest}}
 
 
-def open_backbone(folder: Path) -> Backbone:
-    """A saved backbone, or the reason why what lies there is none."""
-    try:
-        return load_backbone(folder)
-    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
-        raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
-
-
 def is_number(value: Any) -> bool:
     """Whether a value read from JSON is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def training_note(folder: Path) -> dict[str, Any]:
-    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
-    path = folder / "trained.json"
-    note = read_json(path) if path.is_file() else {}
-    if not isinstance(note, dict):
-        return {}
-    texts = all(isinstance(note.get(name, ""), str) for name in ("fingerprint", "device"))
-    if not (texts and type(note.get("seed", 0)) is int):
-        raise RunError(f"{path} does not say how the backbone was trained; put a copy back, or take the file away.")
-    return note
-
-
-def check_trained_on(folder: Path, dataset: Dataset) -> None:
-    """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
-    fingerprint = dataset.train.fingerprint
-    if training_note(folder).get("fingerprint", fingerprint) != fingerprint:
-        raise BackboneError(
-            f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
-            "would be asked about; train it on this data."
-        )

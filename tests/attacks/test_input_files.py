@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import spoiled_files
-from bridgemem.api import load
 from bridgemem.errors import BridgeMemError, DataError, LimitError, SettingsError
 from bridgemem.events import limits
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import pack, packed_clock, unpack
+from bridgemem.events.loading import load
 from bridgemem.events.log import Clock, parse_date
 from bridgemem.events.readers import lines
 from bridgemem.events.readers.read import read_events

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bridgemem
-from bridgemem.api import train
 from bridgemem.backbones.mixture import MixtureSettings
 from bridgemem.backbones.recurrence import Popularity
+from bridgemem.backbones.trained import train
 from bridgemem.errors import RunError
 from bridgemem.evaluation.shards import join_parts
 from bridgemem.hub import pull, push

@@ -154,7 +154,7 @@ def test_a_store_of_many_relations_is_opened_and_asked_in_bounded_memory(recurre
 
 FIT = """
 import resource, sys
-import bridgemem.api
+import bridgemem.forecaster
 from bridgemem.cli.main import main
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from torch import Tensor
 
-from bridgemem import api
 from bridgemem.backbones import cenet as module
 from bridgemem.backbones.cenet import (
     Cenet,
@@ -26,6 +25,7 @@ from bridgemem.backbones.cenet import (
     nce_loss,
     recurring,
 )
+from bridgemem.backbones.trained import train
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -489,10 +489,10 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
 def test_a_saved_backbone_leaves_no_state_of_its_training(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "KEEP_EVERY", 0.0)
     with pytest.raises(KilledError):
-        api.train("cenet", small_world().dataset, tmp_path / "c", THREE_EPOCHS, progress=Killing(TWO, 1.5))
+        train("cenet", small_world().dataset, tmp_path / "c", THREE_EPOCHS, progress=Killing(TWO, 1.5))
     assert [path.name for path in tmp_path.iterdir()] == [".c.training"]
     (tmp_path / "..c.training.0123abcd.part").mkdir()
-    trained = api.train("cenet", small_world().dataset, tmp_path / "c", THREE_EPOCHS)
+    trained = train("cenet", small_world().dataset, tmp_path / "c", THREE_EPOCHS)
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
     same_tensors(trained, Cenet.load(tmp_path / "c"))
     same_tensors(trained, Cenet.fit(small_world().dataset.without_test(), THREE_EPOCHS))

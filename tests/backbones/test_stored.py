@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.api import fit_run
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.base import Scores, score_queries
 from bridgemem.backbones.check import check_backbone
@@ -30,6 +29,7 @@ from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.scoring import replay
 from bridgemem.storage.files import write_tensors
 from builders import SMALL_READER, dataset_of, random_log, small_world
+from fits import fit_run
 
 FORMS = ("safetensors", "npy")
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "own-model.md"

@@ -246,9 +246,9 @@ def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path)
 
 
 def test_stored_scores_that_lack_a_question_name_it_as_it_was_asked(own_csv: Path, tmp_path: Path) -> None:
-    from bridgemem.api import load
     from bridgemem.backbones.base import Scores
     from bridgemem.backbones.stored import write_scores
+    from bridgemem.events.loading import load
 
     dataset, run = load(own_csv), tmp_path / "run"
     write_scores(tmp_path / "scores", dataset, lambda q: Scores(torch.zeros(len(q), dataset.events.n_entities)))

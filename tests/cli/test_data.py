@@ -11,9 +11,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from bridgemem.api import load
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, pack, unpack
+from bridgemem.events.loading import load
 from bridgemem.events.readers.read import read_events
 from commands import Walk, bridgemem, left_in, named_own, planted_rows, small_files_only, write_rows
 

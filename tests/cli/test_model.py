@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.api import load
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import pack
+from bridgemem.events.loading import load
 from bridgemem.runs import Run
 from bridgemem.studies import demo as demo_module
 from bridgemem.studies.demo import Demo

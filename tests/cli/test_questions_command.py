@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bridgemem import api
 from bridgemem.evaluation.evaluate import evaluate_backbone
 from bridgemem.evaluation.records import read_records, write_records
 from bridgemem.evaluation.tables import figure, interval
+from bridgemem.events import loading
 from bridgemem.studies import leakage as questions
 from commands import TINY_CENET, bridgemem, planted_rows, write_rows
 
@@ -50,7 +50,7 @@ def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(
     monkeypatch.chdir(tmp_path)
     assert bridgemem("questions", own_csv, "--json").code == 0
     assert list(tmp_path.iterdir()) == []
-    own = evaluate_backbone("recurrence-dyadic", api.load(own_csv))
+    own = evaluate_backbone("recurrence-dyadic", loading.load(own_csv))
     write_records(tmp_path / "records.jsonl", own)
     for _ in range(2):
         made = bridgemem("questions", own_csv, "--records", "records.jsonl", "--json").json
@@ -74,8 +74,8 @@ def test_a_trained_backbone_is_read_from_its_folder(own_csv: Path, backbone: Pat
 
 
 def test_without_a_test_split_validation_is_read_and_it_is_said(own_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = api.load
-    monkeypatch.setattr(api, "load", lambda *args, **more: load(*args, **more).without_test())
+    load = loading.load
+    monkeypatch.setattr(loading, "load", lambda *args, **more: load(*args, **more).without_test())
     shown = bridgemem("questions", own_csv, "--quiet")
     assert shown.code == 0
     assert "has no test split; its validation split is read instead" in shown.err

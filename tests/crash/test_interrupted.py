@@ -16,7 +16,6 @@ from bridgemem import runs
 from bridgemem.backbones import cenet
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity
-from bridgemem.evaluation import reliability
 from bridgemem.runs import Run
 from bridgemem.training import checkpoint
 from commands import TINY_CENET, TINY_READER, Walk, bridgemem, left_in, small_files_only
@@ -74,7 +73,7 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-@pytest.mark.parametrize(("module", "part"), [(runs, "write_tensors"), (reliability, "write_calibrations")])
+@pytest.mark.parametrize(("module", "part"), [(runs, "write_tensors"), (runs, "write_calibrations")])
 def test_ctrl_c_ends_in_one_sentence_and_leaves_nothing(
     module: ModuleType, part: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,7 +149,7 @@ def test_ctrl_c_in_the_second_training_of_a_cross_fit_says_what_is_kept(
     assert left_in(tmp_path / ".b-before-0.25.training") == ["hri"]
 
 
-@pytest.mark.parametrize("part", ["pack", "link_or_copy", "write_tensors", "write_json"])
+@pytest.mark.parametrize("part", ["pack", "save_trained", "write_tensors", "write_json", "write_calibrations"])
 def test_a_full_disk_at_any_part_of_a_run_leaves_nothing(
     part: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from bridgemem import api
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import RunError, SelectionError, SettingsError
@@ -28,12 +27,14 @@ from bridgemem.evaluation.shards import (
     write_part,
 )
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
 from bridgemem.events.queries import Queries
 from bridgemem.memory.disk.writing import write_memory
-from bridgemem.residuals import scoring as replay
+from bridgemem.ranking import ranks
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
 from builders import SMALL_READER, dataset_of, log_of, random_log
+from fits import fit_run
 
 pytest_plugins = ["small_runs"]
 
@@ -41,7 +42,7 @@ pytest_plugins = ["small_runs"]
 @pytest.fixture
 def run(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """A run on CENET, read in batches so small that shards are cut inside them."""
-    monkeypatch.setitem(replay.CELLS, "cpu", 12 * 17)
+    monkeypatch.setitem(ranks.CELLS, "cpu", 12 * 17)
     return Run(run_copy)
 
 
@@ -100,14 +101,14 @@ def test_a_shard_of_a_memory_on_disk_is_the_same(run, tmp_path):
 
 
 def test_stored_scores_are_ranked_from_a_memory_on_disk_in_shards(own_csv, tmp_path):
-    dataset = api.load(str(own_csv))
+    dataset = load(str(own_csv))
     spread = torch.arange(dataset.events.n_entities, dtype=torch.float64)
 
     def outside(queries: Queries) -> Scores:
         return Scores(-((queries.actor[:, None] * 5 + queries.relation[:, None] - spread) % 7))
 
     write_scores(tmp_path / "scores", dataset, outside)
-    run, _ = api.fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
+    run, _ = fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
     write_memory(dataset, tmp_path / "memory")
     whole = evaluate(run, dataset)
     expected = results(run, "test")

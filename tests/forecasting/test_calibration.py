@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from bridgemem.api import fit, load
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.reliability import calibrate, reliability, residuals_of, scored
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
 from bridgemem.forecasting.calibration import (
     TEMPERATURES,
     Calibration,
@@ -27,6 +27,7 @@ from bridgemem.forecasting.calibration import (
 )
 from bridgemem.runs import Run
 from builders import futures, random_log
+from fits import fit
 from precision import close
 
 pytest_plugins = ("small_runs",)

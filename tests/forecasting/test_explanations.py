@@ -6,17 +6,18 @@ import math
 
 import pytest
 
-from bridgemem.api import fit
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, parse_date
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import FixedExplanation, LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.residuals.scoring import Choice
 from builders import SMALL_READER, random_log, random_transitions, rows_of
+from fits import fit
 
 CHOICES = [
     Choice(lam=1.0, gate="uncertain", tau=100.0),
@@ -223,8 +224,10 @@ def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> No
     dataset = Dataset.chronological("small", random_log(5, n=400), 0.2, 0.2)
     settings = Settings(width=8, hidden=8, max_epochs=1)
     # so few queries do not tell the two apart
+    own = Forecaster("recurrence", residual="learned", settings=settings).fit(dataset)
     with pytest.warns(UserWarning, match="later part of validation the learned residual gained no standard error"):
-        model = fit(dataset, "recurrence", settings, method="learned")
+        assert own.predictor.learned is None
+    model = fit(dataset, "recurrence", settings, method="learned")
     best = model.forecast(0, 1, top=1)[0]
     why = model.explain(0, 1, best.name)
     assert isinstance(why, LearnedExplanation)

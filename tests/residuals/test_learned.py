@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.api import fit_run, train
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.backbones.trained import train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.evaluate import evaluate
@@ -33,10 +33,10 @@ from bridgemem.residuals.learned import SCALES, Learned, LearnedNet, LearnedSett
 from bridgemem.residuals.learning import Cases, Fit, Slice, _Training, fit_learned, gather
 from bridgemem.residuals.neighbours import FADES, FLOOR, Neighbours
 from bridgemem.residuals.scoring import Choice, replay
-from bridgemem.runs import training_note
 from bridgemem.studies.ablation import ablate_learned
 from bridgemem.studies.audit import audit
 from commands import bridgemem
+from fits import fit_run
 from precision import close
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -405,7 +405,7 @@ def test_the_backbone_of_before_is_kept_for_the_next_fit(
     fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, method="learned", learned_settings=own)
     assert (tmp_path / "backbone-before-0.3" / "config.toml").is_file()
     trained: list[str] = []
-    monkeypatch.setattr("bridgemem.api.train", lambda name, *rest: trained.append(name))
+    monkeypatch.setattr("bridgemem.backbones.trained.train", lambda name, *rest: trained.append(name))
     fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, method="learned", learned_settings=own)
     assert not trained
 

@@ -19,7 +19,6 @@ pytest.importorskip("httpx2", reason="needs httpx2, of the extra 'dev'")
 
 from starlette.testclient import TestClient
 
-from bridgemem.api import fit_run
 from bridgemem.backbones.base import Scores
 from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Recurrence
@@ -36,6 +35,7 @@ from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
 from builders import SMALL_READER, dataset_of, random_log
 from commands import ACTORS, TINY_READER, bridgemem
+from fits import fit_run
 
 pytest_plugins = ("small_runs",)
 

@@ -32,7 +32,7 @@ def read(path: Path) -> set[str]:
 
 
 def test_a_kill_at_any_line_leaves_the_old_folder_or_the_new_one(tmp_path: Path) -> None:
-    program = [sys.executable, str(Path(__file__).parent / "killed_writes.py"), str(tmp_path)]
+    program = [sys.executable, str(Path(__file__).parents[1] / "killed_writes.py"), str(tmp_path)]
     said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     seen = []
     for line in said.splitlines():

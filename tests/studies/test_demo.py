@@ -52,7 +52,7 @@ def test_the_explained_forecast_is_one_that_the_residual_lifted(small_demo: Demo
 
 def test_choices_were_made_on_validation_and_never_on_test(small_demo: Demo) -> None:
     known = small_demo.dataset.without_test()
-    for selection in small_demo.fitted.selections.values():
+    for selection in small_demo.selections.values():
         assert selection.fingerprint == known.events.fingerprint
         assert selection.queries == 2 * len(small_demo.dataset.valid)
 

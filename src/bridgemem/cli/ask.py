@@ -302,9 +302,9 @@ def calibrate(
     quiet: Quiet = False,
 ) -> None:
     """Fit on validation how scores become probabilities, for a run that was fitted before this was done with it."""
-    from bridgemem.api import check_device
     from bridgemem.evaluation.reliability import calibrate as calibrate_run
     from bridgemem.runs import Run
+    from bridgemem.training.devices import check_device
 
     opened = Run(run)
     with terminal_progress(quiet=quiet) as progress:

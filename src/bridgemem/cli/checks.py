@@ -52,14 +52,14 @@ def ablate(
     quiet: Quiet = False,
 ) -> None:
     """What each part is worth: a residual with one thing changed at a time; nothing is chosen from it."""
-    from bridgemem.api import METHODS, check_device
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, figure
     from bridgemem.runs import Run
     from bridgemem.studies import ablation
+    from bridgemem.training.devices import check_device
 
-    if method not in METHODS:
-        raise SettingsError(f"method is {' or '.join(METHODS)}, not {method!r}.")
+    if method not in ("fixed", "learned"):
+        raise SettingsError(f"method is fixed or learned, not {method!r}.")
     opened = Run(run)
     split = _split(opened, split)
     learned = method == "learned"
@@ -153,9 +153,9 @@ def audit(
     quiet: Quiet = False,
 ) -> None:
     """Check a run: names and dates, ranks and choices computed again, and no score that reads the future."""
-    from bridgemem.api import check_device
     from bridgemem.runs import Run
     from bridgemem.studies.audit import audit as audit_run
+    from bridgemem.training.devices import check_device
 
     opened = Run(run)
     split = _split(opened, split)
@@ -199,12 +199,13 @@ def questions(
     quiet: Quiet = False,
 ) -> None:
     """What reading the other questions of a step is worth. No forecast: what is asked at t is not known before t."""
-    from bridgemem.api import check_device, load
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure, interval
+    from bridgemem.events.loading import load
     from bridgemem.residuals.selection import SELECTION_FILTERS
     from bridgemem.studies.analysis import QUESTIONS
     from bridgemem.studies.leakage import measure
+    from bridgemem.training.devices import check_device
 
     check_device(device)
     if records is not None and records.exists():
@@ -239,7 +240,7 @@ def questions(
 def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
     """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
     from bridgemem.backbones import backbone_class, backbone_names, is_trained
-    from bridgemem.runs import check_trained_on, open_backbone, training_note
+    from bridgemem.backbones.trained import check_trained_on, open_backbone, training_note
     from bridgemem.studies.report import BACKBONE_SEED
 
     folder = Path(name)

@@ -71,10 +71,10 @@ def check(
     quiet: Quiet = False,
 ) -> None:
     """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
-    from bridgemem.api import load
     from bridgemem.errors import SettingsError
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.datasets import CATALOG
+    from bridgemem.events.loading import load
     from bridgemem.events.readers.read import ColumnNames, read_events
 
     columns = ColumnNames(subject, relation, object_, time)
@@ -119,7 +119,7 @@ def stats(
     source: Source, step: Step = None, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False
 ) -> None:
     """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
-    from bridgemem.api import load
+    from bridgemem.events.loading import load
     from bridgemem.evidence.stats import describe
 
     with terminal_progress(quiet=quiet) as progress:

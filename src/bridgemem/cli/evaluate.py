@@ -63,12 +63,12 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
-    from bridgemem.api import check_device
     from bridgemem.evaluation import shards
     from bridgemem.evaluation.evaluate import evaluate as evaluate_run
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.reliability import evaluate_within
     from bridgemem.runs import Run
+    from bridgemem.training.devices import check_device
 
     _check_ways(split, within, workers, master, shard, join, cells, records)
     part, opened = None if shard is None else shards.Shard.parse(shard), Run(run)

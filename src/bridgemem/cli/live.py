@@ -206,10 +206,10 @@ def refresh(
     quiet: Quiet = False,
 ) -> None:
     """Make a run that was fitted on everything known now; its backbone and selection stay those of the old one."""
-    from bridgemem.api import check_device
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.refresh import refresh as bring_up
     from bridgemem.runs import Run
+    from bridgemem.training.devices import check_device
 
     opened_run = Run(run)
     with EventStore(store, create=False, duplicates=duplicates) as opened, terminal_progress(quiet=quiet) as progress:

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from bridgemem import __version__
+from bridgemem import INTERRUPTED, __version__
 from bridgemem.cli import (
     ask,
     backbones,
@@ -28,7 +28,7 @@ from bridgemem.cli import (
     serve,
 )
 from bridgemem.cli.output import say, warn
-from bridgemem.errors import INTERRUPTED, NO_MEMORY, BridgeMemError
+from bridgemem.errors import NO_MEMORY, BridgeMemError
 
 CTRL_C = 130  # how typer ends a command at Ctrl-C
 

@@ -56,10 +56,10 @@ def register(app: typer.Typer) -> None:
 
 def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: Quiet = False) -> None:
     """The whole path on the simulated world: train, fit, select, test once, explain one forecast."""
-    from bridgemem.api import check_device
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.studies.demo import run_demo
+    from bridgemem.training.devices import check_device
 
     check_device(device)
     with terminal_progress(quiet=quiet) as progress:
@@ -69,7 +69,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
     def text() -> None:
         events = made.dataset.events
         say(f"A simulated world: {events.n_entities} actors, {events.n_relations} relations, {len(events):,} events.")
-        for name, selection in made.fitted.selections.items():
+        for name, selection in made.selections.items():
             c = selection.choice
             say(f"Validation chose under the {FILTER_WORDS[name]}: lambda {c.lam:g}, gate {c.gate}, tau {c.tau:g}.")
         say()
@@ -94,7 +94,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
         "metrics": made.metrics,
         "gains": made.gains,
         "headroom": made.headroom,
-        "selections": {n: {"choice": s.choice, "lock": s.lock()} for n, s in made.fitted.selections.items()},
+        "selections": {n: {"choice": s.choice, "lock": s.lock()} for n, s in made.selections.items()},
         "forecast": {**asdict(made.forecast), "sentence": made.forecast.sentence()},
     }
     emit(result, as_json, text)
@@ -102,7 +102,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
 
 def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None) -> Any:
     """Settings of a backbone for a data set, changed by --set."""
-    from bridgemem.api import default_settings
+    from bridgemem.backbones.trained import default_settings
     from bridgemem.config import override
 
     return override(default_settings(name, dataset), assignments or [])
@@ -111,7 +111,7 @@ def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | Non
 @contextmanager
 def _going_on(backbone: Path) -> Iterator[None]:
     """At Ctrl-C, say what is kept of the training of a backbone and goes on when it is started again."""
-    from bridgemem.api import training_state
+    from bridgemem.backbones.trained import training_state
 
     try:
         yield
@@ -137,15 +137,16 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a backbone on the train split."""
-    from bridgemem import api
+    from bridgemem.backbones import trained as backbones
+    from bridgemem.events.loading import load
     from bridgemem.storage.files import check_free
 
     check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset, set_)
         with _going_on(out):
-            trained = api.train(name, dataset, out, settings, seed, device, progress, force)
+            trained = backbones.train(name, dataset, out, settings, seed, device, progress, force)
     size = sum(tensor.numel() for tensor in trained.tensors().values())
     result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
     emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
@@ -170,35 +171,40 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Fit the residual on a backbone, choose on validation, lock the choice, refit on train + validation."""
-    import tempfile
     import time
 
-    from bridgemem import api
+    from bridgemem.backbones.trained import earlier_backbone
     from bridgemem.config import Settings, override
-    from bridgemem.storage.files import check_free
+    from bridgemem.events.loading import load
+    from bridgemem.forecaster import Forecaster
+    from bridgemem.forecasting.model import Model
+    from bridgemem.storage.files import reserved_free
 
     began = time.perf_counter()
-    check_free(out, force)
     settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
-    folder = Path(backbone)
-    if not folder.is_dir():
+    if not Path(backbone).is_dir():
         _check_training_free(backbone, data)
-    with terminal_progress(quiet=quiet) as progress, tempfile.TemporaryDirectory() as aside:
-        dataset = api.load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
-        if not folder.is_dir():
-            folder = Path(aside) / backbone
-            own = _backbone_settings(backbone, dataset, None)
-            api.train(backbone, dataset, folder, own, seed, device, progress)
-        second = api.earlier_backbone(folder, learned.cross_fit if learned else 0.0)
-        with _going_on(second):
-            run, fitted = api.fit_run(
-                dataset, folder, out, settings, seed, seed, device, history, force, progress, method, learned
-            )
+    model = Forecaster(
+        backbone,
+        residual=_residual(method),
+        settings=settings,
+        learned_settings=learned,
+        history=history,
+        seed=seed,
+        device=device,
+    )
+    with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
+        dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        with _going_on(earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)):
+            made = model.fit(dataset, progress=progress).parts
+        assert isinstance(made, Model)
+        fitted = made.fitted
+        model.save(out, replace=force)
     seconds = time.perf_counter() - began
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections}
     result |= {"fit_seconds": fitted.select_fit_seconds, "seconds": seconds}
-    held_out = {name: held for name in fitted.selections if (held := run.held_out(name)) is not None}
+    held_out = {name: held for name in fitted.selections if (held := made.held_out(name)) is not None}
     if held_out:
         result["held_out"] = {name: {**asdict(held), "forecasts": held.better} for name, held in held_out.items()}
 
@@ -206,9 +212,18 @@ def fit(
         _show_selections(dataset.name, fitted, seconds)
         for name, held in held_out.items():
             _show_held_out(name, held)
-        say(f"The run is in {run.folder}; its selection is locked. Next: bridgemem evaluate {run.folder}")
+        say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
 
     emit(result, as_json, text)
+
+
+def _residual(method: str) -> str:
+    """The residual that a method names."""
+    from bridgemem.errors import SettingsError
+
+    if method not in ("fixed", "learned"):
+        raise SettingsError(f"method is fixed or learned, not {method!r}.")
+    return "bridgemem" if method == "fixed" else method
 
 
 def _check_training_free(backbone: str, data: str) -> None:
@@ -290,33 +305,34 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Train the backbone, fit, select on validation, test once, write runs and records, the paper's row beside ours."""
-    from bridgemem import api
     from bridgemem.config import Settings, override
     from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.events.loading import load
+    from bridgemem.studies import reproduce as study
 
     wanted = seeds_of(seeds)
     settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
     if records.exists():
         read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
-        dataset = api.load(name, data_dir=data_dir, progress=progress)
+        dataset = load(name, data_dir=data_dir, progress=progress)
         no_test(dataset, "test")
         own = _backbone_settings(backbone, dataset, backbone_set)
-        with _going_on(api.reproduced_backbone(runs, dataset, backbone, backbone_seed)):
-            made = api.reproduce(
+        with _going_on(study.reproduced_backbone(runs, dataset, backbone, backbone_seed)):
+            made = study.reproduce(
                 dataset,
                 runs,
-                backbone,
-                own,
-                settings,
-                wanted,
-                backbone_seed,
-                device,
-                history,
-                retrain,
-                progress,
-                method,
-                learned,
+                backbone=backbone,
+                backbone_settings=own,
+                settings=settings,
+                seeds=wanted,
+                backbone_seed=backbone_seed,
+                device=device,
+                history=history,
+                retrain=retrain,
+                progress=progress,
+                residual=_residual(method),
+                learned_settings=learned,
             )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"

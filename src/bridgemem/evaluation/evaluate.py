@@ -14,15 +14,16 @@ from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
+from bridgemem.forecasting.model import Model, Parts
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.residuals.scoring import Replay, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
-from bridgemem.runs import Run, training_note
-from bridgemem.storage.files import read_config
+from bridgemem.runs import Run
 from bridgemem.storage.tables import ASKED, write_table
+from bridgemem.training.devices import describe_device
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 # the columns of a table of ranks beside the ranks: what was asked, and what was known of it
@@ -31,24 +32,29 @@ CROSS_FITTED = "cross-fitted"  # the method of a learned residual that was fitte
 
 
 def evaluate(
-    run: Run,
+    run: Parts,
     dataset: Dataset | None = None,
     split: str = "test",
     device: str = "cpu",
     progress: Progress = SILENT,
     cells: int | None = None,
 ) -> list[Record]:
-    """Metrics of a run on a split, under all filters, for the backbone and for each locked selection.
+    """Metrics of a fitted model on a split, under all filters, for the backbone and for each locked selection.
 
-    Test is opened only after every selection record was found intact. cells: queries times entities in a batch.
+    Test is opened only after every selection record was found intact. The figures of a run folder are written into it.
+    cells: queries times entities in a batch.
     """
     for name in SELECTION_FILTERS:
         run.selection(name)
-    dataset = dataset or run.dataset()
+    if dataset is None:
+        dataset = run.dataset() if isinstance(run, Run) else run.dataset if isinstance(run, Model) else None
+    assert dataset is not None
     if split == "valid":
         dataset = dataset.without_test()
     reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
-    return conclude(run, dataset, split, reading, device)
+    if isinstance(run, Run):
+        return conclude(run, dataset, split, reading, device)
+    return records_of(run, dataset, split, reading, {name: run.selection(name) for name in SELECTION_FILTERS}, device)
 
 
 def conclude(
@@ -76,7 +82,7 @@ class Reading:
 
 
 def read(
-    run: Run,
+    run: Parts,
     dataset: Dataset,
     split: str,
     queries: Queries,
@@ -92,7 +98,7 @@ def read(
     learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
     label = f"reading {split}"
     replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned, cells)
-    return Reading(replayed, {name: column for column, name in enumerate(methods(run))})
+    return Reading(replayed, {name: column for column, name in enumerate(run.methods())})
 
 
 def column_of(method: str, selection: str | None) -> str:
@@ -103,13 +109,7 @@ def column_of(method: str, selection: str | None) -> str:
     return f"{'learned' if method == CROSS_FITTED else method}_by_{selection}"
 
 
-def methods(run: Run) -> list[str]:
-    """All that a run ranks by, each under a name of its own."""
-    learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if run.learned(name) is not None]
-    return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
-
-
-def history(run: Run, dataset: Dataset, split: str, device: str) -> History:
+def history(run: Parts, dataset: Dataset, split: str, device: str) -> History:
     frozen_at = dataset.test_start if split == "test" else dataset.valid_start
     return History(dataset.events, frozen_at if run.config.history == "frozen" else None, device)
 
@@ -134,7 +134,7 @@ def evaluate_backbone(
 
 
 def record(
-    run: Run,
+    run: Parts,
     dataset: Dataset,
     split: str,
     replayed: Replay,
@@ -218,25 +218,16 @@ def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int
     }
 
 
-def describe_device(device: str) -> str:
-    """The device in words; starts with cpu or cuda."""
-    if device.startswith("cuda"):
-        return f"cuda {torch.cuda.get_device_name(device)}"
-    return f"cpu {torch.get_num_threads()} threads"
-
-
 def _values(replayed: Replay, filter_name: str, column: int) -> dict[str, Any]:
     return replayed.metrics(filter_name, column).as_dict()
 
 
 def records_of(
-    run: Run, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
+    run: Parts, dataset: Dataset, split: str, reading: Reading, selections: dict[str, Selection], device: str
 ) -> list[Record]:
     """All figures of a reading: of the backbone, and of every residual under each selection."""
     replayed, columns = reading.replayed, reading.columns
-    config, note = run.config, training_note(run.folder / "backbone")
-    trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}
-    trained["backbone_settings"] = read_config(run.folder / "backbone").get("settings", {})
+    config, trained = run.config, run.backbone_note()
     base = _base(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
         Record(

@@ -13,7 +13,7 @@ from torch import Tensor
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.card import write_card
-from bridgemem.evaluation.evaluate import Reading, describe_device, history, methods, records_of
+from bridgemem.evaluation.evaluate import Reading, history, records_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -26,6 +26,7 @@ from bridgemem.forecasting.calibration import (
     write_calibrations,
 )
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
+from bridgemem.forecasting.model import Parts
 from bridgemem.forecasting.predictor import Residual
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
@@ -34,6 +35,7 @@ from bridgemem.ranking.ranks import batch_size
 from bridgemem.residuals.scoring import replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
+from bridgemem.training.devices import describe_device
 
 # two numbers need no more questions than this, and a reliability curve few more
 MOST_FITTED = 20_000
@@ -88,24 +90,31 @@ def fit_calibrations(
     }
 
 
-def residuals_of(run: Run, past: History, part: str, device: str) -> dict[str, Residual]:
-    """Every residual of a run by its name, as fitted on "train" or on "known"."""
+def residuals_of(run: Parts, past: History, part: str, device: str) -> dict[str, Residual]:
+    """Every residual of a model by its name, as fitted on "train" or on "known"."""
     transitions, found = run.transitions(part, device), {}
-    for name in methods(run)[1:]:
+    for name in run.methods()[1:]:
         kind, selection = name.split("_by_")
         learned = run.learned(selection, device) if kind == "learned" else None
         found[name] = Residual(past, transitions, run.selection(selection).choice, learned)
     return found
 
 
+def calibrations_of(
+    run: Parts, dataset: Dataset, device: str = "cpu", progress: Progress = SILENT
+) -> dict[str, Calibration]:
+    """The calibrations of every residual of a model, fitted on validation."""
+    dataset = dataset.without_test()
+    residuals = residuals_of(run, history(run, dataset, "valid", device), "train", device)
+    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in residuals}
+    return fit_calibrations(dataset, run.backbone(device), residuals, locks, progress)
+
+
 def calibrate(
     run: Run, dataset: Dataset | None = None, device: str = "cpu", progress: Progress = SILENT
 ) -> dict[str, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
-    dataset = (dataset or run.dataset()).without_test()
-    residuals = residuals_of(run, history(run, dataset, "valid", device), "train", device)
-    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in residuals}
-    found = fit_calibrations(dataset, run.backbone(device), residuals, locks, progress)
+    found = calibrations_of(run, dataset or run.dataset(), device, progress)
     write_calibrations(run.folder, found)
     return found
 
@@ -267,7 +276,7 @@ def evaluate_within(
         f"reading {split}, {within} steps at once",
         learned,
     )
-    reading = Reading(replayed, {name: column for column, name in enumerate(methods(run))})
+    reading = Reading(replayed, {name: column for column, name in enumerate(run.methods())})
     measured = {(m.method, m.selection): m for m in reliability(run, dataset, split, within, device, progress)}
     windows = len(np.unique(windowed.asked.step))
     records = []

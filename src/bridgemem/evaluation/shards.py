@@ -22,7 +22,7 @@ import torch
 
 from bridgemem import __version__
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.evaluate import KNOWN, conclude, describe_device, methods, rank_columns, read, reading_of
+from bridgemem.evaluation.evaluate import KNOWN, conclude, rank_columns, read, reading_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -33,6 +33,7 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json, write_json
 from bridgemem.storage.tables import read_columns, write_table
+from bridgemem.training.devices import describe_device
 
 FORMAT = 1
 Ranks = dict[str, np.ndarray]
@@ -176,7 +177,7 @@ def concluded(
 ) -> list[Record]:
     """What `conclude` makes of the ranks of a whole split in parts, given in the order of their steps."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return conclude(run, dataset, split, reading_of(columns, methods(run)), device, made_on)
+    return conclude(run, dataset, split, reading_of(columns, run.methods()), device, made_on)
 
 
 def parts_folder(run: Run) -> Path:
@@ -238,7 +239,7 @@ def join_parts(
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
     dataset = opened_data(run, split, data_dir, memory_dir)
     steps = shard_steps(dataset, split, len(ordered))
-    needed = (*KNOWN, *(f"{method}_{f}" for method in methods(run) for f in FILTERS))
+    needed = (*KNOWN, *(f"{method}_{f}" for method in run.methods() for f in FILTERS))
     tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]
     made_on = " and ".join(sorted({note["device"] for note in ordered}))
     records = concluded(run, dataset, split, tables, device, made_on)

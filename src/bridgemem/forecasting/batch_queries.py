@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import re
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.storage.files import whole_file
+from bridgemem.storage.tables import as_frame
 
 COLUMNS = ("actor", "relation", "at", "direction")
 DIRECTIONS = {"": False, "forward": False, "inverse": True}
@@ -157,11 +157,7 @@ class Answers:
 
     def frame(self) -> Any:
         """The table as a pandas data frame, or, where pandas is not installed, as a dict of columns, each a list."""
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError:
-            return self.columns()
-        return pandas.DataFrame(self.columns())
+        return as_frame(self.columns())
 
     def write(self, path: Path, replace: bool = True) -> None:
         """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way.

@@ -14,8 +14,9 @@ import torch
 
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import column_of, history, methods, rank_columns, read
+from bridgemem.evaluation.evaluate import column_of, history, rank_columns, read
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -31,7 +32,7 @@ from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import later_rows
 from bridgemem.residuals.scoring import Choice, Replay, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
-from bridgemem.runs import Run, training_note
+from bridgemem.runs import Run
 from bridgemem.storage.files import read_names
 from bridgemem.storage.tables import read_table
 
@@ -281,7 +282,7 @@ def _metrics(run: Run, split: str) -> Finding:
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
     rows = sorted((column_of(row["method"], row["selection"]), row["filter"]) for row in measured)
-    wanted = sorted((method, f) for method in methods(run) for f in FILTERS)
+    wanted = sorted((method, f) for method in run.methods() for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
 

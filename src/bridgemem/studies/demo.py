@@ -6,26 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.backbones.cenet import CenetSettings
 from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError
+from bridgemem.evaluation.evaluate import read
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.events.world import World, WorldSettings, simulate
+from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
-from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import Gain, paired_gains
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.residuals.scoring import Replay, replay
-from bridgemem.residuals.selection import Fitted, fit
+from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 
 SMALL_CENET = CenetSettings(width=64, epochs=12, oracle_epochs=6)
 
@@ -69,7 +71,7 @@ class Demo:
     """Metrics by method and filter, the share of the known headroom that the residual wins, one explained forecast."""
 
     dataset: Dataset
-    fitted: Fitted
+    selections: dict[str, Selection]
     metrics: dict[str, dict[str, Metrics]]
     gains: dict[str, Gain]
     headroom: dict[str, float]
@@ -88,32 +90,23 @@ def run_demo(
     with progress.task("simulating the world"):
         made = simulate(world)
     dataset = made.dataset
-    cenet = Cenet.fit(dataset, backbone, seed, device, progress)
-    fitted = fit(dataset, cenet, settings, seed, device, progress)
-    queries, past = Queries.of(dataset.test), History(dataset.events, device=device)
-    filters = Filters(dataset.events, device)
-    choices = {"static": 0, "time": 1}
-    read = replay(
-        queries,
-        cenet,
-        past,
-        filters,
-        fitted.known,
-        [fitted.selections[name].choice for name in choices],
-        progress,
-        "reading test",
-    )
-    on_cpu = History(dataset.events), Filters(dataset.events)
+    model = Forecaster("cenet", backbone_settings=backbone, settings=settings, seed=seed, device=device)
+    model.fit(dataset, progress=progress)
+    queries = Queries.of(dataset.test)
+    reading = read(model.parts, dataset, "test", queries, device, progress)
+    ranked, columns = reading.replayed, reading.columns
+    past, filters = History(dataset.events), Filters(dataset.events)
     others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Ceiling(made)]
-    metrics = {b.name: _all_filters(replay(queries, b, *on_cpu), 0) for b in others}
-    metrics["cenet"] = _all_filters(read, 0)
+    metrics = {b.name: _all_filters(replay(queries, b, past, filters), 0) for b in others}
+    metrics["cenet"] = _all_filters(ranked, columns["backbone"])
     # each filter shows the choice that was made under it; raw shows that of the time-aware filter
-    columns = {f: 1 + choices.get(f, choices["time"]) for f in FILTERS}
-    metrics["cenet + bridgemem"] = {f: read.metrics(f, column) for f, column in columns.items()}
+    own = {f: columns[f"bridgemem_by_{'static' if f == 'static' else 'time'}"] for f in FILTERS}
+    metrics["cenet + bridgemem"] = {f: ranked.metrics(f, column) for f, column in own.items()}
     step = queries.step.numpy()
-    gains = {f: paired_gains(read.of(f), read.of(f, column), step)["mrr"] for f, column in columns.items()}
-    forecaster = Predictor(dataset.events, cenet.to("cpu"), fitted.known.to("cpu"), fitted.selections["time"].choice)
-    return Demo(dataset, fitted, metrics, gains, _headroom(metrics), _example(forecaster, queries, read))
+    gains = {f: paired_gains(ranked.of(f), ranked.of(f, column), step)["mrr"] for f, column in own.items()}
+    selections = {name: model.parts.selection(name) for name in SELECTION_FILTERS}
+    example = _example(model, queries, ranked.of("time"), ranked.of("time", own["time"]))
+    return Demo(dataset, selections, metrics, gains, _headroom(metrics), example)
 
 
 def _all_filters(read: Replay, column: int) -> dict[str, Metrics]:
@@ -132,12 +125,12 @@ def _headroom(metrics: dict[str, dict[str, Metrics]]) -> dict[str, float]:
     return share
 
 
-def _example(forecaster: Predictor, queries: Queries, read: Replay) -> Explanation:
+def _example(model: Forecaster, queries: Queries, before: np.ndarray, after: np.ndarray) -> Explanation:
     """The test query whose answer the residual lifted most, to the very top if it can be."""
-    before, after = read.of("time", 0), read.of("time", 2)
-    lifted = (1 / after - 1 / before).argmax()
-    one = queries.take(slice(int(lifted), int(lifted) + 1))
+    lifted = int((1 / after - 1 / before).argmax())
+    one = queries.take(slice(lifted, lifted + 1))
     assert one.answer is not None
-    inverse, relation = divmod(int(one.relation), forecaster.events.n_relations)
-    at = forecaster.events.clock.label(int(one.step))
-    return forecaster.explain(int(one.actor), relation, int(one.answer), at, bool(inverse))
+    events = model.dataset.events
+    inverse, relation = divmod(int(one.relation), events.n_relations)
+    at = events.clock.label(int(one.step))
+    return model.explain(int(one.actor), relation, int(one.answer), at=at, inverse=bool(inverse))

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.errors import DataError
-from bridgemem.evaluation.evaluate import describe_device
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -31,6 +30,7 @@ from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks, batch_size
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.studies.analysis import QUESTIONS
+from bridgemem.training.devices import describe_device
 
 # pass: the questions asked in the same direction, which published code scores together; step: those of both
 READINGS = ("pass", "step")

@@ -1,23 +1,28 @@
-"""Three lines of Python: load, fit, forecast; and what they refuse."""
+"""The forecaster: load, fit, evaluate, ask, save and load again; and what it refuses."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 import bridgemem
-from bridgemem.api import check_device, reproduce, train
 from bridgemem.backbones import backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.cenet import Cenet, CenetSettings
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.mixture import MixtureSettings
+from bridgemem.backbones.trained import check_trained_on, train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.readers.read import read_events
-from bridgemem.runs import check_trained_on, training_note
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.runs import Run
+from bridgemem.studies.audit import audit
+from bridgemem.studies.reproduce import reproduce
+from bridgemem.training.devices import check_device
 from commands import Walk, named_own, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -26,23 +31,23 @@ SMALL = Settings(width=8, hidden=8, max_epochs=2)
 
 def test_three_lines_load_fit_and_forecast(own_csv: Path) -> None:
     data = bridgemem.load(str(own_csv))
-    model = bridgemem.fit(data, "recurrence", SMALL)
+    model = bridgemem.Forecaster("recurrence", settings=SMALL).fit(data)
     best = model.forecast("Arvan", "visit", top=3)
     assert len(best) == 3
     assert best[0].score >= best[1].score >= best[2].score
-    assert model.choice.lam > 0
+    assert model.predictor.choice.lam > 0
     assert model.explain("Arvan", "visit", best[0].name).score == pytest.approx(best[0].score, abs=1e-12)
 
 
 def test_the_forecast_finds_the_planted_script(own_csv: Path) -> None:
     """Whoever got aid yesterday is visited today."""
     data = bridgemem.load(own_csv)
-    model = bridgemem.fit(data, "recurrence", SMALL)
+    model = bridgemem.Forecaster("recurrence", settings=SMALL).fit(data)
     events, ranks = data.events, []
     test = data.test
     for s, r, o, t in zip(test.subject, test.relation, test.object, test.step, strict=True):
         if events.relations.names[r] == "visit":
-            ranked = [c.name for c in model.forecast(int(s), int(r), events.clock.label(t), events.n_entities)]
+            ranked = [c.name for c in model.forecast(int(s), int(r), at=events.clock.label(t), top=events.n_entities)]
             ranks.append(1 + ranked.index(events.entities.names[o]))
     assert len(ranks) > 10
     assert sum(1 / rank for rank in ranks) / len(ranks) > 0.5
@@ -51,13 +56,15 @@ def test_the_forecast_finds_the_planted_script(own_csv: Path) -> None:
 def test_fit_takes_a_backbone_that_is_there_already(own_csv: Path) -> None:
     data = bridgemem.load(own_csv)
     cenet = Cenet.fit(data, CenetSettings(width=8, epochs=1, oracle_epochs=1))
-    model = bridgemem.fit(data, cenet, SMALL, selection="static")
+    model = bridgemem.Forecaster(cenet, settings=SMALL).fit(data)
     assert all(math.isfinite(c.score) for c in model.forecast("Kel", "consult", inverse=True))
 
 
 def test_the_same_seed_gives_the_same_forecast(own_csv: Path) -> None:
     data = bridgemem.load(own_csv)
-    first, second, other = (bridgemem.fit(data, "recurrence", SMALL, seed=seed) for seed in (1, 1, 2))
+    first, second, other = (
+        bridgemem.Forecaster("recurrence", settings=SMALL, seed=seed).fit(data) for seed in (1, 1, 2)
+    )
     assert first.forecast("Kel", "visit") == second.forecast("Kel", "visit")
     assert first.forecast("Kel", "visit") != other.forecast("Kel", "visit")
 
@@ -68,10 +75,10 @@ def test_a_named_backbone_has_the_settings_of_the_data_set(
     own = replace(bridgemem.load(own_csv), name="wiki")
     train("hri", own, tmp_path / "own")
     assert load_backbone(tmp_path / "own").settings == Hri.default, "own data, though it is called like a benchmark"
-    assert bridgemem.fit(own, "hri", SMALL).backbone.settings == Hri.default
+    assert bridgemem.Forecaster("hri", settings=SMALL).fit(own).predictor.backbone.settings == Hri.default
     named, tuned = named_own(own, "wiki", monkeypatch), backbone_defaults("hri", "wiki")
     assert tuned != Hri.default
-    assert bridgemem.fit(named, "hri", SMALL).backbone.settings == tuned
+    assert bridgemem.Forecaster("hri", settings=SMALL).fit(named).predictor.backbone.settings == tuned
     train("hri", named, tmp_path / "named")
     assert load_backbone(tmp_path / "named").settings == tuned
 
@@ -124,13 +131,13 @@ def test_load_and_fit_refuse_what_they_cannot_use(own_csv: Path) -> None:
         bridgemem.load(Path("nowhere.csv"))
     data = bridgemem.load(own_csv)
     with pytest.raises(NotFoundError, match="no backbone called 'nope'"):
-        bridgemem.fit(data, "nope")
-    with pytest.raises(SettingsError, match="static or time"):
-        bridgemem.fit(data, "recurrence", SMALL, selection="raw")
+        bridgemem.Forecaster("nope").fit(data)
+    with pytest.raises(SettingsError, match="residual is bridgemem or learned"):
+        bridgemem.Forecaster("recurrence", residual="magic").fit(data)
     with pytest.raises(SettingsError, match="no device"):
-        bridgemem.fit(data, "recurrence", SMALL, device="tpu")
+        bridgemem.Forecaster("recurrence", settings=SMALL, device="tpu").fit(data)
     with pytest.raises(DataError, match="at least one seed"):
-        reproduce(data, Path("nowhere"), "recurrence", seeds=())
+        reproduce(data, Path("nowhere"), backbone="recurrence", seeds=())
 
 
 def test_devices_are_checked_by_name_and_presence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +175,7 @@ def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_
     settings = MixtureSettings(members=("hri", "popularity")) if name == "mixture" else None
     data = bridgemem.load(own_csv)
     with monkeypatch.context() as patched:
-        patched.setattr(bridgemem.api, "write_json", stop)
+        patched.setattr("bridgemem.backbones.trained.write_json", stop)
         with pytest.raises(KeyboardInterrupt):
             train(name, data, tmp_path / "b", settings)
     assert not (tmp_path / "b").exists()
@@ -180,7 +187,7 @@ def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_
         train(name, late, tmp_path / "b", settings)
     # and one that takes the place of an earlier one
     with monkeypatch.context() as patched:
-        patched.setattr(bridgemem.api, "write_json", stop)
+        patched.setattr("bridgemem.backbones.trained.write_json", stop)
         with pytest.raises(KeyboardInterrupt):
             train(name, late, tmp_path / "b", settings, replace=True)
     check_trained_on(tmp_path / "b", data)
@@ -191,6 +198,81 @@ def test_reproduce_takes_no_backbone_of_which_nothing_is_noted(own_csv: Path, tm
     data = bridgemem.load(own_csv)
     backbone_class("popularity").fit(data).save(tmp_path / "own-popularity-b42")
     with pytest.raises(SettingsError, match="--retrain"):
-        reproduce(data, tmp_path, "popularity", settings=SMALL)
-    reproduce(data, tmp_path, "popularity", settings=SMALL, retrain=True)
-    assert len(reproduce(data, tmp_path, "popularity", settings=SMALL).runs) == 1
+        reproduce(data, tmp_path, backbone="popularity", settings=SMALL)
+    reproduce(data, tmp_path, backbone="popularity", settings=SMALL, retrain=True)
+    assert len(reproduce(data, tmp_path, backbone="popularity", settings=SMALL).runs) == 1
+
+
+def test_the_constructor_stores_settings_and_touches_nothing() -> None:
+    model = bridgemem.Forecaster("nope", residual="magic", device="tpu", seed=7)
+    assert (model.backbone, model.residual, model.seed) == ("nope", "magic", 7)
+    assert "not fitted" in repr(model)
+    with pytest.raises(RunError, match=r"not fitted yet: call fit\(data\)"):
+        model.forecast("Kel", "visit")
+
+
+@pytest.mark.parametrize("residual", ["bridgemem", "learned"])
+def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: Path, tmp_path: Path) -> None:
+    quick = LearnedSettings(max_epochs=2, hidden=8)
+    model = bridgemem.Forecaster("recurrence", residual=residual, settings=SMALL, learned_settings=quick).fit(own_csv)
+    measured = model.evaluate()
+    asked = [model.parts.predictor_of(model.dataset.events, method=m) for m in ("fixed", None)]
+    said = [one.forecast("Kel", "visit") for one in asked]
+    folder = model.save(tmp_path / "run")
+    loaded = bridgemem.Forecaster.load(folder)
+    assert loaded.residual == residual
+    again = [Run(folder).predictor(method=m).forecast("Kel", "visit") for m in ("fixed", None)]
+    assert again == said
+    assert loaded.forecast("Kel", "visit") == said[1]
+    same = loaded.evaluate()
+    written, kept = (json.dumps([asdict(r) for r in one.records]) for one in (same, measured))
+    assert written == kept
+    assert same.mrr(residual) == measured.mrr(residual)
+    assert (folder / "metrics.json").is_file()
+    assert audit(Run(folder))[0].passed
+
+
+def test_an_evaluation_is_a_table_and_a_frame(own_csv: Path) -> None:
+    found = bridgemem.Forecaster("recurrence", settings=SMALL).fit(own_csv).evaluate("valid")
+    assert "| time-aware filter | recurrence + bridgemem |" in str(found)
+    frame = found.to_frame()
+    assert len(frame["mrr"]) == len(found.records)
+    assert 0 < found.mrr("backbone", "raw") <= found.mrr("backbone", "time") <= found.mrr("backbone", "static") <= 1
+    with pytest.raises(NotFoundError, match="no figure of 'learned'"):
+        found.mrr("learned")
+
+
+def test_a_folder_that_is_there_is_replaced_where_it_is_said(own_csv: Path, tmp_path: Path) -> None:
+    model = bridgemem.Forecaster("recurrence", settings=SMALL).fit(own_csv)
+    model.save(tmp_path / "run")
+    with pytest.raises(RunError, match="exists already"):
+        model.save(tmp_path / "run")
+    loaded = bridgemem.Forecaster.load(tmp_path / "run")
+    loaded.save(tmp_path / "copy")
+    assert loaded.forecast("Kel", "visit") == bridgemem.Forecaster.load(tmp_path / "copy").forecast("Kel", "visit")
+
+
+def test_a_hub_id_is_fetched_once(own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, fetched = bridgemem.Forecaster("recurrence", settings=SMALL).fit(own_csv), list[str]()
+
+    def pull(hub_id: str, home: Path, **_: object) -> Run:
+        fetched.append(hub_id)
+        return Run(model.save(home))
+
+    monkeypatch.setattr("bridgemem.forecaster.pull", pull)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    for _ in range(2):
+        assert bridgemem.Forecaster.load("someone/model").forecast("Kel", "visit") == model.forecast("Kel", "visit")
+    assert fetched == ["someone/model"]
+    with pytest.raises(RunError, match="there is no run at"):
+        bridgemem.Forecaster.load(tmp_path / "nowhere")
+
+
+def test_the_examples_of_the_docstrings_run() -> None:
+    import doctest
+
+    from bridgemem import forecaster
+
+    outcome = doctest.testmod(forecaster)
+    assert outcome.attempted >= 4
+    assert outcome.failed == 0

@@ -1,0 +1,148 @@
+"""Trained backbones: training into a folder, the note of what they were trained on, and opening them again."""
+
+from __future__ import annotations
+
+import glob
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from bridgemem.backbones import backbone_class, backbone_defaults, load_backbone
+from bridgemem.backbones.base import Backbone
+from bridgemem.errors import BackboneError, RunError
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import benchmark_name
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.files import read_json, reserved_free, whole_folder, write_json
+from bridgemem.storage.placing import remove
+from bridgemem.training.checkpoint import OtherTrainingWarning
+from bridgemem.training.devices import check_device, describe_device
+
+NOTE = "trained.json"
+
+
+def default_settings(name: str, dataset: Dataset) -> Any:
+    """A backbone's settings for a data set; own data that is called like a benchmark has none of its own."""
+    return backbone_defaults(name, benchmark_name(dataset))
+
+
+def training_state(folder: Path | str) -> Path:
+    """Where a training that will be saved in a folder keeps its state."""
+    home = Path(folder).absolute()
+    return home.parent / f".{home.name}.training"
+
+
+def train(
+    name: str,
+    dataset: Dataset,
+    folder: Path | str,
+    settings: Any = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+    replace: bool = False,
+) -> Backbone:
+    """Train a backbone on the train split and save it in a folder.
+
+    A long training keeps its state beside that folder until it is saved; started again, it goes on from there. The
+    state of one on other data or with other settings is refused, or given up where `replace` says so, and so is a
+    backbone that is there. Without settings, it has those of the data set.
+    """
+    home, state = Path(folder).absolute(), training_state(folder)
+    settings = settings or default_settings(name, dataset)
+    with reserved_free(home, replace):
+        began = time.perf_counter()
+        known, on = dataset.without_test(), check_device(device)
+        with warnings.catch_warnings():
+            if not replace:
+                warnings.simplefilter("error", OtherTrainingWarning)
+            try:
+                backbone = backbone_class(name).fit(known, settings, seed, on, progress, state)
+            except OtherTrainingWarning:
+                raise RunError(
+                    f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
+                    "choose another name, or say --force (reproduce: --retrain) to give it up."
+                ) from None
+        # seconds of this start alone, where an earlier one left its state behind
+        note = note_of(backbone, dataset, seed, device, time.perf_counter() - began)
+        with whole_folder(home, replace) as aside:
+            save_trained(backbone, aside / "saved", note)
+            for file in (aside / "saved").iterdir():
+                file.rename(aside / file.name)
+            (aside / "saved").rmdir()
+        # also what a kill in the middle of writing left of it
+        for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
+            remove(left)
+        return backbone
+
+
+def note_of(backbone: Backbone, dataset: Dataset, seed: int, device: str, seconds: float) -> dict[str, Any]:
+    """What is noted of a training: on which events, how, where, and what it cost."""
+    return {
+        "fingerprint": dataset.train.fingerprint,
+        "seed": seed,
+        "device": describe_device(device),
+        "seconds": seconds,
+        "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
+    }
+
+
+def save_trained(backbone: Backbone, folder: Path, note: dict[str, Any]) -> None:
+    """Write a backbone with its note: without one it would pass for one of any data."""
+    backbone.save(folder)
+    if note:
+        write_json(folder / NOTE, note)
+
+
+def open_backbone(folder: Path) -> Backbone:
+    """A saved backbone, or the reason why what lies there is none."""
+    try:
+        return load_backbone(folder)
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
+        raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
+
+
+def training_note(folder: Path) -> dict[str, Any]:
+    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
+    path = folder / "trained.json"
+    note = read_json(path) if path.is_file() else {}
+    if not isinstance(note, dict):
+        return {}
+    texts = all(isinstance(note.get(name, ""), str) for name in ("fingerprint", "device"))
+    if not (texts and type(note.get("seed", 0)) is int):
+        raise RunError(f"{path} does not say how the backbone was trained; put a copy back, or take the file away.")
+    return note
+
+
+def check_trained_on(folder: Path, dataset: Dataset) -> None:
+    """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
+    fingerprint = dataset.train.fingerprint
+    if training_note(folder).get("fingerprint", fingerprint) != fingerprint:
+        raise BackboneError(
+            f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
+            "would be asked about; train it on this data."
+        )
+
+
+def earlier_backbone(folder: Path, cross_fit: float) -> Path:
+    """The folder of the backbone that cross-fitting trains on what came before the last share of train."""
+    return folder.parent / f"{folder.name}-before-{cross_fit:g}"
+
+
+def trained_again(
+    backbone: Backbone, home: Path | None, seed: int, device: str, progress: Progress, dataset: Dataset
+) -> Backbone:
+    """A backbone of the same kind and settings, trained on another train split; with a home it is kept there."""
+    if home is None:
+        return type(backbone).fit(dataset.without_test(), backbone.settings, seed, device, progress)
+    if not home.is_dir() or not trained_so(home, dataset, backbone.settings, seed):
+        train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
+    return open_backbone(home)
+
+
+def trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:
+    """Whether a backbone that `train` saved has these settings, this seed, and was trained on this very train split."""
+    note = training_note(folder)
+    noted = note.get("fingerprint"), note.get("seed")
+    return noted == (dataset.train.fingerprint, seed) and open_backbone(folder).settings == settings

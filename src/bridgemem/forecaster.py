@@ -1,0 +1,344 @@
+"""Forecaster: the one object. Constructed with settings, fitted on data, evaluated, asked, saved and loaded."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+import warnings
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Self
+
+from bridgemem.backbones import backbone_class, backbone_names
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.trained import (
+    check_trained_on,
+    default_settings,
+    earlier_backbone,
+    note_of,
+    open_backbone,
+    trained_again,
+    training_note,
+)
+from bridgemem.config import Settings
+from bridgemem.errors import NotFoundError, RunError, SettingsError
+from bridgemem.evaluation.card import write_card
+from bridgemem.evaluation.evaluate import evaluate
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.reliability import calibrations_of
+from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
+from bridgemem.forecasting.explanations import Explanation
+from bridgemem.forecasting.model import HISTORIES, Model, Parts, RunConfig
+from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.hub import pull
+from bridgemem.progress import SILENT, Progress
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import Fit, Slice, fit_learned
+from bridgemem.residuals.selection import Fitted
+from bridgemem.residuals.selection import fit as fit_residual
+from bridgemem.runs import Run
+from bridgemem.storage.files import whole_folder
+from bridgemem.storage.tables import as_frame
+from bridgemem.training.devices import check_device
+
+AUTO = "recurrence-dyadic"  # what "auto" means: counting, which nothing has to be trained for
+RESIDUALS = ("bridgemem", "learned")
+# backbones that nothing can train again, as sentences call them
+NOT_TRAINED = {"stored": "stored scores", "widened": "the backbone of a refreshed run"}
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model on a split, one record for each method and filter; prints as a table."""
+
+    records: tuple[Record, ...]
+
+    def mrr(self, method: str = "bridgemem", filter_name: str = "time") -> float:
+        """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
+        chosen = "static" if filter_name == "static" else "time"
+        for r in self.records:
+            if (r.method, r.filter) == (method, filter_name) and r.selection in (None, chosen):
+                return r.mrr
+        raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
+
+    def table(self) -> Table:
+        """One row for each method and filter, with MRR and Hits@k."""
+        rows = [
+            [FILTER_WORDS[r.filter], f"{r.backbone} + {r.method}" if r.method != "backbone" else r.backbone]
+            + [figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10)]
+            for r in self.records
+            if r.selection in (None, "static" if r.filter == "static" else "time")
+        ]
+        first = self.records[0]
+        title = f"{first.dataset}, {first.split}, {first.queries:,} queries"
+        return Table(title, ["filter", "method", "MRR", "H@1", "H@3", "H@10"], rows)
+
+    def to_frame(self) -> Any:
+        """All records as a pandas data frame; a dict of columns where pandas is not installed."""
+        columns: dict[str, list[Any]] = {}
+        for record in self.records:
+            for name, value in asdict(record).items():
+                columns.setdefault(name, []).append(value)
+        return as_frame(columns)
+
+    def __str__(self) -> str:
+        return self.table().markdown()
+
+
+class Forecaster:
+    """Who comes next for (actor, relation, ?, t), from the events strictly before t, and why.
+
+    The constructor stores settings and touches nothing. `fit` trains or opens the backbone, fits the residuals, chooses
+    on validation and calibrates; test is read by `evaluate` alone. A run folder is the saved form.
+
+    Args:
+        backbone: A registered name, the folder of a trained backbone, or a `Backbone`. "auto" counts: no training.
+        residual: "bridgemem", the paper's, or "learned", which is fitted next to it.
+        settings: Of the paper's residual.
+        learned_settings: Of the learned residual.
+        backbone_settings: Of a backbone that is named; those of the data set when left out.
+        history: "rolling" reads all facts before t, "frozen" none of the split's own.
+        seed: Of everything that is drawn.
+        device: "cpu" or "cuda".
+
+    Example:
+        >>> import bridgemem as bm
+        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+        >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+        >>> len(model.forecast(0, 0, top=3))
+        3
+    """
+
+    def __init__(
+        self,
+        backbone: str | Path | Backbone = "auto",
+        *,
+        residual: str = "bridgemem",
+        settings: Settings | None = None,
+        learned_settings: LearnedSettings | None = None,
+        backbone_settings: Any = None,
+        history: str = "rolling",
+        seed: int = 42,
+        device: str = "cpu",
+    ) -> None:
+        self.backbone, self.residual, self.history = backbone, residual, history
+        self.settings, self.learned_settings, self.backbone_settings = settings, learned_settings, backbone_settings
+        self.seed, self.device = seed, device
+        self._parts: Parts | None = None
+        self._folder: Path | None = None
+
+    def fit(self, data: Any, *, progress: Progress = SILENT) -> Self:
+        """Fit on the train and validation splits of data, which is whatever `load` takes; returns the forecaster."""
+        self._check()
+        dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
+        backbone, folder, note = self._started(dataset, progress)
+        frozen = self.history == "frozen"
+        fitted = fit_residual(dataset, backbone, self.settings, self.seed, self.device, progress, frozen)
+        config = self._config(dataset, backbone, fitted, note)
+        fits: dict[str, Fit] = {}
+        if self.residual == "learned":
+            fits = self._learned(dataset, backbone, folder, fitted, config.backbone_seed, progress)
+        model = Model(dataset, backbone, fitted, config, fits, trained=note)
+        calibrations = calibrations_of(model, dataset, self.device, progress)
+        self._parts, self._folder = replace(model, calibrations=calibrations), folder
+        vars(self).pop("predictor", None)
+        return self
+
+    @property
+    def parts(self) -> Parts:
+        """What was fitted, in memory or in its run folder."""
+        if self._parts is None:
+            raise RunError("this forecaster is not fitted yet: call fit(data) first, or Forecaster.load(folder).")
+        return self._parts
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data that it was fitted on."""
+        parts = self.parts
+        return parts.dataset if isinstance(parts, Model) else self._run.dataset()
+
+    @cached_property
+    def predictor(self) -> Predictor:
+        """What answers queries by name, from all events of the data."""
+        parts = self.parts
+        if isinstance(parts, Run):
+            return parts.predictor()
+        parts.refuse_frozen()
+        held = parts.held_out("time")
+        if held is not None and held.better == "fixed":
+            warnings.warn(
+                "on the later part of validation the learned residual gained no standard error over the paper's "
+                f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
+                stacklevel=2,
+            )
+        return parts.predictor_of(self.dataset.events)
+
+    def forecast(
+        self,
+        actor: str | int,
+        relation: str | int,
+        *,
+        at: str | int | None = None,
+        top: int = 10,
+        inverse: bool = False,
+        within: int | None = None,
+    ) -> list[Candidate]:
+        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
+
+        Args:
+            actor: A name, or an id.
+            relation: A name, or an id.
+            at: The time of the event; the first step after the data when left out.
+            top: How many answers.
+            inverse: Whether the actor is the object of the event.
+            within: Any of so many steps from `at` on, instead of that step alone.
+        """
+        return self.predictor.forecast(actor, relation, at, top, inverse, within)
+
+    def explain(
+        self,
+        actor: str | int,
+        relation: str | int,
+        candidate: str | int,
+        *,
+        at: str | int | None = None,
+        inverse: bool = False,
+    ) -> Explanation:
+        """Why a candidate has its score: parts that add up, and the events behind them."""
+        return self.predictor.explain(actor, relation, candidate, at, inverse)
+
+    def evaluate(
+        self, split: str = "test", *, progress: Progress = SILENT, cells: int | None = None, device: str | None = None
+    ) -> Evaluation:
+        """Metrics on a split under every filter, each with the choice that validation made; a saved run keeps them."""
+        records = evaluate(self.parts, self.dataset, split, check_device(device or self.device), progress, cells)
+        return Evaluation(tuple(records))
+
+    def save(self, folder: Path | str, *, replace: bool = False) -> Path:
+        """Write the run folder, whole or not at all; a folder that is there is replaced where `replace` says so."""
+        if isinstance(self.parts, Model):
+            run = Run.create(folder, self.parts, backbone=self._folder, replace=replace, finish=write_card)
+        else:
+            with whole_folder(Path(folder), replace) as aside:
+                shutil.copytree(self._run.folder, aside, dirs_exist_ok=True)
+            run = Run(folder)
+        self._parts = run
+        return run.folder
+
+    @classmethod
+    def load(cls, source: Path | str, *, progress: Progress = SILENT) -> Self:
+        """A saved forecaster: a run folder, or the id of one on a model hub, owner/name, which is fetched once."""
+        if not Path(source).exists() and isinstance(source, str) and HUB_ID.fullmatch(source):
+            run = _fetched(source, progress)
+        else:
+            run = Run(source)
+        made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
+        made._parts = run
+        if any(run.learned(name) is not None for name in ("static", "time")):
+            made.residual = "learned"
+        return made
+
+    @property
+    def _run(self) -> Run:
+        parts = self.parts
+        assert isinstance(parts, Run)
+        return parts
+
+    def __repr__(self) -> str:
+        name = self.backbone if isinstance(self.backbone, str | Path) else self.backbone.name
+        state = "not fitted" if self._parts is None else f"fitted on {self._parts.config.dataset}"
+        return f"Forecaster({str(name)!r}, residual={self.residual!r}, seed={self.seed}): {state}"
+
+    def _check(self) -> None:
+        if self.residual not in RESIDUALS:
+            raise SettingsError(f"residual is {' or '.join(RESIDUALS)}, not {self.residual!r}.")
+        if self.history not in HISTORIES:
+            raise SettingsError(f"history is {' or '.join(HISTORIES)}, not {self.history!r}.")
+        if self.residual == "learned" and self.history == "frozen":
+            raise SettingsError("the learned residual is fitted with rolling history only; leave --history frozen out.")
+        check_device(self.device)
+
+    def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, dict[str, Any]]:
+        """The backbone on its device, the folder it came from if any, and the note of its training."""
+        given = self.backbone
+        if isinstance(given, Backbone):
+            given.check(dataset)
+            return given.to(self.device), None, {}
+        if Path(given).is_dir():
+            folder = Path(given)
+            backbone = open_backbone(folder)
+            backbone.check(dataset)
+            check_trained_on(folder, dataset)
+            return self._twice(backbone).to(self.device), folder, training_note(folder)
+        name = AUTO if given == "auto" else str(given)
+        if name not in backbone_names():
+            known = ", ".join(backbone_names())
+            raise NotFoundError(f"there is no folder and no backbone called {name!r}; choose from {known}.")
+        began = time.perf_counter()
+        own = self.backbone_settings or default_settings(name, dataset)
+        backbone = backbone_class(name).fit(dataset.without_test(), own, self.seed, self.device, progress)
+        seconds = time.perf_counter() - began
+        return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
+
+    def _twice(self, backbone: Backbone) -> Backbone:
+        """A backbone, refused where cross-fitting has to train it again and cannot."""
+        if self._cross_fit and backbone.name in NOT_TRAINED:
+            raise SettingsError(
+                f"cross_fit trains the backbone again, on earlier events, and {NOT_TRAINED[backbone.name]} cannot be "
+                "trained; leave cross_fit out."
+            )
+        return backbone
+
+    @property
+    def _cross_fit(self) -> float:
+        return self.learned_settings.cross_fit if self.learned_settings is not None else 0.0
+
+    def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: dict[str, Any]) -> RunConfig:
+        return RunConfig(
+            dataset=dataset.name,
+            fingerprint=dataset.events.fingerprint,
+            valid_start=dataset.valid_start,
+            test_start=-1 if dataset.test_start is None else dataset.test_start,
+            backbone=backbone.name,
+            backbone_seed=note.get("seed", self.seed),
+            seed=self.seed,
+            device=self.device,
+            history=self.history,
+            epochs=fitted.epochs,
+            select_fit_seconds=fitted.select_fit_seconds,
+            refit_seconds=fitted.refit_seconds,
+            transitions=fitted.examples,
+            parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
+        )
+
+    def _learned(
+        self,
+        dataset: Dataset,
+        backbone: Backbone,
+        folder: Path | None,
+        fitted: Fitted,
+        backbone_seed: int,
+        progress: Progress,
+    ) -> dict[str, Fit]:
+        """The learned residual of each filter, cross-fitted on the end of train where the settings say so."""
+        wanted = self.learned_settings or LearnedSettings()
+        sources = [Slice(dataset, backbone, fitted.train)]
+        if wanted.cross_fit:
+            home = None if folder is None else earlier_backbone(folder, wanted.cross_fit)
+            again = partial(trained_again, backbone, home, backbone_seed, self.device, progress)
+            earlier = sources[0].earlier(wanted.cross_fit, again, self.seed, self.device, fitted.epochs, progress)
+            sources.insert(0, earlier)
+        return fit_learned(sources, wanted, self.seed, self.device, progress, fitted.choices)
+
+
+def _fetched(hub_id: str, progress: Progress) -> Run:
+    """A run from a model hub, kept in the user's cache."""
+    import platformdirs
+
+    home = Path(platformdirs.user_cache_dir("bridgemem")) / "hub" / hub_id.replace("/", "--")
+    return Run(home) if home.is_dir() else pull(hub_id, home, progress=progress)

@@ -1,0 +1,188 @@
+"""Model: all that a fit makes. In memory it is a `Model`; a run folder is its serialised form, with the same parts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from bridgemem import __version__
+from bridgemem.backbones.base import Backbone
+from bridgemem.config import Settings
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecasting.calibration import Calibration
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.residuals.learned import Learned
+from bridgemem.residuals.learning import Fit, HeldOut
+from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
+from bridgemem.storage.files import FORMAT
+
+HISTORIES = ("rolling", "frozen")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a run is: enough to find its data again and to refuse data that changed."""
+
+    dataset: str
+    fingerprint: str
+    valid_start: int
+    test_start: int
+    backbone: str
+    backbone_seed: int
+    seed: int
+    device: str
+    history: str = "rolling"
+    epochs: int = 0
+    select_fit_seconds: float = 0.0
+    refit_seconds: float = 0.0
+    transitions: int = 0
+    parameters: int = 0
+    version: str = __version__
+    format: int = FORMAT
+
+    def __post_init__(self) -> None:
+        if self.history not in HISTORIES:
+            raise SettingsError(f"history is {' or '.join(HISTORIES)}, not {self.history!r}.")
+
+
+class Parts(ABC):
+    """The parts of a fitted model, wherever they lie: in memory or in a run folder."""
+
+    config: RunConfig
+    settings: Settings
+
+    @property
+    @abstractmethod
+    def where(self) -> str:
+        """What sentences call the model."""
+
+    @abstractmethod
+    def backbone(self, device: str = "cpu") -> Backbone: ...
+
+    @abstractmethod
+    def backbone_note(self) -> dict[str, Any]:
+        """What records say of the backbone: how it was trained, and its settings."""
+
+    @abstractmethod
+    def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
+        """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
+
+    @abstractmethod
+    def selection(self, filter_name: str) -> Selection:
+        """The locked selection made under a filter."""
+
+    @abstractmethod
+    def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
+        """The learned residual fitted under a filter, or None where there is none."""
+
+    @abstractmethod
+    def learning(self, filter_name: str) -> dict[str, Any]:
+        """How the learned residual of a filter was fitted: epochs, curve, seconds, parameters, scale, settings."""
+
+    @abstractmethod
+    def held_out(self, filter_name: str) -> HeldOut | None:
+        """How the residuals did on the later part of validation under a filter; None where that was not measured."""
+
+    @abstractmethod
+    def calibration(self, method: str, lock: str) -> Calibration | None:
+        """The calibration of a method under a locked selection, or None where it was never made."""
+
+    def methods(self) -> list[str]:
+        """All that the model ranks by, each under a name of its own."""
+        learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if self.learned(name) is not None]
+        return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
+
+    def preferred(self, filter_name: str) -> str:
+        """With both residuals the one that forecasts use unless told otherwise: fixed or learned.
+
+        The learned one where it gained enough on the later part of validation, or that was not measured.
+        """
+        held = self.held_out(filter_name)
+        return "learned" if held is None else held.better
+
+    def predictor_of(self, events: EventLog, selection: str = "time", method: str | None = None) -> Predictor:
+        """What answers queries by name from these events, with the choice made under a filter.
+
+        method "fixed" or "learned"; None is the learned residual where there is one that did better on the later part
+        of validation.
+        """
+        if method not in (None, "fixed", "learned"):
+            raise SettingsError(f"method is fixed or learned, not {method!r}.")
+        locked = self.selection(selection)
+        learned = None if method == "fixed" else self.learned(selection)
+        if method == "learned" and learned is None:
+            raise RunError(
+                f"{self.where} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed "
+                "does without."
+            )
+        if method is None and learned is not None and self.preferred(selection) == "fixed":
+            learned = None
+        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
+        calibration = self.calibration(name, locked.lock())
+        return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
+
+    def refuse_frozen(self) -> None:
+        """A model of frozen history is measured, and not asked."""
+        if self.config.history == "frozen":
+            raise RunError(
+                f"{self.where} was fitted and measured with frozen history, and a forecast reads all that happened "
+                "before its step; fit a run without --history frozen to ask it."
+            )
+
+
+@dataclass(frozen=True)
+class Model(Parts):
+    """A fitted model in memory. trained: the note of its backbone's training, empty where nothing is known of it."""
+
+    dataset: Dataset
+    own_backbone: Backbone
+    fitted: Fitted
+    config: RunConfig
+    fits: Mapping[str, Fit] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    trained: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def where(self) -> str:
+        return "the model"
+
+    @property
+    def settings(self) -> Settings:  # type: ignore[override]
+        return self.fitted.train.settings
+
+    def backbone(self, device: str = "cpu") -> Backbone:
+        return self.own_backbone.to(device)
+
+    def backbone_note(self) -> dict[str, Any]:
+        return described(self.trained, asdict(self.own_backbone.settings))
+
+    def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
+        return (self.fitted.known if part == "known" else self.fitted.train).to(device)
+
+    def selection(self, filter_name: str) -> Selection:
+        if filter_name not in self.fitted.selections:
+            raise SettingsError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {filter_name!r}.")
+        return self.fitted.selections[filter_name]
+
+    def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
+        return self.fits[filter_name].model.to(device) if filter_name in self.fits else None
+
+    def learning(self, filter_name: str) -> dict[str, Any]:
+        return self.fits[filter_name].as_dict()
+
+    def held_out(self, filter_name: str) -> HeldOut | None:
+        return self.fits[filter_name].held_out if filter_name in self.fits else None
+
+    def calibration(self, method: str, lock: str) -> Calibration | None:
+        return self.calibrations.get(method)
+
+
+def described(note: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What records say of a backbone, from the note of its training and its settings."""
+    trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}
+    return {**trained, "backbone_settings": dict(settings)}

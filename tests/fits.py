@@ -1,0 +1,51 @@
+"""Fits in one line, for tests that look at what comes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bridgemem.backbones.base import Backbone
+from bridgemem.config import Settings
+from bridgemem.events.dataset import Dataset
+from bridgemem.forecaster import Forecaster
+from bridgemem.forecasting.model import Model
+from bridgemem.forecasting.predictor import Predictor
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.selection import Fitted
+from bridgemem.runs import Run
+
+
+def fit_run(
+    dataset: Dataset,
+    backbone: Path,
+    folder: Path,
+    settings: Settings | None = None,
+    seed: int = 42,
+    *,
+    method: str = "fixed",
+    learned_settings: LearnedSettings | None = None,
+    history: str = "rolling",
+    replace: bool = False,
+) -> tuple[Run, Fitted]:
+    """A saved run on a saved backbone, and what was fitted."""
+    residual = "bridgemem" if method == "fixed" else method
+    own = {"settings": settings, "learned_settings": learned_settings}
+    model = Forecaster(backbone, residual=residual, history=history, seed=seed, **own).fit(dataset)
+    made = model.parts
+    assert isinstance(made, Model)
+    return Run(model.save(folder, replace=replace)), made.fitted
+
+
+def fit(
+    dataset: Dataset,
+    backbone: str | Backbone = "cenet",
+    settings: Settings | None = None,
+    *,
+    seed: int = 42,
+    selection: str = "time",
+    method: str | None = None,
+) -> Predictor:
+    """What answers queries, with the choice made under a filter."""
+    residual = "learned" if method == "learned" else "bridgemem"
+    model = Forecaster(backbone, residual=residual, settings=settings, seed=seed).fit(dataset)
+    return model.parts.predictor_of(dataset.events, selection, method)
