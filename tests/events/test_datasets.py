@@ -140,7 +140,7 @@ def test_a_data_set_found_nowhere_says_how_to_bring_it(tmp_path):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(NotFoundError, match="icews14, icews18, icews05-15, wiki, gdelt, gdelt-resplit"):
+    with pytest.raises(NotFoundError, match="icews14, icews18, icews05-15, wiki, yago, gdelt, gdelt-resplit"):
         load_benchmark("icews")
 
 
@@ -372,6 +372,7 @@ SIZES = {
     "icews05-15": (10_488, 251, 368_868, 46_302, 46_159, 0, 4016, "2005-01-01", "2015-12-31"),
     "gdelt": (7_691, 240, 1_734_399, 238_765, None, 0, 2591, "2018-01-01 00:00:00", "2018-01-27 23:45:00"),
     "wiki": (12_554, 24, 539_286, 67_538, 63_110, 0, 231, "0", "231"),
+    "yago": (10_623, 10, 161_540, 19_523, 20_026, 0, 188, "0", "188"),
 }
 
 

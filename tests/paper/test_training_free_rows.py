@@ -1,4 +1,4 @@
-"""The two training-free rows on icews14 test, under both filters."""
+"""The two training-free rows on the tests of icews14 and yago."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def test_recurrence_scores_what_was_measured_independently(icews14, kind, time, 
     assert replayed.metrics("time").mrr == pytest.approx(time, abs=0.001)
     assert replayed.metrics("static").mrr == pytest.approx(static, abs=0.001)
     assert replayed.metrics("raw").mrr < replayed.metrics("time").mrr
+
+
+@pytest.mark.parametrize(("kind", "time"), [(Recurrence, 0.9034), (RecurrenceDyadic, 0.9035)])
+def test_facts_of_yago_recur(data_dir, kind, time):
+    yago = load_benchmark("yago", data_dir)
+    replayed = replay(Queries.of(yago.test), kind.fit(yago), History(yago.events), Filters(yago.events))
+    assert replayed.metrics("time").mrr == pytest.approx(time, abs=0.001)

@@ -86,6 +86,7 @@ def _github(repository: str, commit: str, folder: str, *files: str) -> dict[str,
 _ICEWS = "ICEWS Coded Event Data (Harvard Dataverse, doi:10.7910/DVN/28075), under its terms of use; split of "
 _GDELT = "The GDELT Project (gdeltproject.org), free to use with citation; split of RE-Net"
 _RENET = "INK-USC/RE-Net"
+_RENET_YEARS, _RENET_NAMES = "6ea8383af38d8afdcfe6e928bcae72841af72672", "9264ba7c204c8e869cde1c51511f613434f5a353"
 # the RE-GCN splits as plain files, and the names behind the ids of two RE-Net ones
 _KGMH = "LiaoMengqi/KGMH"
 _KGMH_OLD, _KGMH_NEW = "21face01c10d497147613e38aec4cbbd69b29073", "9cbde266bf4943254f8aac119303e769187e61ae"
@@ -157,9 +158,24 @@ CATALOG: Mapping[str, Benchmark] = {
             fingerprint="72206782ca6e66cd",
             source="Wikidata (CC0); split of RE-Net",
             urls=_github(_RENET, "master", "data/WIKI", "train.txt")
-            | _github(_RENET, "6ea8383af38d8afdcfe6e928bcae72841af72672", "data/WIKI", "valid.txt", "test.txt")
-            | _github(_RENET, "9264ba7c204c8e869cde1c51511f613434f5a353", "data/WIKI", *_NAMES),
+            | _github(_RENET, _RENET_YEARS, "data/WIKI", "valid.txt", "test.txt")
+            | _github(_RENET, _RENET_NAMES, "data/WIKI", *_NAMES),
             sorted_train=True,
+        ),
+        Benchmark(
+            name="yago",
+            title="facts of YAGO, by year",
+            unit=1,
+            clock=Clock("integer", 0, 1),
+            entities=10_623,
+            relations=10,
+            train=161_540,
+            valid=19_523,
+            test=20_026,
+            fingerprint="ad96c300acbd51e8",
+            source="YAGO (CC BY 4.0); split of RE-Net",
+            urls=_github(_RENET, _RENET_YEARS, "data/YAGO", "train.txt", "valid.txt", "test.txt")
+            | _github(_RENET, _RENET_NAMES, "data/YAGO", *_NAMES),
         ),
         Benchmark(
             name="gdelt",
@@ -238,13 +254,16 @@ def load_benchmark(
 def benchmark_name(dataset: Dataset) -> str:
     """The catalog's name of a data set with the content and the split of that entry; "" for own data of any name."""
     benchmark = CATALOG.get(dataset.name)
-    if benchmark is None:
-        return ""
+    return benchmark.name if benchmark is not None and is_benchmark(benchmark, dataset) else ""
+
+
+def is_benchmark(benchmark: Benchmark, dataset: Dataset) -> bool:
+    """Whether a data set has the content and the split of a catalog entry."""
     try:
         _verify(benchmark, dataset, dataset.name)
     except DataError:
-        return ""
-    return benchmark.name
+        return False
+    return True
 
 
 def benchmark_status(name: str, data_dir: str | Path | None = None) -> Status:

@@ -9,6 +9,7 @@ from typing import Any
 from bridgemem.errors import NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, load_benchmark, unpack
+from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.world import simulate
@@ -24,7 +25,8 @@ def load(
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
-    """Events, split by time: a benchmark's name, "world", a packed .npz, a CSV/TSV/Parquet file, or a data frame.
+    """Events, split by time: a data set's name, "world", a packed .npz, a folder of train, valid and test files, a
+    CSV/TSV/Parquet file, or a data frame.
 
     step: the length of a time step, for files and frames alone; all others have their steps already.
     valid, test: the last shares of the events, a tenth each; for what is not split yet.
@@ -44,6 +46,8 @@ def load(
     name = Path(source).name.split(".")[0] if isinstance(source, str | Path) else "events"
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return unpack(source)
+    if is_folder(source):
+        return load_folder(source, progress=progress)
     if isinstance(source, str) and not Path(source).exists():
         raise NotFoundError(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
@@ -58,5 +62,5 @@ def load(
 
 def _is_split(source: Any) -> bool:
     if isinstance(source, str | Path):
-        return source in ("world", *CATALOG) or Path(source).suffix == ".npz"
+        return source in ("world", *CATALOG) or Path(source).suffix == ".npz" or is_folder(source)
     return isinstance(source, Dataset)
