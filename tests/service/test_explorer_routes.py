@@ -23,6 +23,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 pytest.importorskip("plotly", reason="needs the extra 'explore'")
 pytest.importorskip("httpx2", reason="needs httpx2, of the extra 'dev'")
 
+from benchmarks.load import SERVE
 from starlette.testclient import TestClient
 
 from bridgemem.events.log import EventLog, Vocabulary
@@ -34,7 +35,6 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
-from bridgemem.service.loadtest import SERVE
 from bridgemem.storage.tables import read_table, write_table
 from commands import bridgemem
 

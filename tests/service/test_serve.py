@@ -17,8 +17,9 @@ pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 
+from benchmarks.load import SERVE, Outcome, Plan, load, main, percentile, report, serving
+
 from bridgemem.live.eventstore import EventStore
-from bridgemem.service.loadtest import SERVE, Outcome, Plan, load, main, percentile, report, serving
 from commands import bridgemem
 
 pytest_plugins = ("small_runs",)

@@ -33,7 +33,10 @@ def open_bytes(path: Path) -> IO[bytes]:
         packed, zipped = start[:2] == b"\x1f\x8b", start == b"PK\3\4"
         file.seek(0)
     except IsADirectoryError:
-        raise DataError(f"{path} is a directory: give a file of events.") from None
+        raise DataError(
+            f"{path} is a directory: give a file of events; a folder of train, valid and test files goes to --data "
+            "as it is."
+        ) from None
     except FileNotFoundError:
         raise DataError(f"{path} does not exist.") from None
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""A load test on loopback, bounded in count and time: `python -m bridgemem.service.loadtest RUN --out service.md`.
+"""A load test on loopback, bounded in count and time: `python -m benchmarks.load RUN --out service.md`.
 
 The service runs in a process of its own on a store of its own, which is thrown away; the run is only read.
 """
@@ -217,7 +217,7 @@ def report(outcome: Outcome, plan: Plan) -> str:
     text = [
         "# The service under load",
         "",
-        f"`python -m bridgemem.service.loadtest`, bridgemem {__version__}, Python {platform.python_version()}, "
+        f"`python -m benchmarks.load`, bridgemem {__version__}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores shared by the service and its {plan.clients} clients, over loopback.",
         "",
         f"The run: {m['dataset']}, {m['backbone']} with the {m['method']} residual; {m['events']:,} events of "
@@ -240,7 +240,7 @@ def report(outcome: Outcome, plan: Plan) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bridgemem.service.loadtest", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
     parser.add_argument("--data-dir", type=Path, help="folder of the named data sets")
