@@ -10,11 +10,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from tools.publish import fill_marked
+
 from benchmarks.harness import HEADER, Row, cells, complain, keep_rows, read_rows
 from benchmarks.tables import KIND, tables
 from bridgemem.errors import BridgeMemError
 from bridgemem.storage.files import read_json
-from bridgemem.studies.publish import fill_marked
 
 INTRODUCTION = """# Speed
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.publish import BENCH, MARK, fill, publish
 from typer.main import get_command
 
 from bridgemem.cli.main import app
 from bridgemem.evaluation.records import Record, read_records
-from bridgemem.studies.publish import BENCH, MARK, fill, publish
 from commands import planted_rows, write_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +52,7 @@ def test_the_pages_of_results_are_what_the_records_give(records: list[Record], t
     found.pop("speed.md", None)  # what the benchmarks measured, written by python -m benchmarks.report
     assert found.keys() == expected.keys()
     stale = [name for name in expected if found[name] != expected[name]]
-    assert stale == [], "write them anew: bridgemem report --out results"
+    assert stale == [], "write them anew: python -m tools.publish --out results"
     drawn = {path.name for path in written} - expected.keys()
     assert drawn == {path.name for kind in ("svg", "png") for path in needed("results").glob(f"*.{kind}")}
 
@@ -64,7 +64,7 @@ def test_the_marked_tables_of_a_document_are_what_the_records_give(
     copy = tmp_path / "document.md"
     copy.write_bytes(needed(name).read_bytes())
     fill(records, copy)
-    assert copy.read_bytes() == needed(name).read_bytes(), f"renew it: bridgemem report --fill {name}"
+    assert copy.read_bytes() == needed(name).read_bytes(), f"renew it: python -m tools.publish --fill {name}"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("benchmarks", reason="needs benchmarks/ of the repository; run python -m pytest there")
 
 from benchmarks import mapped, report, scale, tables
-
-from bridgemem.studies.publish import MARK, fill
+from tools.publish import MARK, fill
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "results" / "scale.json"

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tools.publish import fill
 
+from bridgemem.evaluation.records import read_records
 from commands import TINY_READER, Walk, bridgemem, left_in
 
 pytest_plugins = ("small_runs",)
@@ -190,7 +192,7 @@ def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_c
     assert plain == bridgemem("report", "--records", walk.records, "--json").json
     document = tmp_path / "doc.md"
     document.write_text("<!-- table: horizons -->\n<!-- end -->\n")
-    assert bridgemem("report", "--records", records, "--fill", document).code == 0
+    assert fill(read_records(records), document) == 1
     assert "| own, cenet + bridgemem | 2 |" in document.read_text()
     assert "at least 2 steps, not 1" in bridgemem("evaluate", run_copy, "--within", "1").refused()
     assert "ask for a shorter horizon" in bridgemem("evaluate", run_copy, "--within", "500").refused()

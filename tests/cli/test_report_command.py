@@ -1,4 +1,4 @@
-"""`bridgemem report`: pages, documents and parts of the queries, and what it refuses."""
+"""`bridgemem report`: tables, pages and parts of the queries, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 
 from bridgemem.evaluation.records import Record, read_records, write_records
 from bridgemem.evaluation.strata import PARTS
-from bridgemem.studies.publish import PAGES, fill, publish
 from commands import Walk, bridgemem, left_in
 from measurements import backbone, campaign, part, residual
 
@@ -36,36 +35,6 @@ def test_a_file_gets_the_tables_that_are_shown(records: Path, tmp_path: Path) ->
     assert left_in(tmp_path / "new") == ["report.md"]
 
 
-def test_a_folder_gets_every_page_and_figure(records: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
-    done = bridgemem("report", "--records", records, "-o", tmp_path / "results")
-    written = publish(read_records(records), tmp_path / "same" / "results")
-    assert left_in(tmp_path / "results") == sorted(path.name for path in written)
-    for path in written:
-        assert (tmp_path / "results" / path.name).read_bytes() == path.read_bytes()
-        assert f"Wrote {tmp_path / 'results' / path.name}." in done.out
-
-
-def test_a_folder_is_published_where_there_is_nothing_to_draw(walk: Walk, tmp_path: Path) -> None:
-    kept = [r for r in read_records(walk.records) if r.method == "backbone"]
-    write_records(tmp_path / "records.jsonl", kept)
-    assert bridgemem("report", "--records", tmp_path / "records.jsonl", "-o", tmp_path / "pages").code == 0
-    assert left_in(tmp_path / "pages") == sorted([*PAGES, "relations.md"])
-
-
-def test_a_folder_is_filled_again_and_again_but_a_page_of_somebody_else_is_kept(records: Path, tmp_path: Path) -> None:
-    asked = ("report", "--records", records, "-o", tmp_path / "results")
-    for _ in range(2):
-        assert bridgemem(*asked).code == 0
-    (tmp_path / "results" / "main.md").write_text("# Mine\n")
-    assert "main.md exists already" in bridgemem(*asked).refused()
-    assert (tmp_path / "results" / "main.md").read_text() == "# Mine\n"
-    assert bridgemem(*asked, "--force").code == 0
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "gains-time.svg").write_text("mine")
-    assert "gains-time.svg exists already" in bridgemem(*asked[:-1], tmp_path / "other").refused()
-
-
 def test_a_page_replaces_no_file_unasked(records: Path, tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
@@ -78,28 +47,6 @@ def test_a_page_replaces_no_file_unasked(records: Path, tmp_path: Path) -> None:
 def test_one_data_set_is_shown_alone(records: Path) -> None:
     tables = bridgemem("report", "--records", records, "--dataset", "wiki", "--json").json
     assert {row[0].split(",")[0] for table in tables for row in table["rows"]} == {"wiki"}
-
-
-def test_documents_are_filled(records: Path, tmp_path: Path) -> None:
-    names = ("one.md", "two.md")
-    for name in names:
-        (tmp_path / name).write_text("before\n<!-- table: short -->\n<!-- end -->\nafter\n")
-    done = bridgemem("report", "--records", records, "--fill", tmp_path / "one.md", "--fill", tmp_path / "two.md")
-    assert done.code == 0
-    expected = tmp_path / "expected.md"
-    expected.write_text("before\n<!-- table: short -->\n<!-- end -->\nafter\n")
-    assert fill(campaign(), expected) == 1
-    for name in names:
-        assert (tmp_path / name).read_text() == expected.read_text()
-        assert f"Wrote {tmp_path / name}." in done.out
-
-
-def test_a_document_that_asks_for_an_unknown_table_is_refused(records: Path, tmp_path: Path) -> None:
-    path = tmp_path / "own.md"
-    path.write_text("<!-- table: weather -->\n<!-- end -->\n")
-    assert "'weather'" in bridgemem("report", "--records", records, "--fill", path).refused()
-    assert "cannot be read" in bridgemem("report", "--records", records, "--fill", tmp_path / "no.md").refused()
-    assert path.read_text() == "<!-- table: weather -->\n<!-- end -->\n"
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -147,18 +94,6 @@ def test_a_run_taken_apart_makes_no_file_of_records(walk: Walk, tmp_path: Path) 
     assert left_in(tmp_path) == []
 
 
-def test_documents_show_all_records_when_a_run_is_taken_apart(walk: Walk, tmp_path: Path) -> None:
-    path, document = tmp_path / "records.jsonl", tmp_path / "own.md"
-    write_records(path, [*read_records(walk.records), *other_data()])
-    marks = "<!-- table: filter time -->\n<!-- end -->\n<!-- table: support time -->\n<!-- end -->\n"
-    document.write_text(marks)
-    assert bridgemem("report", walk.run, "--by", "support", "--records", path, "--fill", document).code == 0
-    text = document.read_text()
-    assert "Not measured" not in text
-    assert "| icews14, cenet |" in text
-    assert "own share" in text
-
-
 def test_the_parts_of_a_run_are_written_as_one_page(walk: Walk, tmp_path: Path) -> None:
     page = tmp_path / "support.md"
     bridgemem("report", walk.run, "--by", "support", "--records", tmp_path / "none.jsonl", "--out", page)
@@ -169,22 +104,14 @@ def test_the_parts_of_a_run_are_written_as_one_page(walk: Walk, tmp_path: Path) 
 # --- refused ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["r.txt", "r.html", "r.md.bak"])
-def test_a_page_that_is_neither_markdown_nor_a_folder_is_refused_before_anything_is_done(
-    name: str, walk: Walk, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", ["r.txt", "r.html", "r.md.bak", "results"])
+def test_a_page_that_is_no_markdown_is_refused_before_anything_is_done(name: str, walk: Walk, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     records.write_bytes(walk.records.read_bytes())
     asked = ("report", walk.run, "--by", "support", "--records", records, "--out", tmp_path / name)
-    assert f"{name} is neither" in bridgemem(*asked).refused()
+    assert f"{name} is no .md file" in bridgemem(*asked).refused()
     assert left_in(tmp_path) == ["records.jsonl"]
     assert records.read_bytes() == walk.records.read_bytes()
-
-
-def test_a_folder_with_a_dot_in_its_name_is_one(records: Path, tmp_path: Path) -> None:
-    (tmp_path / "results.v2").mkdir()
-    assert bridgemem("report", "--records", records, "--out", tmp_path / "results.v2").code == 0
-    assert "main.md" in left_in(tmp_path / "results.v2")
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tools.publish import tables
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, score_queries
@@ -27,7 +28,6 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.studies import leakage as questions
 from bridgemem.studies.analysis import questions_table
 from bridgemem.studies.leakage import READINGS, SMOOTHING, WEIGHTS, Asked, Reader, count, measure, read
-from bridgemem.studies.publish import tables
 from builders import Row, dataset_of, log_of, random_log, rows_of, small_world
 from measurements import campaign, residual
 from precision import FLOAT64, close

@@ -7,25 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.tables import efficiency_table, learned_cost_table, learned_table, main_table, short_table, spread_table
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import Table, figure, interval
 from bridgemem.ranking.metrics import METRICS
-from bridgemem.studies.report import (
-    Row,
-    efficiency_table,
-    filter_table,
-    learned_cost_table,
-    learned_table,
-    main_table,
-    paper,
-    rows,
-    selected,
-    short_table,
-    spread_table,
-    standard,
-)
+from bridgemem.studies.report import Row, filter_table, paper, rows, selected, standard
 from measurements import GPU, backbone, campaign, change, learned, part, relearned, reseeded, residual
 
 CPU = "cpu 2 threads"

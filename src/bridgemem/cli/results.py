@@ -27,13 +27,9 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write Markdown: one .md file, or a folder for all pages and figures."),
+        typer.Option("--out", "-o", help="Write the tables to a Markdown file, *.md."),
     ] = None,
     force: Force = False,
-    fill: Annotated[
-        list[Path] | None,
-        typer.Option("--fill", help="Renew the marked tables of a document; may be given several times."),
-    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -41,12 +37,12 @@ def report(
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.records import read_records
     from bridgemem.ranking.filters import FILTERS
-    from bridgemem.studies import publish
     from bridgemem.studies.probabilities import single_step
 
-    if out is not None and out.suffix not in ("", ".md") and not out.is_dir():
-        raise SettingsError(f"--out is a .md file or a folder, and {out.name} is neither; name it *.md.")
-    _check_out(out, by, force)
+    if out is not None and out.suffix != ".md":
+        raise SettingsError(f"--out writes Markdown, and {out.name} is no .md file; name it *.md.")
+    for file in () if out is None else (out, out.with_suffix(".svg")) if by == "calibration" else (out,):
+        check_new(file, force)
     if filters != "all" and filters not in FILTERS:
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
     if by is not None:
@@ -61,18 +57,7 @@ def report(
     if not found:
         raise NotFoundError(f"{records} holds no record{f' of {dataset!r}' if dataset else ''}.")
     made = _tables(single_step(found), by, filters)
-    measured = found
-    if run is not None and records.exists():
-        # pages and documents show all that is recorded, not only what this run has added
-        found = [r for r in read_records(records) if dataset in (None, r.dataset)]
-    written = []
-    if out is not None and out.suffix == ".md":
-        written += _write(out, made, measured, by)
-    elif out is not None:
-        written += publish.publish(found, out)
-    for document in fill or []:
-        publish.fill(found, document)
-        written.append(document)
+    written = [] if out is None else _write(out, made, found, by)
 
     def text() -> None:
         for shown in made:
@@ -82,18 +67,6 @@ def report(
             say(f"Wrote {path}.")
 
     emit([asdict(shown) for shown in made], as_json, text)
-
-
-def _check_out(out: Path | None, by: str | None, force: bool) -> None:
-    """Refuse to replace what is there, except pages and figures of an earlier report."""
-    from bridgemem.studies.publish import foreign
-
-    if out is not None and out.suffix == ".md":
-        for file in (out, out.with_suffix(".svg")) if by == "calibration" else (out,):
-            check_new(file, force)
-    elif out is not None:
-        for file in foreign(out):
-            check_new(file, force)
 
 
 def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> list[Any]:

@@ -1,15 +1,20 @@
-"""Publish: every table and figure of results/, and the marked blocks of README and docs, written from the records."""
+"""Publish: every table and figure of results/, and the marked blocks of README and docs, written from the records.
+
+python -m tools.publish --out results --fill README.md
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from bridgemem.errors import DataError
-from bridgemem.evaluation.records import Record
+from bridgemem.errors import BridgeMemError, DataError
+from bridgemem.evaluation.records import Record, read_records
 from bridgemem.evaluation.strata import PARTS
 from bridgemem.evaluation.tables import Table
 from bridgemem.residuals.selection import SELECTION_FILTERS
@@ -22,22 +27,21 @@ from bridgemem.studies.analysis import (
     relations_table,
     steps_table,
 )
-from bridgemem.studies.figures import draw_gains, gains_figure
 from bridgemem.studies.probabilities import calibration_table, horizon_table, single_step
-from bridgemem.studies.report import (
+from bridgemem.studies.report import filter_table, standard
+from tools.figures import draw_gains, gains_figure
+from tools.tables import (
     Cost,
     efficiency_table,
-    filter_table,
     learned_cost_table,
     learned_table,
     main_table,
     short_table,
     spread_table,
-    standard,
 )
-from bridgemem.studies.transfer import backbones_table
+from tools.transfer import backbones_table
 
-WRITTEN = "Written by `bridgemem report --out"  # stands at the head of every page
+WRITTEN = "Written by `python -m tools.publish --out"  # stands at the head of every page
 RELATIONS = "relations.md"
 BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
@@ -177,3 +181,31 @@ def _markdown(make: Callable[[], Table]) -> str:
         return make().markdown()
     except DataError as problem:
         return f"### Not measured\n\nNot measured: {problem}\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, and renew documents; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.publish", description="Write results/ from its records.")
+    parser.add_argument("--records", type=Path, default=Path("results/records.jsonl"), help="the file of records")
+    parser.add_argument("--out", type=Path, help="a folder for all pages and figures")
+    parser.add_argument("--fill", type=Path, action="append", default=[], help="a document to renew; repeatable")
+    parser.add_argument("--force", action="store_true", help="replace pages that something else wrote")
+    given = parser.parse_args(arguments)
+    try:
+        if given.out is not None and not given.force and (kept := foreign(given.out)):
+            raise DataError(f"{kept[0]} exists already; choose another folder, or say --force to replace it.")
+        records = read_records(given.records)
+        written = publish(records, given.out) if given.out is not None else []
+        for document in given.fill:
+            fill(records, document)
+            written.append(document)
+    except BridgeMemError as problem:
+        sys.stderr.write(f"publish: {problem}\n")
+        return 2
+    for path in written:
+        print(f"Wrote {path}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,8 @@ from typing import Any
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import MAIN_METHODS, SHORT, Table, figure, fitted_here, interval, place
-from bridgemem.studies.report import Row, paper, rows, seeds, standard
+from bridgemem.studies.report import Row, paper, rows, standard
+from tools.tables import seeds
 
 # one backbone on one split of a data set
 Place = tuple[str, str, str]

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tools.transfer import HEADER, backbones_table
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import figure, interval
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.studies.report import paper
-from bridgemem.studies.transfer import HEADER, backbones_table
 from measurements import GPU, backbone, campaign, change, learned, part, relearned, reseeded, residual
 
 MATCHES = HEADER[-1]

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.figures import draw_gains, gains_figure
 
 from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.ranking.metrics import METRICS
-from bridgemem.studies.figures import draw_gains, gains_figure
 from measurements import backbone, campaign, change, part, reseeded, residual
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tools.publish import BENCH, PAGES, fill, publish, tables
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
-from bridgemem.studies.publish import BENCH, PAGES, fill, publish, tables
 from commands import left_in
 from measurements import ahead, campaign, residual
 
@@ -77,7 +77,7 @@ def test_a_page_holds_its_tables_in_order(published: Path) -> None:
     for name, wanted in pages.items():
         text = (published / name).read_text()
         assert text.startswith("# ")
-        assert "`bridgemem report --out results`" in text.splitlines()[2]
+        assert "`python -m tools.publish --out results`" in text.splitlines()[2]
         assert text.partition("\n### ")[2] == "\n".join(known[t]().markdown() for t in wanted).removeprefix("### ")
 
 
