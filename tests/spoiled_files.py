@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import pack
+from bridgemem.events.packs import pack
 from bridgemem.events.readers.read import read_events
 
 ROWS = [(f"actor {i % 7}", f"rel {i % 3}", f"actor {(i * 3 + 1) % 7}", f"2024-01-{i // 3 + 1:02d}") for i in range(60)]

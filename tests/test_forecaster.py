@@ -100,7 +100,7 @@ def test_a_share_for_what_is_split_is_refused(source: str, share: str, walk: Wal
 
 
 def test_load_takes_paths_logs_columns_and_packed_files(own_csv: Path, tmp_path: Path) -> None:
-    from bridgemem.events.datasets import pack
+    from bridgemem.events.packs import pack
 
     data = bridgemem.load(own_csv, valid=0.2, test=0.2)
     pack(data, tmp_path / "own.npz")

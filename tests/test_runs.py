@@ -20,9 +20,9 @@ from bridgemem.backbones import load_backbone
 from bridgemem.backbones.trained import train
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
-from bridgemem.events.datasets import pack, unpack
 from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
+from bridgemem.events.packs import pack, unpack
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.ranking.filters import FILTERS

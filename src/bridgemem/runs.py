@@ -15,8 +15,9 @@ from bridgemem.backbones.trained import open_backbone, save_trained, training_no
 from bridgemem.config import Settings, as_settings, write_toml
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.events.dataset import Dataset, Identity
-from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark, pack, packed_clock, unpack
+from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
 from bridgemem.events.log import Clock
+from bridgemem.events.packs import pack, packed_clock, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
 from bridgemem.forecasting.model import Model, Parts, RunConfig, described

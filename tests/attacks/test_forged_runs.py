@@ -14,8 +14,8 @@ import pytest
 
 from bridgemem.evaluation.evaluate import conclude, evaluate, history, reading_of
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import pack
 from bridgemem.events.log import Vocabulary
+from bridgemem.events.packs import pack
 from bridgemem.events.queries import Queries
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.metrics import METRICS, Metrics

@@ -22,9 +22,9 @@ import spoiled_files
 from bridgemem.errors import BridgeMemError, DataError, LimitError, SettingsError
 from bridgemem.events import limits
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import pack, packed_clock, unpack
 from bridgemem.events.loading import load
 from bridgemem.events.log import Clock, parse_date
+from bridgemem.events.packs import pack, packed_clock, unpack
 from bridgemem.events.readers import lines
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.readers.table import ColumnNames

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import CATALOG, pack, unpack
+from bridgemem.events.datasets import CATALOG
 from bridgemem.events.loading import load
+from bridgemem.events.packs import pack, unpack
 from bridgemem.events.readers.read import read_events
 from commands import Walk, bridgemem, left_in, named_own, planted_rows, small_files_only, write_rows
 

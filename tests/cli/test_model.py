@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import pack
 from bridgemem.events.loading import load
+from bridgemem.events.packs import pack
 from bridgemem.runs import Run
 from bridgemem.studies import demo as demo_module
 from bridgemem.studies.demo import Demo

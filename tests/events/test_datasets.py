@@ -21,11 +21,10 @@ from bridgemem.events.datasets import (
     benchmark_status,
     download,
     load_benchmark,
-    pack,
-    unpack,
     user_cache,
 )
 from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.events.packs import pack, unpack
 
 FILES = {
     "train.txt": "1\t0\t2\t10\t0\n0  \t1\t1\t10\t0\n0\t0\t1\t0\t0\n",
@@ -263,7 +262,8 @@ def test_benchmarks_load_with_nothing_but_numpy(tmp_path):
     code = (
         "import sys\n"
         "for name in ('duckdb', 'torch', 'scipy', 'platformdirs', 'pooch', 'rich', 'typer'): sys.modules[name] = None\n"
-        "from bridgemem.events.datasets import load_benchmark, unpack\n"
+        "from bridgemem.events.datasets import load_benchmark\n"
+        "from bridgemem.events.packs import unpack\n"
         f"assert len(unpack({str(folder / 'tiny.npz')!r}).events) == 6"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -170,7 +170,7 @@ def import_(
     """Read your own events once, split them by time, and keep them as one packed file."""
     from bridgemem.errors import SettingsError
     from bridgemem.events.dataset import Dataset
-    from bridgemem.events.datasets import pack
+    from bridgemem.events.packs import pack
     from bridgemem.events.readers.read import ColumnNames, read_events
 
     if out.suffix != ".npz":
@@ -219,7 +219,8 @@ def pack_(
     quiet: Quiet = False,
 ) -> None:
     """Named data sets as compact files that load with numpy alone."""
-    from bridgemem.events.datasets import load_benchmark, pack
+    from bridgemem.events.datasets import load_benchmark
+    from bridgemem.events.packs import pack
     from bridgemem.events.world import simulate
 
     paths = {name: out / f"{name}.npz" for name in names}

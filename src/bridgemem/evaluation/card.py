@@ -13,8 +13,9 @@ from bridgemem.backbones import BACKBONES
 from bridgemem.errors import RunError
 from bridgemem.evaluation.records import Record, wrong_field
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
-from bridgemem.events.datasets import CATALOG, unpack
+from bridgemem.events.datasets import CATALOG
 from bridgemem.events.log import Clock
+from bridgemem.events.packs import unpack
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection

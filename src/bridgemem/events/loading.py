@@ -8,9 +8,10 @@ from typing import Any
 
 from bridgemem.errors import NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import CATALOG, load_benchmark, unpack
+from bridgemem.events.datasets import CATALOG, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
+from bridgemem.events.packs import unpack
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.world import simulate
 from bridgemem.progress import SILENT, Progress

@@ -24,8 +24,8 @@ from bridgemem.config import Settings, write_toml
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import pack
 from bridgemem.events.log import EventLog
+from bridgemem.events.packs import pack
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader, ReaderTraining
