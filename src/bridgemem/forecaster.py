@@ -11,9 +11,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
-from bridgemem.backbones import backbone_class, backbone_names
+from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import (
+    check_name,
     check_trained_on,
     default_settings,
     earlier_backbone,
@@ -30,6 +31,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.reliability import calibrations_of
 from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.model import HISTORIES, Model, Parts, RunConfig
@@ -41,7 +43,7 @@ from bridgemem.residuals.learning import Fit, Slice, fit_learned
 from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.runs import Run
-from bridgemem.storage.files import whole_folder
+from bridgemem.storage.files import read_config, whole_folder
 from bridgemem.storage.tables import as_frame
 from bridgemem.training.devices import check_device
 
@@ -159,8 +161,7 @@ class Forecaster:
     @property
     def dataset(self) -> Dataset:
         """The data that it was fitted on."""
-        parts = self.parts
-        return parts.dataset if isinstance(parts, Model) else self._run.dataset()
+        return self.parts.data()
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -239,7 +240,7 @@ class Forecaster:
             run = Run(source)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
         made._parts = run
-        if any(run.learned(name) is not None for name in ("static", "time")):
+        if "learned" in read_config(run.folder):
             made.residual = "learned"
         return made
 
@@ -276,9 +277,7 @@ class Forecaster:
             check_trained_on(folder, dataset)
             return self._twice(backbone).to(self.device), folder, training_note(folder)
         name = AUTO if given == "auto" else str(given)
-        if name not in backbone_names():
-            known = ", ".join(backbone_names())
-            raise NotFoundError(f"there is no folder and no backbone called {name!r}; choose from {known}.")
+        check_name(name)
         began = time.perf_counter()
         own = self.backbone_settings or default_settings(name, dataset)
         backbone = backbone_class(name).fit(dataset.without_test(), own, self.seed, self.device, progress)
@@ -338,7 +337,5 @@ class Forecaster:
 
 def _fetched(hub_id: str, progress: Progress) -> Run:
     """A run from a model hub, kept in the user's cache."""
-    import platformdirs
-
-    home = Path(platformdirs.user_cache_dir("bridgemem")) / "hub" / hub_id.replace("/", "--")
+    home = user_cache().parent / "hub" / hub_id.replace("/", "--")
     return Run(home) if home.is_dir() else pull(hub_id, home, progress=progress)

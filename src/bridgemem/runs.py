@@ -311,6 +311,9 @@ class Run(Parts):
         home = self.folder / "backbone"
         return described(training_note(home), read_config(home).get("settings", {}))
 
+    def data(self) -> Dataset:
+        return self.dataset()
+
     @property
     def where(self) -> str:
         return str(self.folder)

@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import backbone_class, backbone_defaults, load_backbone
+from bridgemem.backbones import backbone_class, backbone_defaults, backbone_names, load_backbone
 from bridgemem.backbones.base import Backbone
-from bridgemem.errors import BackboneError, RunError
+from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import benchmark_name
 from bridgemem.progress import SILENT, Progress
@@ -25,6 +25,13 @@ NOTE = "trained.json"
 def default_settings(name: str, dataset: Dataset) -> Any:
     """A backbone's settings for a data set; own data that is called like a benchmark has none of its own."""
     return backbone_defaults(name, benchmark_name(dataset))
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a backbone that is not registered."""
+    if name not in backbone_names():
+        known = ", ".join(backbone_names())
+        raise NotFoundError(f"there is no folder and no backbone called {name!r}; choose from {known}.")
 
 
 def training_state(folder: Path | str) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bridgemem.cli.evaluate import no_test
-from bridgemem.cli.options import DataDir, Device, Json, Quiet
+from bridgemem.cli.options import DataDir, Device, Json, Quiet, residual_of
 from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
@@ -58,14 +58,13 @@ def ablate(
     from bridgemem.studies import ablation
     from bridgemem.training.devices import check_device
 
-    if method not in ("fixed", "learned"):
-        raise SettingsError(f"method is fixed or learned, not {method!r}.")
+    residual = residual_of(method)
     opened = Run(run)
     split = _split(opened, split)
-    learned = method == "learned"
+    learned = residual == "learned"
     if learned:
         ablation.ablated_settings(opened)
-    selected = _selected(opened, split, "learned" if learned else "bridgemem")
+    selected = _selected(opened, split, residual)
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:

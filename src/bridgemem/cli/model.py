@@ -22,6 +22,7 @@ from bridgemem.cli.options import (
     Seed,
     Set,
     Step,
+    residual_of,
     seeds_of,
     whole_or_text,
 )
@@ -186,7 +187,7 @@ def fit(
         _check_training_free(backbone, data)
     model = Forecaster(
         backbone,
-        residual=_residual(method),
+        residual=residual_of(method),
         settings=settings,
         learned_settings=learned,
         history=history,
@@ -217,24 +218,13 @@ def fit(
     emit(result, as_json, text)
 
 
-def _residual(method: str) -> str:
-    """The residual that a method names."""
-    from bridgemem.errors import SettingsError
-
-    if method not in ("fixed", "learned"):
-        raise SettingsError(f"method is fixed or learned, not {method!r}.")
-    return "bridgemem" if method == "fixed" else method
-
-
 def _check_training_free(backbone: str, data: str) -> None:
     """Refuse the name of a backbone that is none, or that takes a training to be worth keeping."""
-    from bridgemem.backbones import backbone_names, is_trained
-    from bridgemem.errors import NotFoundError, SettingsError
+    from bridgemem.backbones import is_trained
+    from bridgemem.backbones.trained import check_name
+    from bridgemem.errors import SettingsError
 
-    names = backbone_names()
-    if backbone not in names:
-        known = ", ".join(names)
-        raise NotFoundError(f"there is no folder and no backbone called {backbone!r}; choose from {known}.")
+    check_name(backbone)
     if is_trained(backbone):
         raise SettingsError(
             f"{backbone} has to be trained first: `bridgemem train {backbone} --data {data} --out FOLDER`; then name "
@@ -331,7 +321,7 @@ def reproduce(
                 history=history,
                 retrain=retrain,
                 progress=progress,
-                residual=_residual(method),
+                residual=residual_of(method),
                 learned_settings=learned,
             )
     write_records(records, made.records)

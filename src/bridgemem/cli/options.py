@@ -81,3 +81,12 @@ def seeds_of(text: str) -> tuple[int, ...]:
             raise SettingsError(f"seeds are written as 42, as 42,43 or as 42-46, not {text!r}.")
         found += range(first, last + 1)
     return tuple(found)
+
+
+def residual_of(method: str) -> str:
+    """The residual that --method names."""
+    from bridgemem.errors import SettingsError
+
+    if method not in ("fixed", "learned"):
+        raise SettingsError(f"method is fixed or learned, not {method!r}.")
+    return "bridgemem" if method == "fixed" else method

@@ -14,7 +14,7 @@ from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.forecasting.model import Model, Parts
+from bridgemem.forecasting.model import Parts
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
@@ -46,9 +46,7 @@ def evaluate(
     """
     for name in SELECTION_FILTERS:
         run.selection(name)
-    if dataset is None:
-        dataset = run.dataset() if isinstance(run, Run) else run.dataset if isinstance(run, Model) else None
-    assert dataset is not None
+    dataset = dataset or run.data()
     if split == "valid":
         dataset = dataset.without_test()
     reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)

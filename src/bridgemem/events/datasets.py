@@ -16,9 +16,9 @@ import numpy as np
 
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.folders import joined, read_splits, split_file
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.packs import pack, unpack
-from bridgemem.events.readers.read import read_events, read_vocabulary
 from bridgemem.progress import SILENT, Progress
 
 DAY = 86_400
@@ -247,6 +247,14 @@ def is_benchmark(benchmark: Benchmark, dataset: Dataset) -> bool:
     return True
 
 
+def as_named(dataset: Dataset) -> Dataset:
+    """The named data set that has the content and the split of this one, whatever it is called; else this one."""
+    for benchmark in CATALOG.values():
+        if benchmark.resplit_of is None and is_benchmark(benchmark, dataset):
+            return replace(dataset, name=benchmark.name, events=replace(dataset.events, clock=benchmark.clock))
+    return dataset
+
+
 def benchmark_status(name: str, data_dir: str | Path | None = None) -> Status:
     """Where a named data set would be loaded from; its content is not verified."""
     benchmark = find_benchmark(name)
@@ -286,25 +294,11 @@ def _copies(benchmark: Benchmark, data_dir: str | Path | None) -> Iterator[Path]
 
 def _read_folder(benchmark: Benchmark, folder: Path, progress: Progress) -> Dataset:
     """A data set from its text files: train, valid and test of four columns, and the names behind the ids."""
-    entities = read_vocabulary(folder / "entity2id.txt", "entity")
-    relations = read_vocabulary(folder / "relation2id.txt", "relation")
-    logs: list[EventLog] = []
-    for split in benchmark.splits:
-        path = folder / f"{split}.txt"
-        if not path.is_file():
-            path = folder / f"{split}.txt.gz"
-        reading = read_events(
-            path, step=benchmark.unit, entities=entities, relations=relations, strict=True, progress=progress
-        )
-        log = replace(reading.events, clock=benchmark.clock)
-        if logs and log.step[0] <= logs[-1].step[-1]:
-            raise DataError(f"{path} begins at step {log.step[0]}, before the split ahead of it has ended.")
-        logs.append(_sorted(log) if split == "train" and benchmark.sorted_train else log)
-    events = logs[0]
-    for log in logs[1:]:
-        events = events.append(log)
-    starts = [int(log.step[0]) for log in logs[1:]]
-    return Dataset(benchmark.name, events, starts[0], starts[1] if len(starts) > 1 else None)
+    files = [split_file(folder, split) for split in benchmark.splits]
+    logs = [replace(log, clock=benchmark.clock) for log in read_splits(folder, files, benchmark.unit, progress)]
+    if benchmark.sorted_train:
+        logs[0] = _sorted(logs[0])
+    return joined(benchmark.name, files, logs)
 
 
 def _sorted(log: EventLog) -> EventLog:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bridgemem.errors import NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import CATALOG, load_benchmark
+from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
 from bridgemem.events.packs import unpack
@@ -48,7 +48,7 @@ def load(
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return unpack(source)
     if is_folder(source):
-        return load_folder(source, progress=progress)
+        return as_named(load_folder(source, progress=progress))
     if isinstance(source, str) and not Path(source).exists():
         raise NotFoundError(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."

@@ -56,6 +56,10 @@ class Parts(ABC):
     config: RunConfig
     settings: Settings
 
+    @abstractmethod
+    def data(self) -> Dataset:
+        """The data that it was fitted on."""
+
     @property
     @abstractmethod
     def where(self) -> str:
@@ -146,6 +150,9 @@ class Model(Parts):
     fits: Mapping[str, Fit] = field(default_factory=dict)
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     trained: Mapping[str, Any] = field(default_factory=dict)
+
+    def data(self) -> Dataset:
+        return self.dataset
 
     @property
     def where(self) -> str:

@@ -1,4 +1,4 @@
-"""Store: folders that are whole or absent, with TOML, JSON and safetensors inside and nothing that runs when loaded."""
+"""Files of a model: TOML, JSON, names and safetensors; nothing in them runs when loaded."""
 
 from __future__ import annotations
 
