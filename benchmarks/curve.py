@@ -36,7 +36,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 
 AXES = ("queries", "entities", "facts")
 GROWTH = (1, 2, 4, 8)
@@ -152,7 +152,8 @@ def measured(axis: str, events: EventLog, queries: int, cells: int | None = None
     def run(model: Transitions | None) -> tuple[Counted, float]:
         began = time.process_time()
         with Counted() as counted, torch.no_grad():
-            replay(asked, backbone, past, filters, model, [Choice()] if model else (), cells=cells)
+            scoring = Scoring(backbone, past, model, choices=[Choice()] if model else ())
+            replay(scoring, asked, filters=filters, cells=cells)
         return counted, time.process_time() - began
 
     run(transitions)  # indices that are made on first use

@@ -155,15 +155,15 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
     from bridgemem.events.queries import Queries
     from bridgemem.memory.past import History
     from bridgemem.ranking.filters import Filters
-    from bridgemem.residuals.scoring import Choice, replay
+    from bridgemem.residuals.scoring import Choice, Scoring, replay
     from bridgemem.runs import Run
 
     run = Run(home / "run")
     dataset = run.dataset(memory_dir=memory_dir)
-    parts = run.backbone(), History(dataset.events), Filters(dataset.events), run.transitions(), [Choice()]
-    queries = Queries.of(dataset.test)
-    replay(queries.take(slice(0, 1)), *parts)
-    return len(queries), lambda: replay(queries, *parts, cells=CELLS).ranks.tobytes()
+    scoring = Scoring(run.backbone(), History(dataset.events), run.transitions(), choices=[Choice()])
+    filters, queries = Filters(dataset.events), Queries.of(dataset.test)
+    replay(scoring, queries.take(slice(0, 1)), filters=filters)
+    return len(queries), lambda: replay(scoring, queries, filters=filters, cells=CELLS).ranks.tobytes()
 
 
 def child(*arguments: str) -> dict[str, Any]:

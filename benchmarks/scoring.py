@@ -22,7 +22,7 @@ from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
-from bridgemem.residuals.scoring import Choice, Replay, corrections, replay
+from bridgemem.residuals.scoring import Choice, Replay, Scoring, corrections, replay
 from bridgemem.residuals.selection import PAPER, grid
 
 PLAIN_BATCH = 256
@@ -66,7 +66,7 @@ def _replayed(b: Bench, choices: Sequence[Choice], most: int | None = None) -> M
 
     def run(queries: Queries) -> Replay:
         past, filters = History(b.known, device=b.device), Filters(b.known, b.device)
-        return replay(queries, cenet, past, filters, transitions, choices)
+        return replay(Scoring(cenet, past, transitions, choices=choices), queries, filters=filters)
 
     _, timing = timed(lambda: run(b.queries), b.device, rounds=1)
     asked = b.few_queries().take(slice(0, most))

@@ -39,9 +39,10 @@ from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.hub import pull
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, Slice, fit_learned
+from bridgemem.residuals.learning import Fit, Slice, Trains, fit_learned
 from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
+from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_config, whole_folder
 from bridgemem.storage.tables import as_frame
@@ -140,13 +141,15 @@ class Forecaster:
         dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
         backbone, folder, note = self._started(dataset, progress)
         frozen = self.history == "frozen"
-        fitted = fit_residual(dataset, backbone, self.settings, self.seed, self.device, progress, frozen)
+        validation = Validation.of(dataset, backbone, device=self.device, frozen=frozen)
+        fitted = fit_residual(validation, self.settings, seed=self.seed, progress=progress)
         config = self._config(dataset, backbone, fitted, note)
         fits: dict[str, Fit] = {}
         if self.residual == "learned":
-            fits = self._learned(dataset, backbone, folder, fitted, config.backbone_seed, progress)
+            again = self._trained_again(backbone, folder, config.backbone_seed, progress)
+            fits = self._learned(validation, fitted, again, progress)
         model = Model(dataset, backbone, fitted, config, fits, trained=note)
-        calibrations = calibrations_of(model, dataset, self.device, progress)
+        calibrations = calibrations_of(model, validation, progress=progress)
         self._parts, self._folder = replace(model, calibrations=calibrations), folder
         vars(self).pop("predictor", None)
         return self
@@ -315,24 +318,20 @@ class Forecaster:
             parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
         )
 
-    def _learned(
-        self,
-        dataset: Dataset,
-        backbone: Backbone,
-        folder: Path | None,
-        fitted: Fitted,
-        backbone_seed: int,
-        progress: Progress,
-    ) -> dict[str, Fit]:
+    def _trained_again(self, backbone: Backbone, folder: Path | None, seed: int, progress: Progress) -> Trains:
+        """How a backbone of the same kind is trained on earlier events, kept next to its folder if it has one."""
+        home = None if folder is None or not self._cross_fit else earlier_backbone(folder, self._cross_fit)
+        return partial(trained_again, backbone, home, seed, self.device, progress)
+
+    def _learned(self, validation: Validation, fitted: Fitted, again: Trains, progress: Progress) -> dict[str, Fit]:
         """The learned residual of each filter, cross-fitted on the end of train where the settings say so."""
-        wanted = self.learned_settings or LearnedSettings()
-        sources = [Slice(dataset, backbone, fitted.train)]
+        wanted, sources = self.learned_settings or LearnedSettings(), [Slice(validation, fitted.train)]
         if wanted.cross_fit:
-            home = None if folder is None else earlier_backbone(folder, wanted.cross_fit)
-            again = partial(trained_again, backbone, home, backbone_seed, self.device, progress)
-            earlier = sources[0].earlier(wanted.cross_fit, again, self.seed, self.device, fitted.epochs, progress)
+            earlier = sources[0].earlier(
+                wanted.cross_fit, again, seed=self.seed, epochs=fitted.epochs, progress=progress
+            )
             sources.insert(0, earlier)
-        return fit_learned(sources, wanted, self.seed, self.device, progress, fitted.choices)
+        return fit_learned(sources, wanted, seed=self.seed, progress=progress, choices=fitted.choices)
 
 
 def _fetched(hub_id: str, progress: Progress) -> Run:

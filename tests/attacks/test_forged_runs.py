@@ -19,7 +19,7 @@ from bridgemem.events.packs import pack
 from bridgemem.events.queries import Queries
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.metrics import METRICS, Metrics
-from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection, grid, select
 from bridgemem.runs import Run
 from bridgemem.storage.files import write_names
@@ -102,7 +102,9 @@ def measured_on(run: Run, split: str) -> Replay:
     part = "known" if split == "test" else "train"
     past, filters = history(run, read, split, "cpu"), Filters(read.events)
     queries = Queries.of(read.split(split))
-    return replay(queries, run.backbone(), past, filters, run.transitions(part), grid(run.settings))
+    return replay(
+        Scoring(run.backbone(), past, run.transitions(part), choices=grid(run.settings)), queries, filters=filters
+    )
 
 
 def lock_in(run: Run, forge: Callable[[Selection], Selection]) -> None:

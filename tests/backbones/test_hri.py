@@ -22,7 +22,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
-from bridgemem.residuals.scoring import replay
+from bridgemem.residuals.scoring import Scoring, replay
 from builders import dataset_of, futures, log_of, random_log, rows_of, small_world
 
 
@@ -141,7 +141,9 @@ def reciprocal_ranks(dataset: Dataset, lam: float | torch.Tensor, alpha: float) 
     known = dataset.without_test().events
     same = torch.ones(2 * known.n_relations, dtype=torch.float64)
     made = replay(
-        Queries.of(dataset.valid), Hri(HriSettings(), lam * same, alpha * same), History(known), Filters(known)
+        Scoring(Hri(HriSettings(), lam * same, alpha * same), History(known)),
+        Queries.of(dataset.valid),
+        filters=Filters(known),
     )
     return 1 / made.of("time")
 
@@ -181,7 +183,10 @@ def test_test_events_leave_no_trace_in_the_choice() -> None:
 def test_repetition_beats_popularity_where_things_repeat() -> None:
     dataset = small_world().dataset
     queries, past, filters = Queries.of(dataset.test), History(dataset.events), Filters(dataset.events)
-    ours, floor = (replay(queries, kind.fit(dataset), past, filters).metrics("time").mrr for kind in (Hri, Popularity))
+    ours, floor = (
+        replay(Scoring(kind.fit(dataset), past), queries, filters=filters).metrics("time").mrr
+        for kind in (Hri, Popularity)
+    )
     assert ours > floor + 0.05
 
 
@@ -196,7 +201,7 @@ def test_settings_that_cannot_be_used_are_refused(wrong: dict[str, Any]) -> None
 def test_icews14_scores_what_was_measured_independently(data_dir: Path) -> None:
     dataset = load_benchmark("icews14", data_dir)
     backbone = Hri.fit(dataset, HriSettings(lam=0.02, alpha=0.999))
-    made = replay(Queries.of(dataset.test), backbone, History(dataset.events), Filters(dataset.events))
+    made = replay(Scoring(backbone, History(dataset.events)), Queries.of(dataset.test), filters=Filters(dataset.events))
     time, static = made.metrics("time").as_dict(), made.metrics("static").as_dict()
     assert list(time.values()) == pytest.approx([0.3745, 0.2959, 0.4143, 0.5234], abs=0.001)
     assert list(static.values()) == pytest.approx([0.5519, 0.5351, 0.5530, 0.5789], abs=0.001)

@@ -26,7 +26,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.scoring import replay
+from bridgemem.residuals.scoring import Scoring, replay
 from bridgemem.storage.files import write_tensors
 from builders import SMALL_READER, dataset_of, random_log, small_world
 from fits import fit_run
@@ -132,7 +132,7 @@ def test_stored_scores_of_a_backbone_rank_as_the_backbone_itself(tmp_path: Path)
     hri, past, filters, queries = Hri.fit(dataset), History(dataset.events), Filters(dataset.events), asked()[0]
     write_scores(tmp_path / "scores", dataset, lambda q: hri.score(q, past))
     stored = Stored.fit(dataset.without_test(), StoredSettings(str(tmp_path / "scores")))
-    ours, theirs = (replay(queries, backbone, past, filters) for backbone in (stored, hri))
+    ours, theirs = (replay(Scoring(backbone, past), queries, filters=filters) for backbone in (stored, hri))
     assert np.array_equal(ours.ranks, theirs.ranks)
     assert np.array_equal(ours.uncertainty, theirs.uncertainty)
 

@@ -15,6 +15,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.residuals.selection import Fitted, fit
+from bridgemem.residuals.validation import Validation
 from builders import SMALL_READER, TINY_CENET, futures, small_world, vocabulary
 
 SETTINGS = replace(SMALL_READER, lambdas=(0.5, 2.0), taus=(30.0, 100.0))
@@ -34,7 +35,7 @@ def same_fit(a: Fitted, b: Fitted) -> bool:
 
 
 def fitted(dataset: Dataset) -> Fitted:
-    return fit(dataset, Recurrence.fit(dataset), SETTINGS)
+    return fit(Validation.of(dataset, Recurrence.fit(dataset)), SETTINGS)
 
 
 @cache

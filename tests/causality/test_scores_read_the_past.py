@@ -16,7 +16,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 from builders import SMALL_READER, futures, log_of, random_log, random_transitions, rows_of, small_world, tiny_cenet
 
 CHOICES = [Choice(1.0, "uncertain", 100.0), Choice(4.0, "none", 30.0)]
@@ -74,9 +74,11 @@ def test_replay_does_not_see_the_future(name, future):
     events = small_world().events
     # the filters judge the ranking and do know the truth; they stay the same, the history does not
     filters = Filters(events)
-    expected = replay(queries(), backbone(name), History(events), filters, transitions(), CHOICES)
+    expected = replay(
+        Scoring(backbone(name), History(events), transitions(), choices=CHOICES), queries(), filters=filters
+    )
     other = History(futures(events, NOW)[future])
-    found = replay(queries(), backbone(name), other, filters, transitions(), CHOICES)
+    found = replay(Scoring(backbone(name), other, transitions(), choices=CHOICES), queries(), filters=filters)
     assert np.array_equal(found.ranks, expected.ranks)
     assert np.array_equal(found.uncertainty, expected.uncertainty)
     assert np.array_equal(found.answer_lag, expected.answer_lag, equal_nan=True)

@@ -14,7 +14,8 @@ import torch
 
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.reliability import calibrate, reliability, residuals_of, scored
+from bridgemem.evaluation.evaluate import scoring_of
+from bridgemem.evaluation.reliability import calibrate, reliability
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
 from bridgemem.forecasting.calibration import (
@@ -140,12 +141,11 @@ def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: P
 def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) -> None:
     run = Run(recurrence_run)
     forecaster = Run(recurrence_run).predictor("static")
-    residuals = residuals_of(run, forecaster.past, "known", "cpu")
-    query = forecaster.query("Arvan", "visit")
-    ((_, scores),) = scored(query, run.backbone(), residuals)
+    query, column = forecaster.query("Arvan", "visit"), run.methods().index("bridgemem_by_static")
+    (scored,) = scoring_of(run, forecaster.past, "known").batches(query)
     own = {c.name: c.score for c in forecaster.forecast("Arvan", "visit", top=99)}
     names = forecaster.events.entities.names
-    assert dict(zip(names, scores["bridgemem_by_static"][0].tolist(), strict=True)) == pytest.approx(own)
+    assert dict(zip(names, scored.total(column)[0].tolist(), strict=True)) == pytest.approx(own)
 
 
 @pytest.mark.parametrize(

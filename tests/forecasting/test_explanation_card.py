@@ -18,6 +18,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.forecasting.explanation_card import MOST_EVENTS, Shown, markdown_text, pair_events, timeline, write_card
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import History
 from bridgemem.residuals.scoring import Choice
 from builders import log_of, random_log, random_transitions, rows_of
 from commands import left_in
@@ -44,9 +45,7 @@ def forecaster() -> Predictor:
 
 
 def shown(of: Predictor, actor: int = 0, candidates: tuple[int, ...] = (1, 2, 3, 4, 5), step: int = 25) -> list[Shown]:
-    return [
-        Shown(of.explain(actor, 1, c, step), step, pair_events(of.events, actor, c, step), 0.25) for c in candidates
-    ]
+    return [Shown(of.explain(actor, 1, c, step), step, pair_events(of.past, actor, c, step), 0.25) for c in candidates]
 
 
 class Page(HTMLParser):
@@ -169,10 +168,10 @@ def test_the_timeline_holds_the_pairs_events_before_the_step_and_no_others(forec
             for s, r, o, t in rows_of(forecaster.events)
             if t < 20 and (s, o) in ((0, candidate), (candidate, 0))
         ]
-        found = pair_events(forecaster.events, 0, candidate, 20)
+        found = pair_events(forecaster.past, 0, candidate, 20)
         assert [(e.step, e.relation, e.back) for e in found] == expected
     many = log_of([(0, 0, 1, t) for t in range(MOST_EVENTS + 5)])
-    assert pair_events(many, 0, 1, MOST_EVENTS + 5)[0].step == 5
+    assert pair_events(History(many), 0, 1, MOST_EVENTS + 5)[0].step == 5
 
 
 def test_the_same_card_is_the_same_file_and_strangers_have_one_too(forecaster: Predictor, tmp_path: Path) -> None:

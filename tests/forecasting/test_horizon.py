@@ -20,7 +20,7 @@ from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once, in_
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
 from builders import log_of, random_log, random_transitions, rows_of
@@ -48,7 +48,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(within: int) -> 
     dataset = small()
     windowed = Windowed.of(dataset, "test", within)
     queries, backbone = windowed.queries(), Recurrence.fit(dataset)
-    replayed = replay(queries, backbone, History(dataset.events), windowed.filters)
+    replayed = replay(Scoring(backbone, History(dataset.events)), queries, filters=windowed.filters)
     assert queries.answer is not None
     facts = rows_of(dataset.events)
     both = facts + [(o, r + dataset.events.n_relations, s, t) for s, r, o, t in facts]
@@ -73,8 +73,8 @@ def test_windows_of_one_step_are_the_questions_of_every_day() -> None:
     dataset = Dataset.chronological("small", events, 0.2, 0.3)
     windowed = Windowed.of(dataset, "test", 1)
     backbone, past = Recurrence.fit(dataset), History(events)
-    by_window = replay(windowed.queries(), backbone, past, windowed.filters)
-    by_step = replay(Queries.of(dataset.test), backbone, past, Filters(events))
+    by_window = replay(Scoring(backbone, past), windowed.queries(), filters=windowed.filters)
+    by_step = replay(Scoring(backbone, past), Queries.of(dataset.test), filters=Filters(events))
     for name in FILTERS:
         assert sorted(by_window.of(name)) == sorted(by_step.of(name))
 

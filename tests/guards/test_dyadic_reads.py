@@ -12,7 +12,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import DyadMemory, PairStates
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.selection import grid
 from builders import random_transitions, small_world
 
@@ -66,7 +66,7 @@ def test_choices_and_filters_cost_no_further_read_or_score(reads: Reads) -> None
     found = []
     for choices in ([Choice()], grid(Settings())):
         reads.clear()
-        replay(queries, backbone, past, filters, transitions, choices)
+        replay(Scoring(backbone, past, transitions, choices=choices), queries, filters=filters)
         found.append((reads.calls, reads.asked, reads.states, reads.scored))
     assert found[0] == found[1]
     assert found[0][3] == len(queries), "every query is scored once for all filters"

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from test_eventstore import same_log
-from torch import Tensor
 
-from bridgemem.backbones.base import Scores
 from bridgemem.errors import DataError, NotFoundError, RunError
 from bridgemem.events.queries import Queries
-from bridgemem.forecasting.predictor import Residual
+from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
+from bridgemem.memory.past import History
 from bridgemem.runs import Run
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
 
@@ -220,15 +219,16 @@ def test_the_first_unknown_step_lies_behind_events_of_whatever_relation(live: Li
 def test_questions_wait_for_the_backbone_alone_while_a_batch_comes_in(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of, kept_waiting = Residual.of, list[bool]()
+    evidence, kept_waiting = Transitions.evidence, list[bool]()
 
-    def watched(self: Residual, queries: Queries, scores: Scores) -> Tensor:
+    def watched(self: Transitions, queries: Queries, past: History) -> Evidence:
         kept_waiting.append(live._asking.locked())
-        return of(self, queries, scores)
+        return evidence(self, queries, past)
 
-    monkeypatch.setattr(Residual, "of", watched)
+    monkeypatch.setattr(Transitions, "evidence", watched)
     live.add(NEWS[:1], "wire", "1")
-    assert kept_waiting == [False]
+    assert kept_waiting
+    assert not any(kept_waiting)
 
 
 def test_batches_one_by_one_make_the_same_view_as_opening_anew(live: LiveForecaster) -> None:

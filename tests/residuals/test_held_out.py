@@ -16,7 +16,8 @@ from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import HeldOut, Slice, _gain, _Training, fit_cases, fit_learned, gather, later_rows
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
+from bridgemem.residuals.validation import Validation
 from builders import random_transitions, small_world
 
 QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
@@ -36,13 +37,13 @@ def test_the_later_part_of_validation_is_measured_before_it_is_fitted_on(
     data: Dataset, transitions: Transitions
 ) -> None:
     source, choices = (
-        Slice(data, RecurrenceDyadic.fit(data), transitions),
+        Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions),
         {"static": Choice(), "time": Choice(lam=3.0)},
     )
     fits, again = (fit_learned([source], QUICK, seed=3, choices=found) for found in (None, choices))
     cases, n_directed = gather(source, QUICK, seed=3), 2 * data.events.n_relations
     cut = torch.quantile(cases.step.double(), QUICK.fit_share)
-    queries, past, filters = Queries.of(data.valid), History(data.known), Filters(data.known)
+    queries, filters = Queries.of(data.valid), Filters(data.known)
     late = queries.take((queries.step >= cut).nonzero().squeeze(1))
     assert 0 < len(late) < len(queries)
     for name, fit in again.items():
@@ -52,7 +53,9 @@ def test_the_later_part_of_validation_is_measured_before_it_is_fitted_on(
         training.net = fit.early.net
         assert training.loss_on((cases.step >= cut).nonzero().squeeze(1)) == pytest.approx(min(fit.curve), rel=1e-6)
         read = replay(
-            late, source.backbone, past, filters, transitions, [choices[name]], learned=[fit.early, fit.model]
+            source.validation.scoring(transitions, choices=[choices[name]], learned=[fit.early, fit.model]),
+            late,
+            filters=filters,
         )
         held = fit.held_out
         assert held is not None
@@ -68,7 +71,7 @@ def test_nothing_of_the_later_part_is_in_the_network_that_is_measured_on_it(
     data: Dataset, transitions: Transitions
 ) -> None:
     once, n_directed = replace(QUICK, max_epochs=1), 2 * data.events.n_relations
-    cases = gather(Slice(data, RecurrenceDyadic.fit(data), transitions), once, seed=3)
+    cases = gather(Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions), once, seed=3)
     late = cases.step >= torch.quantile(cases.step.double(), once.fit_share)
     of_late = torch.repeat_interleave(late, cases.start.diff())[:, None]
     other = replace(cases, x=torch.where(of_late, 3.0, cases.x.float()).half())
@@ -82,7 +85,7 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
     data: Dataset, transitions: Transitions
 ) -> None:
     few = replace(QUICK, max_pairs=5_000, max_epochs=1)
-    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    source = Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions)
     choices = {"static": Choice(), "time": Choice()}
     held = fit_learned([source], few, seed=3, choices=choices)["time"].held_out
     cases = gather(source, few, seed=3)
@@ -92,7 +95,7 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
     # and found again by whoever has the settings and the seed alone
     queries, past = Queries.of(data.valid), History(data.known)
     rows = later_rows(queries, past, few, seed=3)
-    read = replay(queries, source.backbone, past, Filters(data.known))
+    read = replay(Scoring(source.validation.backbone, past), queries, filters=Filters(data.known))
     assert len(rows) == held.queries
     assert (1 / read.of("time")[rows.numpy()]).mean() == pytest.approx(held.backbone)
 
@@ -100,8 +103,11 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
 def test_with_cross_fitting_the_later_part_of_validation_is_measured_too(
     data: Dataset, transitions: Transitions
 ) -> None:
-    source, choices = Slice(data, RecurrenceDyadic.fit(data), transitions), {"static": Choice(), "time": Choice()}
-    few, earlier = replace(QUICK, max_epochs=1), source.earlier(0.25, RecurrenceDyadic.fit, 1, "cpu", 1)
+    source, choices = (
+        Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions),
+        {"static": Choice(), "time": Choice()},
+    )
+    few, earlier = replace(QUICK, max_epochs=1), source.earlier(0.25, RecurrenceDyadic.fit, seed=1, epochs=1)
     plain, crossed = (
         fit_learned(found, few, choices=choices)["time"].held_out for found in ([source], [earlier, source])
     )

@@ -28,11 +28,12 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals import learned as learned_module
-from bridgemem.residuals.features import NAMES, Activity, FeatureReader, group_columns, highest
+from bridgemem.residuals.features import NAMES, Activity, FeatureReader, Features, group_columns, highest
 from bridgemem.residuals.learned import SCALES, Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.learning import Cases, Fit, Slice, _Training, fit_learned, gather
 from bridgemem.residuals.neighbours import FADES, FLOOR, Neighbours
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
+from bridgemem.residuals.validation import Validation
 from bridgemem.studies.ablation import ablate_learned
 from bridgemem.studies.audit import audit
 from commands import bridgemem
@@ -56,7 +57,7 @@ def transitions(data: Dataset) -> Transitions:
 
 @pytest.fixture(scope="module")
 def fits(data: Dataset, transitions: Transitions) -> dict[str, Fit]:
-    return fit_learned([Slice(data, RecurrenceDyadic.fit(data), transitions)], QUICK, seed=3)
+    return fit_learned([Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions)], QUICK, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -136,14 +137,22 @@ def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Data
         assert close(whole.x[whole.row == q], alone.x)
 
 
+@torch.no_grad()
+def dense(model: Learned, found: Features, queries: Queries) -> torch.Tensor:
+    """f / w of every candidate, by all of its features through the whole network."""
+    return (model.net(found.x, queries.relation[found.row]) / model.net.scale).double()
+
+
 @pytest.mark.parametrize("rows", [7, 1 << 13])
 def test_the_network_gives_the_same_where_queries_share_its_first_layer(
     data: Dataset, transitions: Transitions, fitted: Learned, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 20))
-    found = fitted.reader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
+    found = FeatureReader(past, transitions, fitted.settings.strangers).read(
+        queries, score_queries(RecurrenceDyadic.fit(data), queries, past)
+    )
     monkeypatch.setitem(learned_module._ROWS, "cpu", rows)
-    expected = fitted.correction(found.x, queries.relation[found.row])
+    expected = dense(fitted, found, queries)
     assert close(fitted.corrections(found, queries.relation), expected)
     assert float(expected.std()) > 0.01
 
@@ -156,7 +165,9 @@ def test_every_feature_belongs_to_one_group() -> None:
 def test_an_unfitted_network_is_the_backbone(data: Dataset, transitions: Transitions) -> None:
     model = Learned(QUICK, LearnedNet(2 * data.events.n_relations, QUICK))
     queries, backbone = Queries.of(data.test).take(slice(0, 60)), RecurrenceDyadic.fit(data)
-    read = replay(queries, backbone, History(data.events), Filters(data.events), transitions, learned=[model])
+    read = replay(
+        Scoring(backbone, History(data.events), transitions, learned=[model]), queries, filters=Filters(data.events)
+    )
     assert np.array_equal(read.ranks[:, 0], read.ranks[:, 1])
 
 
@@ -221,10 +232,10 @@ def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
 ) -> None:
     past, filters, backbone = History(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
     queries = Queries.of(data.valid).take(slice(0, 30))
-    scores = score_queries(backbone, queries, past)
-    features = FeatureReader(past, transitions, QUICK.strangers).read(queries, scores)
-    mask = filters.mask(name, queries)
-    cases = Cases.of(queries, scores, features, filters)
+    scored = Scoring(backbone, past, transitions, unseen=QUICK.strangers).of(queries)
+    scores, features, mask = scored.scores, scored.features, filters.mask(name, queries)
+    assert features is not None
+    cases = Cases.of(scored, filters)
     training = _Training(cases, torch.arange(30), name, 2 * data.events.n_relations, QUICK, 0)
     training.net.eval()
     torch.nn.init.normal_(training.net.body[-1].weight)
@@ -246,9 +257,11 @@ def test_the_fixed_residual_ranks_the_same_beside_learned_ones(
 ) -> None:
     queries, backbone = Queries.of(data.test).take(slice(0, 200)), RecurrenceDyadic.fit(data)
     past, filters, choices = History(data.events), Filters(data.events), [Choice(), Choice(lam=3.0, gate="none")]
-    alone = replay(queries, backbone, past, filters, transitions, choices)
+    alone = replay(Scoring(backbone, past, transitions, choices=choices), queries, filters=filters)
     beside = replay(
-        queries, backbone, past, filters, transitions, choices, learned=[fits["static"].model, fits["time"].model]
+        Scoring(backbone, past, transitions, choices=choices, learned=[fits["static"].model, fits["time"].model]),
+        queries,
+        filters=filters,
     )
     assert beside.ranks.shape[1] == 5
     assert np.array_equal(beside.ranks[:, :3], alone.ranks)
@@ -262,12 +275,9 @@ def test_models_that_read_different_strangers_are_not_mixed(
     plain = Learned(PLAIN, fitted.net)
     with pytest.raises(SettingsError, match="strangers"):
         replay(
+            Scoring(RecurrenceDyadic.fit(data), History(data.events), transitions, learned=[plain, fitted]),
             Queries.of(data.test),
-            RecurrenceDyadic.fit(data),
-            History(data.events),
-            Filters(data.events),
-            transitions,
-            learned=[plain, fitted],
+            filters=Filters(data.events),
         )
 
 
@@ -309,8 +319,10 @@ def test_corrections_at_a_step_do_not_see_it_or_anything_after(
 
     def read(events: EventLog) -> tuple[torch.Tensor, torch.Tensor]:
         past = History(events)
-        found = fitted.reader(past, transitions).read(queries, score_queries(backbone, queries, past))
-        return found.x, fitted.correction(found.x, queries.relation[found.row])
+        found = FeatureReader(past, transitions, fitted.settings.strangers).read(
+            queries, score_queries(backbone, queries, past)
+        )
+        return found.x, dense(fitted, found, queries)
 
     expected = read(data.events)
     for future in other_futures(data.events, now, np.random.default_rng(0)).values():
@@ -325,7 +337,8 @@ def test_fitting_is_deterministic_and_never_reads_test(
         "the future was made of random facts"
     ]
     other = replace(data, events=garbage)
-    again = fit_learned([Slice(other, RecurrenceDyadic.fit(other), transitions)], QUICK, seed=3)["time"].model
+    source = Slice(Validation.of(other, RecurrenceDyadic.fit(other)), transitions)
+    again = fit_learned([source], QUICK, seed=3)["time"].model
     assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
 
 
@@ -337,10 +350,10 @@ def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions
     assert scores.members is not None
     expected = scores.members[:, found.row, found.candidate].T
     assert torch.equal(found.x[:, len(NAMES) :], expected.float())
-    learned = fit_learned([Slice(data, mixture, transitions)], QUICK, seed=3)["time"].model
+    learned = fit_learned([Slice(Validation.of(data, mixture), transitions)], QUICK, seed=3)["time"].model
     assert learned.net.members == 2
     together = learned.corrections(found, queries.relation)
-    assert close(together, learned.correction(found.x, queries.relation[found.row]))
+    assert close(together, dense(learned, found, queries))
     again = Learned.restore(QUICK, learned.tensors())
     assert torch.equal(again.corrections(found, queries.relation), together)
     # the members belong to the group of the backbone, so that leaving it out leaves them out
@@ -352,10 +365,10 @@ def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions
 def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_before(
     data: Dataset, transitions: Transitions
 ) -> None:
-    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
-    earlier = source.earlier(0.25, RecurrenceDyadic.fit, seed=1, device="cpu", epochs=1)
-    assert earlier.dataset.events.fingerprint == data.train.fingerprint
-    assert 0.15 < len(earlier.dataset.valid) / len(data.train) < 0.35
+    source = Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions)
+    earlier = source.earlier(0.25, RecurrenceDyadic.fit, seed=1, epochs=1)
+    assert earlier.validation.dataset.events.fingerprint == data.train.fingerprint
+    assert 0.15 < len(earlier.validation.dataset.valid) / len(data.train) < 0.35
     # counts of before the slice only
     assert int(earlier.transitions.counts.counts.sum()) < int(transitions.counts.counts.sum())
     early, late = gather(earlier, QUICK), gather(source, QUICK)
@@ -368,7 +381,7 @@ def test_cross_fitting_learns_from_late_train_queries_too_with_a_backbone_of_bef
 def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epochs(
     data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = Slice(data, RecurrenceDyadic.fit(data), transitions)
+    source = Slice(Validation.of(data, RecurrenceDyadic.fit(data)), transitions)
     judged: list[Tensor] = []
 
     def notes(training: Any, late: Tensor, progress: Any) -> tuple[int, list[float], LearnedNet]:
@@ -377,7 +390,7 @@ def test_with_cross_fitting_the_later_part_of_validation_alone_chooses_the_epoch
 
     monkeypatch.setattr("bridgemem.residuals.learning._choose_epochs", notes)
     fit_learned([source], QUICK)
-    fit_learned([source.earlier(0.25, RecurrenceDyadic.fit, 1, "cpu", 1), source], QUICK)
+    fit_learned([source.earlier(0.25, RecurrenceDyadic.fit, seed=1, epochs=1), source], QUICK)
     plain, crossed = judged[0], judged[2]
     assert int(plain.min()) > data.valid_start
     assert torch.equal(plain, crossed)
@@ -445,7 +458,9 @@ def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
     data: Dataset, transitions: Transitions, fitted: Learned
 ) -> None:
     past, filters = History(data.events), Filters(data.events)
-    read = replay(Queries.of(data.test), RecurrenceDyadic.fit(data), past, filters, transitions, learned=[fitted])
+    read = replay(
+        Scoring(RecurrenceDyadic.fit(data), past, transitions, learned=[fitted]), Queries.of(data.test), filters=filters
+    )
     assert read.metrics("time", 1).mrr > read.metrics("time", 0).mrr + 0.02
 
 

@@ -17,7 +17,7 @@ from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
-from bridgemem.residuals.scoring import Choice, corrections, replay
+from bridgemem.residuals.scoring import Choice, Scoring, corrections, replay
 from builders import futures, random_log, random_transitions, rows_of, small_world
 from precision import FLOAT64, close
 
@@ -84,7 +84,9 @@ def test_a_certain_backbone_is_never_corrected(u):
     evidence = transitions.evidence(queries, History(events))
     gated = [c for c in CHOICES if c.gate == "uncertain"]
     assert not corrections(evidence, certain(u, len(queries)), gated).any()
-    replayed = replay(queries, Certain(u), History(events), Filters(events), transitions, gated)
+    replayed = replay(
+        Scoring(Certain(u), History(events), transitions, choices=gated), queries, filters=Filters(events)
+    )
     for column in range(1, len(gated) + 1):
         assert np.array_equal(replayed.ranks[:, column], replayed.ranks[:, 0])
 
@@ -96,8 +98,12 @@ def test_lambda_zero_is_the_backbone_exactly():
     evidence = transitions.evidence(queries, History(events))
     none = [Choice(0.0, gate, tau) for gate in ("uncertain", "none") for tau in (0.0, 100.0, float("inf"))]
     assert not corrections(evidence, certain(0.4, len(queries)), none).any()
-    alone = replay(queries, Certain(0.4), History(events), Filters(events))
-    both = replay(queries, Certain(0.4), History(events), Filters(events), transitions, [*none, Choice(4.0, "none")])
+    alone = replay(Scoring(Certain(0.4), History(events)), queries, filters=Filters(events))
+    both = replay(
+        Scoring(Certain(0.4), History(events), transitions, choices=[*none, Choice(4.0, "none")]),
+        queries,
+        filters=Filters(events),
+    )
     for column in range(len(none) + 1):
         assert np.array_equal(both.ranks[:, column], alone.ranks[:, 0])
     assert not np.array_equal(both.ranks[:, -1], alone.ranks[:, 0]), "a choice that corrects must show"
@@ -109,7 +115,9 @@ def test_actors_without_history_keep_the_backbones_scores():
     queries = Queries.of(events.between(20, 30))
     long_after = Queries(queries.actor, queries.relation, queries.step + 1000, queries.answer)
     assert len(transitions.evidence(long_after, History(events)).row) == 0
-    replayed = replay(long_after, Certain(0.4), History(events), Filters(events), transitions, CHOICES)
+    replayed = replay(
+        Scoring(Certain(0.4), History(events), transitions, choices=CHOICES), long_after, filters=Filters(events)
+    )
     assert (replayed.ranks == replayed.ranks[:, :1]).all()
     assert not replayed.answer_support.any()
     assert np.isnan(replayed.answer_lag).all()
@@ -122,7 +130,7 @@ def test_replay_ranks_the_dense_corrected_scores():
     backbone = Recurrence.fit(world.dataset)
     queries = Queries.of(world.dataset.valid)
     past, filters = History(events), Filters(events)
-    replayed = replay(queries, backbone, past, filters, transitions, CHOICES)
+    replayed = replay(Scoring(backbone, past, transitions, choices=CHOICES), queries, filters=filters)
     scores = score_queries(backbone, queries, past)
     evidence = transitions.evidence(queries, past)
     delta = corrections(evidence, scores, CHOICES)
@@ -141,9 +149,9 @@ def test_replay_does_not_depend_on_the_batch_size():
     world = small_world()
     transitions = random_transitions(world.dataset.train)
     queries = Queries.of(world.dataset.valid)
-    asked = (queries, Recurrence.fit(world.dataset), History(world.events), Filters(world.events), transitions, CHOICES)
-    whole = replay(*asked)
-    in_sevens = replay(*asked, cells=7 * world.events.n_entities)
+    scoring = Scoring(Recurrence.fit(world.dataset), History(world.events), transitions, choices=CHOICES)
+    whole = replay(scoring, queries, filters=Filters(world.events))
+    in_sevens = replay(scoring, queries, filters=Filters(world.events), cells=7 * world.events.n_entities)
     assert np.array_equal(whole.ranks, in_sevens.ranks)
     assert np.array_equal(whole.answer_lag, in_sevens.answer_lag, equal_nan=True)
     assert np.array_equal(whole.answer_support, in_sevens.answer_support)
@@ -153,7 +161,9 @@ def test_the_answers_state_is_reported_with_its_rank():
     events = random_log(5)
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
-    replayed = replay(queries, Certain(0.4), History(events), Filters(events), transitions, CHOICES)
+    replayed = replay(
+        Scoring(Certain(0.4), History(events), transitions, choices=CHOICES), queries, filters=Filters(events)
+    )
     evidence = transitions.evidence(queries, History(events))
     own = evidence.candidate == queries.answer[evidence.row]
     expected = np.full(len(queries), np.nan)
@@ -198,14 +208,14 @@ def test_frozen_history_reads_nothing_after_the_freeze():
 def test_scores_that_are_not_finite_are_an_error(value):
     events = random_log(5)
     with pytest.raises(BackboneError, match="NaN or infinite"):
-        replay(Queries.of(events), Certain(0.5, value), History(events), Filters(events))
+        replay(Scoring(Certain(0.5, value), History(events)), Queries.of(events), filters=Filters(events))
 
 
 @pytest.mark.parametrize("u", [-0.1, 1.1, float("nan")])
 def test_an_uncertainty_outside_its_range_is_an_error(u):
     events = random_log(5)
     with pytest.raises(BackboneError, match="uncertainty"):
-        replay(Queries.of(events), Certain(u), History(events), Filters(events))
+        replay(Scoring(Certain(u), History(events)), Queries.of(events), filters=Filters(events))
 
 
 def test_a_backbone_is_never_shown_the_answers():
@@ -217,13 +227,13 @@ def test_a_backbone_is_never_shown_the_answers():
             return super().score(queries, past)
 
     events = random_log(5)
-    replay(Queries.of(events), Curious(0.5), History(events), Filters(events))
+    replay(Scoring(Curious(0.5), History(events)), Queries.of(events), filters=Filters(events))
     assert shown == [None]
 
 
 def test_a_constant_backbone_scores_as_chance():
     events = random_log(5)
-    replayed = replay(Queries.of(events), Certain(0.5, value=-1.0), History(events), Filters(events))
+    replayed = replay(Scoring(Certain(0.5, value=-1.0), History(events)), Queries.of(events), filters=Filters(events))
     assert (replayed.of("raw") == (events.n_entities + 1) / 2).all()
 
 
@@ -244,19 +254,25 @@ def test_a_correction_that_is_not_finite_is_an_error_and_no_rank(lam):
     transitions = random_transitions(events)
     with pytest.raises(SettingsError, match="a correction is NaN or infinite"):
         replay(
-            Queries.of(events), Certain(0.5), History(events), Filters(events), transitions, [Choice(1e3), Choice(lam)]
+            Scoring(Certain(0.5), History(events), transitions, choices=[Choice(1e3), Choice(lam)]),
+            Queries.of(events),
+            filters=Filters(events),
         )
 
 
 def test_memory_that_holds_no_cell_is_refused():
     events = random_log(5)
     with pytest.raises(SettingsError, match="cells must be at least 1"):
-        replay(Queries.of(events), Certain(0.5), History(events), Filters(events), cells=0)
+        replay(Scoring(Certain(0.5), History(events)), Queries.of(events), filters=Filters(events), cells=0)
 
 
 def test_no_queries_have_no_ranks():
     events = random_log(5)
     none = Queries.of(events).take(slice(0, 0))
-    replayed = replay(none, Certain(0.5), History(events), Filters(events), random_transitions(events), CHOICES)
+    replayed = replay(
+        Scoring(Certain(0.5), History(events), random_transitions(events), choices=CHOICES),
+        none,
+        filters=Filters(events),
+    )
     assert replayed.ranks.shape == (len(FILTERS), 1 + len(CHOICES), 0)
     assert replayed.triple_seen.shape == (0,)

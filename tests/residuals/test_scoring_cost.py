@@ -15,7 +15,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 
 ENTITIES, ROWS = 400, 100  # of a batch
 CELLS = ENTITIES * ROWS
@@ -36,7 +36,7 @@ def count(events: EventLog, queries: int, cells: int, choices: int = 1, learned:
     grid = [Choice(lam=1.0 + i) for i in range(choices)]
 
     def run() -> None:
-        replay(asked, backbone, past, filters, transitions, grid, learned=models, cells=cells)
+        replay(Scoring(backbone, past, transitions, choices=grid, learned=models), asked, filters=filters, cells=cells)
 
     run()
     with Counted() as counted, torch.no_grad():

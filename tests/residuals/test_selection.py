@@ -19,8 +19,9 @@ from bridgemem.evidence.transitions import EpochChoice, Transitions
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import METRICS
-from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import PAPER, Fitted, Selection, digest, fit, grid, select
+from bridgemem.residuals.validation import Validation
 from builders import SMALL_READER, small_world
 
 GRID = Settings(lambdas=(0.5, 1.0, 2.0), gates=("none", "uncertain"), taus=(30.0, 100.0))
@@ -95,7 +96,7 @@ def test_without_an_allowed_choice_the_residual_is_switched_off():
 @cache
 def fitted() -> Fitted:
     dataset = small_world().dataset
-    return fit(dataset, Popularity.fit(dataset), FITTED)
+    return fit(Validation.of(dataset, Popularity.fit(dataset)), FITTED)
 
 
 @pytest.mark.parametrize("name", ["static", "time"])
@@ -122,12 +123,9 @@ def test_the_chosen_figures_can_be_measured_again():
     dataset = small_world().dataset.without_test()
     selection = fitted().selections["static"]
     again = replay(
+        Scoring(Popularity.fit(dataset), History(dataset.events), fitted().train, choices=[selection.choice]),
         Queries.of(dataset.valid),
-        Popularity.fit(dataset),
-        History(dataset.events),
-        Filters(dataset.events),
-        fitted().train,
-        [selection.choice],
+        filters=Filters(dataset.events),
     )
     assert again.metrics("static") == selection.backbone
     assert again.metrics("static", 1) == selection.chosen
@@ -135,8 +133,8 @@ def test_the_chosen_figures_can_be_measured_again():
 
 def test_frozen_history_is_another_validation():
     dataset = small_world().dataset
-    frozen = fit(dataset, Recurrence.fit(dataset), FITTED, frozen=True)
-    rolling = fit(dataset, Recurrence.fit(dataset), FITTED)
+    frozen = fit(Validation.of(dataset, Recurrence.fit(dataset), frozen=True), FITTED)
+    rolling = fit(Validation.of(dataset, Recurrence.fit(dataset)), FITTED)
     assert frozen.selections["time"].backbone.mrr < rolling.selections["time"].backbone.mrr
 
 
@@ -144,7 +142,7 @@ def test_the_refit_uses_the_epochs_chosen_before(monkeypatch):
     choices = iter([EpochChoice(2, (1.0, 0.5))])
     monkeypatch.setattr(transitions_module, "_choose_epochs", lambda *given: next(choices))
     dataset = small_world().dataset
-    result = fit(dataset, Popularity.fit(dataset), FITTED)
+    result = fit(Validation.of(dataset, Popularity.fit(dataset)), FITTED)
     assert (result.epochs, result.curve) == (2, (1.0, 0.5))
     for found, events in ((result.train, dataset.train), (result.known, dataset.known)):
         expected, _ = Transitions.fit(events, FITTED, seed=42, epochs=2)

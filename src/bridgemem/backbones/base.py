@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.errors import NO_MEMORY, BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -132,7 +133,7 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
     return scores
 
 
-def score_queries(backbone: Backbone, queries: Queries, past: History) -> Scores:
+def score_queries(backbone: Scorer, queries: Queries, past: History) -> Scores:
     """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on met candidates."""
     blind = queries.unanswered()
     try:

@@ -288,7 +288,7 @@ def _write_card(forecaster: Predictor, query: Queries, found: dict[int, Explanat
     events, actor, step = forecaster.events, int(query.actor), int(query.step)
     chance = {c.name: c.probability for c in forecaster.answers(query, events.n_entities)[0]}
     shown = [
-        Shown(e, step, pair_events(events, actor, candidate, step), chance[e.candidate])
+        Shown(e, step, pair_events(forecaster.past, actor, candidate, step), chance[e.candidate])
         for candidate, e in found.items()
     ]
     return write_card(path, shown, events)

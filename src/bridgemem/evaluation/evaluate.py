@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from bridgemem.backbones import backbone_class
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
@@ -19,7 +20,7 @@ from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
-from bridgemem.residuals.scoring import Replay, replay
+from bridgemem.residuals.scoring import Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.runs import Run
 from bridgemem.storage.tables import ASKED, write_table
@@ -90,13 +91,22 @@ def read(
 ) -> Reading:
     """Rank queries of a split by all that the run has, under every filter."""
     part = "known" if split == "test" else "train"
-    backbone, past = run.backbone(device), history(run, dataset, split, device)
-    filters, transitions = Filters(dataset.events, device), run.transitions(part, device)
-    choices = [run.selection(name).choice for name in SELECTION_FILTERS]
-    learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
-    label = f"reading {split}"
-    replayed = replay(queries, backbone, past, filters, transitions, choices, progress, label, learned, cells)
+    past = history(run, dataset, split, device)
+    filters, scoring = Filters(dataset.events, device), scoring_of(run, past, part)
+    replayed = replay(scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells)
     return Reading(replayed, {name: column for column, name in enumerate(run.methods())})
+
+
+def scoring_of(run: Parts, past: History, part: str, backbone: Scorer | None = None) -> Scoring:
+    """The scoring path of all that a model ranks by, in the order of its methods, as fitted on "train" or "known"."""
+    device = str(past.device)
+    return Scoring(
+        backbone or run.backbone(device),
+        past,
+        run.transitions(part, device),
+        choices=[run.selection(name).choice for name in SELECTION_FILTERS],
+        learned=[model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None],
+    )
 
 
 def column_of(method: str, selection: str | None) -> str:
@@ -121,7 +131,8 @@ def evaluate_backbone(
     backbone = backbone_class(name).fit(dataset, device=device)
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
     queries = Queries.of(dataset.split(split))
-    replayed = replay(queries, backbone, past, filters, progress=progress, label=f"reading {split} for {name}")
+    label = f"reading {split} for {name}"
+    replayed = replay(Scoring(backbone, past), queries, filters=filters, progress=progress, label=label)
     base = _base(dataset, split, name, device, len(queries))
     return [
         Record(

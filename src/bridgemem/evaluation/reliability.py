@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.card import write_card
-from bridgemem.evaluation.evaluate import Reading, history, records_of
+from bridgemem.evaluation.evaluate import Reading, history, records_of, scoring_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -27,13 +25,12 @@ from bridgemem.forecasting.calibration import (
 )
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
 from bridgemem.forecasting.model import Parts
-from bridgemem.forecasting.predictor import Residual
-from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.ranking.ranks import batch_size
+from bridgemem.ranking.ranks import answer_ranks
 from bridgemem.residuals.scoring import replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
 from bridgemem.training.devices import describe_device
 
@@ -51,70 +48,26 @@ def sample(queries: Queries, most: int) -> Queries:
     return queries.take(torch.from_numpy(rows))
 
 
-def scored(
-    queries: Queries,
-    backbone: Backbone,
-    residuals: Mapping[str, Residual],
-    progress: Progress = SILENT,
-    label: str = "calibrating",
-) -> Iterator[tuple[Queries, dict[str, Tensor]]]:
-    """Batches of queries with every method's scores of them, float64 [n, E]; the backbone is asked once."""
-    past = next(iter(residuals.values())).past
-    with progress.task(label, total=len(queries)) as advance:
-        for part in queries.batches(batch_size(past.events.n_entities, past.device)):
-            batch = part.to(past.device)
-            scores = score_queries(backbone, batch, past)
-            base = scores.log_p.double()
-            yield batch, {name: base + residual.of(batch, scores) for name, residual in residuals.items()}
-            advance(len(part))
-
-
-def fit_calibrations(
-    dataset: Dataset,
-    backbone: Backbone,
-    residuals: Mapping[str, Residual],
-    locks: Mapping[str, str] | None = None,
-    progress: Progress = SILENT,
-) -> dict[str, Calibration]:
-    """A calibration for each method, fitted on the validation questions; residuals know train alone."""
-    found: dict[str, list[Tensor]] = {name: [] for name in residuals}
-    queries = sample(Queries.of(dataset.valid), MOST_FITTED)
-    for batch, scores in scored(queries, backbone, residuals, progress):
-        assert batch.answer is not None
-        for name, score in scores.items():
-            found[name].append(answer_log_p(score, batch.answer).cpu())
-    entities = dataset.events.n_entities
-    return {
-        name: fit_calibration(torch.cat(parts).numpy(), entities, (locks or {}).get(name, ""))
-        for name, parts in found.items()
-    }
-
-
-def residuals_of(run: Parts, past: History, part: str, device: str) -> dict[str, Residual]:
-    """Every residual of a model by its name, as fitted on "train" or on "known"."""
-    transitions, found = run.transitions(part, device), {}
-    for name in run.methods()[1:]:
-        kind, selection = name.split("_by_")
-        learned = run.learned(selection, device) if kind == "learned" else None
-        found[name] = Residual(past, transitions, run.selection(selection).choice, learned)
-    return found
-
-
-def calibrations_of(
-    run: Parts, dataset: Dataset, device: str = "cpu", progress: Progress = SILENT
-) -> dict[str, Calibration]:
-    """The calibrations of every residual of a model, fitted on validation."""
-    dataset = dataset.without_test()
-    residuals = residuals_of(run, history(run, dataset, "valid", device), "train", device)
-    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in residuals}
-    return fit_calibrations(dataset, run.backbone(device), residuals, locks, progress)
+def calibrations_of(run: Parts, validation: Validation, *, progress: Progress = SILENT) -> dict[str, Calibration]:
+    """A calibration for each residual of a model, fitted on validation; residuals know train alone."""
+    scoring, names = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    for batch in scoring.batches(sample(validation.queries, MOST_FITTED), progress=progress, label="calibrating"):
+        assert batch.queries.answer is not None
+        for column, name in enumerate(names, start=1):
+            found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
+    entities = validation.dataset.events.n_entities
+    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in names}
+    return {name: fit_calibration(torch.cat(parts).numpy(), entities, locks[name]) for name, parts in found.items()}
 
 
 def calibrate(
     run: Run, dataset: Dataset | None = None, device: str = "cpu", progress: Progress = SILENT
 ) -> dict[str, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
-    found = calibrations_of(run, dataset or run.dataset(), device, progress)
+    frozen = run.config.history == "frozen"
+    validation = Validation.of(dataset or run.dataset(), run.backbone(device), device=device, frozen=frozen)
+    found = calibrations_of(run, validation, progress=progress)
     write_calibrations(run.folder, found)
     return found
 
@@ -164,14 +117,16 @@ def reliability(
     """Measure every method's probabilities on a split; test is opened under intact selections only."""
     dataset = _readable(run, dataset, split)
     past = history(run, dataset, split, device)
-    residuals = residuals_of(run, past, "known" if split == "test" else "train", device)
-    known = {name: _calibration(run, name) for name in residuals}
+    scoring = scoring_of(run, past, "known" if split == "test" else "train")
+    known = {name: _calibration(run, name) for name in run.methods()[1:]}
     windowed = Windowed.of(dataset, split, within, device) if within > 1 else None
     queries = sample(windowed.questions() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
     activity = Activity(dataset.events, device) if windowed else None
-    gathered: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in residuals}
-    for batch, scores in scored(queries, run.backbone(device), residuals, progress, f"reading {split}"):
-        for name, score in scores.items():
+    gathered: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in known}
+    for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):
+        batch = scored.queries
+        for column, name in enumerate(known, start=1):
+            score = scored.total(column)
             best = score.argsort(dim=1, descending=True, stable=True)[:, :SHOWN]
             p = known[name].probabilities(score).gather(1, best)
             kept: tuple[Tensor, ...]
@@ -180,7 +135,9 @@ def reliability(
                 kept = (p, windowed.hits(batch).gather(1, best))
             else:
                 assert batch.answer is not None
-                kept = (p, best == batch.answer[:, None], _raw_ranks(score, batch.answer))
+                own, answers = scored.delta[:, [column]], batch.answer
+                ranks = answer_ranks(scored.scores.log_p, answers, scored.row, scored.candidate, own, [_no_mask(batch)])
+                kept = (p, best == answers[:, None], ranks[0, 0])
             gathered[name].append(tuple(column.cpu() for column in kept))
     return [_measured(name, split, within, parts, known[name]) for name, parts in gathered.items()]
 
@@ -196,9 +153,10 @@ def _measured(
     return Reliability(method, selection, split, within, len(p), best, shown, metrics, calibration)
 
 
-def _raw_ranks(score: Tensor, answer: Tensor) -> Tensor:
-    own = score.gather(1, answer[:, None])
-    return 1 + (score > own).sum(1).double() + ((score == own).sum(1) - 1).double() / 2
+def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
+    """What the raw filter removes: nothing."""
+    nobody = batch.actor.new_empty(0)
+    return nobody, nobody
 
 
 def _calibration(run: Run, name: str) -> Calibration:
@@ -264,18 +222,9 @@ def evaluate_within(
     windowed = Windowed.of(dataset, split, within, device)
     past, part = history(run, dataset, split, device), "known" if split == "test" else "train"
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    learned = [model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None]
-    replayed = replay(
-        windowed.queries(),
-        run.backbone(device),
-        past,
-        windowed.filters,
-        run.transitions(part, device),
-        [selection.choice for selection in selections.values()],
-        progress,
-        f"reading {split}, {within} steps at once",
-        learned,
-    )
+    label = f"reading {split}, {within} steps at once"
+    scoring = scoring_of(run, past, part)
+    replayed = replay(scoring, windowed.queries(), filters=windowed.filters, progress=progress, label=label)
     reading = Reading(replayed, {name: column for column, name in enumerate(run.methods())})
     measured = {(m.method, m.selection): m for m in reliability(run, dataset, split, within, device, progress)}
     windows = len(np.unique(windowed.asked.step))

@@ -17,6 +17,7 @@ from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.progress import SILENT, Progress
 from bridgemem.training.captured import DecoupledSteps
+from bridgemem.training.early_stopping import improving
 
 _CHUNK = 1 << 15
 _CELLS = 1 << 24  # logits at a time: 64 MiB, however many relations there are
@@ -188,18 +189,21 @@ def select_epochs(
     """The number of epochs whose likelihood on the later examples is best, and the curve that says so."""
     training = ReaderTraining(early, space, log_prior, settings, seed, device)
     judges = StateTable(late.to(device), space.n_directed).whole()
-    curve: list[float] = []
-    best, best_epoch = math.inf, 1
-    with progress.task("choosing the reader's epochs", total=settings.max_epochs) as advance:
-        for epoch in range(1, settings.max_epochs + 1):
-            training.epoch()
-            curve.append(mean_loss(training.reader, judges))
-            advance(1, note=f"nll {curve[-1]:.4f}")
-            if curve[-1] < best - settings.min_improvement:
-                best, best_epoch = curve[-1], epoch
-            elif epoch - best_epoch >= settings.patience:
-                break
-    return best_epoch, curve
+
+    def epoch() -> float:
+        training.epoch()
+        return mean_loss(training.reader, judges)
+
+    tried = improving(
+        epoch,
+        most=settings.max_epochs,
+        patience=settings.patience,
+        least_gain=settings.min_improvement,
+        progress=progress,
+        label="choosing the reader's epochs",
+    )
+    curve = list(tried)
+    return max((n for n, _, better in curve if better), default=1), [loss for _, loss, _ in curve]
 
 
 def train_reader(

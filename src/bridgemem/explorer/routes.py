@@ -114,7 +114,7 @@ def _add_answers(router: APIRouter, service: Service) -> None:
 
     @router.get("/explore/pair")
     def pair(actor: Name, candidate: Name, step: Step) -> PairPast:
-        return pair_past(service.live.view.events, actor, candidate, step)
+        return pair_past(service.live.view.past, actor, candidate, step)
 
     @router.get("/explore/outcome")
     def happened(actor: Name, relation: Name, step: Step, inverse: bool = False) -> list[str] | None:

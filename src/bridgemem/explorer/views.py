@@ -18,6 +18,8 @@ from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.explanations import rank_of
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.pairs import PairEvents
+from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
@@ -74,19 +76,16 @@ class PairPast:
     total: int
 
 
-def pair_past(events: EventLog, actor: str, candidate: str, step: int) -> PairPast:
-    a, c = events.entities.id(actor), events.entities.id(candidate)
-    past = events.prefix(step)
-    forward = (past.subject == a) & (past.object == c)
-    found = np.flatnonzero(forward | ((past.subject == c) & (past.object == a)))
-    rows = found[-MOST_EVENTS:]
-    relations, which = np.unique(past.relation[rows], return_inverse=True)
+def pair_past(past: History, actor: str, candidate: str, step: int) -> PairPast:
+    events = past.events
+    found = PairEvents.of(past, events.entities.id(actor), events.entities.id(candidate), step, most=MOST_EVENTS).once()
+    relations, which = found.relation.flip(0).unique(return_inverse=True)
     return PairPast(
         [events.relations.names[r] for r in relations.tolist()],
-        past.step[rows].tolist(),
+        found.step.flip(0).tolist(),
         which.tolist(),
-        forward[rows].tolist(),
-        len(found),
+        (found.direction == 0).flip(0).tolist(),
+        found.n_events,
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from bridgemem.equations import count_evidence
 from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import PairStates
-from bridgemem.memory.past import History
+from bridgemem.memory.pairs import PairEvents
 from bridgemem.residuals.features import GROUPS, LAST, NEVER_ASKED, NEVER_MET, FeatureReader, group_columns
 from bridgemem.residuals.learned import Learned, LearnedNet
 from bridgemem.residuals.neighbours import FLOOR, Neighbours
@@ -30,8 +30,8 @@ RIVALS = 256  # at most, to whom a candidate is compared
 _ROWS = 64  # of features whose coalitions are evaluated at once
 
 
-def exact(learned: Learned) -> Learned:
-    """The same residual in double precision, so that parts sum to the score to its last digits."""
+def double(learned: Learned) -> Learned:
+    """The same residual in double precision, so that what makes no difference has no part, not even by rounding."""
     return Learned(learned.settings, copy.deepcopy(learned.net).cpu().double())
 
 
@@ -73,9 +73,10 @@ class GroupParts:
     total: float
 
 
-def group_parts(learned: Learned, x: Tensor, rivals: Tensor, relation: int) -> GroupParts:
+def group_parts(learned: Learned, x: Tensor, rivals: Tensor, relation: int, total: float | None = None) -> GroupParts:
     """The Shapley values of the groups; x float64 [features] as read, rivals float64 [m, features] of the same query.
 
+    total: f / w of x as the forecast has it, in single precision; what rounding took from it is part of the start.
     What rivals have in common moves no rank. A long list of them is thinned out evenly before it is averaged.
     """
     scale, values = learned.net.scale.detach(), shapley(len(GROUPS))
@@ -83,54 +84,27 @@ def group_parts(learned: Learned, x: Tensor, rivals: Tensor, relation: int) -> G
     average = coalitions(learned.net, rivals[:: 1 + len(rivals) // RIVALS], relation).mean(0) / scale
     parts, usual = values @ worth, values @ average
     groups, apart = (dict(zip(GROUPS, part.tolist(), strict=True)) for part in (parts, parts - usual))
-    return GroupParts(float(worth[0]), groups, apart, float(worth[-1]))
+    total = float(worth[-1]) if total is None else total
+    return GroupParts(float(worth[0]) + total - float(worth[-1]), groups, apart, total)
 
 
-@dataclass(frozen=True)
-class PairPast:
-    """All that happened between an actor and a candidate before the query's step, newest first.
+def latest(pair: PairEvents, now: int, kept: Tensor, k: int) -> PairStates:
+    """The state at step `now` of the newest k of the rows kept, kept bool [s, n]; one that keeps nothing has none.
 
-    relation, direction, lag int64 [n]; event int64 [n] counts the events, since one of an actor with itself has two
-    rows.
+    Rows of older events are kept together or not at all, so that the first few tell which k are the newest.
     """
-
-    relation: Tensor
-    direction: Tensor
-    lag: Tensor
-    event: Tensor
-
-    @classmethod
-    def of(cls, past: History, query: Queries, candidate: int) -> PairPast:
-        pair, cut = (query.actor, torch.full_like(query.actor, candidate), query.step), past.cut(query.step)
-        count = int(past.dyads.read(*pair, 1, 0, cut).count.sum())
-        read = past.dyads.read(*pair, count, 0, cut)
-        event = torch.arange(count) // (2 if int(query.actor) == candidate else 1)
-        return cls(read.relation.flatten(), read.direction.flatten(), read.lag.flatten(), event)
-
-    def __len__(self) -> int:
-        return len(self.lag)
-
-    @property
-    def n_events(self) -> int:
-        return int(self.event[-1]) + 1 if len(self) else 0
-
-    def latest(self, kept: Tensor, k: int) -> PairStates:
-        """The newest k of the rows kept, kept bool [s, n]; a subset that keeps nothing has no state.
-
-        Rows of older events are kept together or not at all, so that the first few tell which k are the newest.
-        """
-        row = kept.any(1).nonzero().squeeze(1)
-        near = kept[row, : 2 * LISTED + k]
-        near = F.pad(near, (0, max(0, k - near.shape[1])))
-        position = (~near).byte().argsort(dim=1, stable=True)[:, :k]
-        found = near.gather(1, position)
-        position = position.clamp(max=len(self) - 1)
-        columns = (self.relation[position], self.direction[position], self.lag[position])
-        return PairStates(row, torch.zeros_like(row), kept[row].sum(1), *columns, found)
+    row = kept.any(1).nonzero().squeeze(1)
+    near = kept[row, : 2 * LISTED + k]
+    near = F.pad(near, (0, max(0, k - near.shape[1])))
+    position = (~near).byte().argsort(dim=1, stable=True)[:, :k]
+    found = near.gather(1, position)
+    position = position.clamp(max=len(pair) - 1)
+    columns = (pair.relation[position], pair.direction[position], now - pair.step[position])
+    return PairStates(row, torch.zeros_like(row), kept[row].sum(1), *columns, found)
 
 
 def pair_features(
-    reader: FeatureReader, query: Queries, candidate: int, x: Tensor, pair: PairPast, kept: Tensor
+    reader: FeatureReader, query: Queries, candidate: int, x: Tensor, pair: PairEvents, kept: Tensor
 ) -> Tensor:
     """The features x float64 [features] of a candidate, read as if only some rows of the pair's past were there.
 
@@ -138,7 +112,7 @@ def pair_features(
     """
     made, columns = x.repeat(len(kept), 1), group_columns()
     asked = Queries(*(column.expand(len(kept)) for column in (query.actor, query.relation, query.step)))
-    states = pair.latest(kept, LAST)
+    states = latest(pair, int(query.step), kept, LAST)
     # without any event the pair never met
     pairs = torch.tensor([NEVER_MET + NEVER_ASKED]).repeat(len(kept), 1)
     made[:, columns["pair"]] = pairs.index_copy_(0, states.row, reader.pair_columns(asked, states)).double()
@@ -148,11 +122,11 @@ def pair_features(
     return made
 
 
-def _recurrence(reader: FeatureReader, query: Queries, candidate: int, pair: PairPast, kept: Tensor) -> Tensor:
+def _recurrence(reader: FeatureReader, query: Queries, candidate: int, pair: PairEvents, kept: Tensor) -> Tensor:
     """The columns of the group "recurrence", float32 [s, 4]: snapshots of the very triple among the rows kept."""
     way, relation = divmod(int(query.relation), reader.relations)
     same = ((pair.relation == relation) & (pair.direction == way)).nonzero().squeeze(1)
-    lags, snapshot = torch.unique_consecutive(pair.lag[same], return_inverse=True)
+    lags, snapshot = torch.unique_consecutive(int(query.step) - pair.step[same], return_inverse=True)
     # one more column, never seen, stands for a triple that never was
     lags = F.pad(lags, (0, 1)).float()
     seen = torch.zeros(len(kept), len(lags)).index_add_(1, snapshot, kept[:, same].float()) > 0
@@ -163,11 +137,12 @@ def _recurrence(reader: FeatureReader, query: Queries, candidate: int, pair: Pai
     return torch.stack([(count > 0).float(), count.log1p(), lag, count / (others + count).clamp(min=1)], dim=1)
 
 
-def _transitions(reader: FeatureReader, query: Queries, pair: PairPast, kept: Tensor, whole: Tensor) -> Tensor:
+def _transitions(reader: FeatureReader, query: Queries, pair: PairEvents, kept: Tensor, whole: Tensor) -> Tensor:
     """The columns of the group "transitions", float64 [s, 5]; whole float64 [5]: what was read of the whole past."""
     model = reader.transitions
     s, space, asked = model.settings, model.space, int(query.relation)
-    states = pair.latest(kept & (pair.lag <= s.window) if s.window else kept, s.k)
+    now = int(query.step)
+    states = latest(pair, now, kept & (now - pair.step <= s.window) if s.window else kept, s.k)
     tokens = space.encode(states.relation, states.direction, states.lag, states.found)
     columns = [
         count_evidence(model.p_ct, model.log_pi, tokens, torch.full((len(tokens),), asked), s.pooling),
@@ -199,7 +174,12 @@ class EventParts:
 
 
 def event_parts(
-    learned: Learned, reader: FeatureReader, query: Queries, candidate: int, x: Tensor, pair: PairPast
+    learned: Learned,
+    reader: FeatureReader,
+    query: Queries,
+    candidate: int,
+    x: Tensor,
+    pair: PairEvents,
 ) -> EventParts:
     """The Shapley values of the pair's events; x float64 [features] as read."""
     players = min(pair.n_events, LISTED + 1)

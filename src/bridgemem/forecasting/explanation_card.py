@@ -20,6 +20,8 @@ import numpy as np
 from bridgemem.errors import SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.forecasting.explanations import Explanation, FixedExplanation, LearnedExplanation
+from bridgemem.memory.pairs import PairEvents
+from bridgemem.memory.past import History
 from bridgemem.storage.files import whole_file
 
 if TYPE_CHECKING:
@@ -52,16 +54,11 @@ class Shown:
     probability: float | None = None
 
 
-def pair_events(events: EventLog, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
+def pair_events(past: History, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
     """What happened between the two before a step, oldest first; the newest ones where there are very many."""
-    past = events.prefix(step)
-    there = (past.subject == actor) & (past.object == candidate)
-    between = there | ((past.subject == candidate) & (past.object == actor))
-    rows = np.flatnonzero(between)[-MOST_EVENTS:]
-    names = events.relations.names
-    return tuple(
-        PairEvent(int(past.step[i]), names[int(past.relation[i])], bool(past.subject[i] != actor)) for i in rows
-    )
+    found, names = PairEvents.of(past, actor, candidate, step, most=MOST_EVENTS).once(), past.events.relations.names
+    columns = (column.flip(0).tolist() for column in (found.step, found.relation, found.direction))
+    return tuple(PairEvent(when, names[relation], bool(back)) for when, relation, back in zip(*columns, strict=True))
 
 
 def write_card(path: Path, shown: Sequence[Shown], events: EventLog) -> list[Path]:

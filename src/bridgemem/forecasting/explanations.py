@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores, score_queries
-from bridgemem.equations import correction, mixture
+from bridgemem.equations import mixture
 from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.attribution import (
@@ -24,16 +22,15 @@ from bridgemem.forecasting.attribution import (
     LISTED,
     EventParts,
     GroupParts,
-    PairPast,
+    double,
     event_parts,
     group_parts,
     third_parties,
 )
+from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import History
 from bridgemem.numerics import by_candidates
-from bridgemem.residuals.features import FeatureReader, Features
-from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.scoring import Choice
+from bridgemem.residuals.scoring import Scored, Scoring
 
 BY_EVENTS = "what happened between the two"
 BY_COMPANY = "the company they share"
@@ -262,31 +259,23 @@ def rank_of(scores: Tensor, candidate: int) -> int:
     return int((scores > scores[candidate]).sum()) + 1
 
 
-def take_apart(
-    query: Queries,
-    candidate: int,
-    events: EventLog,
-    backbone: Backbone,
-    transitions: Transitions | None,
-    choice: Choice,
-    past: History,
-) -> FixedExplanation:
-    """Why the fixed residual gives one candidate of one query its score; without transitions it gives none."""
-    scores = score_queries(backbone, query, past)
+def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> FixedExplanation:
+    """Why the paper's residual gives one candidate of one query its score; without transitions it gives none."""
+    query, scores, evidence = scored.queries, scored.scores, scored.evidence
+    (choice,), transitions, past = scoring.choices, scoring.transitions, scoring.past
     assert scores.uncertainty is not None
-    base = float(scores.of_candidates[0, candidate].double())
+    base = float(scored.base[0, candidate])
     u = scores.uncertainty
     admitted = gate(choice.gate, u, scores.of_candidates)
     place: list[int] = []
-    if transitions is not None:
-        evidence = transitions.evidence(query, past)
+    if evidence is not None:
         place = (evidence.candidate == candidate).nonzero().flatten().tolist()
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
     inverse, relation = divmod(asked, events.n_relations)
     a_ct = a_nn = a = residual = 0.0
     rho = likelier = 1.0
     shares: tuple[EventShare, ...] = ()
-    if transitions is not None and place:
+    if transitions is not None and evidence is not None and place:
         one = slice(place[0], place[0] + 1)
         # without shrinkage both readers count half, which is what a support equal to tau gives
         support, tau = evidence.support[one], choice.tau
@@ -296,7 +285,7 @@ def take_apart(
         a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
         rho = _rho(float(support[0]), tau)
         likelier = _likelier(transitions, evidence.tokens[one], a_ct, a_nn, rho)
-        residual = float(correction(mixed, admitted, choice.lam)[0])
+        residual = float(scored.delta[place[0], 1])
         weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
         shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
     return FixedExplanation(
@@ -324,9 +313,8 @@ def take_apart(
 
 def _last_lag(past: History, actor: int, candidate: int, now: int) -> int:
     """How many steps before the last event of a pair was, however long ago; 0 where there is none."""
-    step = torch.tensor([now])
-    state = past.dyads.read(torch.tensor([actor]), torch.tensor([candidate]), step, 1, 0, past.cut(step))
-    return int(state.lag[0, 0]) if len(state.row) else 0
+    last = PairEvents.of(past, actor, candidate, now, most=1)
+    return now - int(last.step[0]) if len(last) else 0
 
 
 def _likelier(transitions: Transitions, tokens: Tensor, a_ct: float, a_nn: float, rho: float) -> float:
@@ -388,30 +376,22 @@ def _event(
     return EventShare(subject, events.relations.names[relation], object_, time, lag, direction, share, part)
 
 
-def take_apart_learned(
-    query: Queries,
-    candidate: int,
-    events: EventLog,
-    learned: Learned,
-    reader: FeatureReader,
-    scores: Scores,
-    found: Features,
-    residual: Tensor,
-) -> LearnedExplanation:
-    """Why the learned residual gives one candidate of one query its score.
-
-    learned: in double precision. scores, found and residual float64 [E]: what the forecast was made of.
-    """
+def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> LearnedExplanation:
+    """Why the learned residual gives one candidate of one query its score."""
+    query, scores, found, reader = scored.queries, scored.scores, scored.features, scoring.reader
+    learned = double(scoring.learned[0])
     assert scores.uncertainty is not None
+    assert found is not None
     actor, asked, now = int(query.actor), int(query.relation), int(query.step)
     inverse, relation = divmod(asked, events.n_relations)
-    base = scores.of_candidates[0].double()
-    pair = PairPast.of(reader.past, query, candidate)
+    base = scored.base[0]
+    pair = PairEvents.of(reader.past, actor, candidate, now)
     parts, between, company = GroupParts(0.0, {}, {}, 0.0), EventParts(0.0, (), 0.0, 0, 0.0), dict[int, float]()
     place = (found.candidate == candidate).nonzero().flatten()
     if len(place):
         x = found.x[place[0]].double()
-        parts = group_parts(learned, x, found.x.double(), asked)
+        total = float(scored.delta[place[0], 1])
+        parts = group_parts(learned, x, found.x.double(), asked, total)
         between = event_parts(learned, reader, query, candidate, x, pair)
         company = third_parties(reader.neighbours, actor, candidate, int(reader.past.cut(query.step)))
     listed, earlier = _between_in_words(events, (actor, candidate), now, pair, between)
@@ -426,7 +406,7 @@ def take_apart_learned(
         residual=parts.total,
         score=float(base[candidate]) + parts.total,
         events=listed,
-        rank=rank_of(base + residual, candidate),
+        rank=rank_of(scored.total()[0], candidate),
         backbone_rank=rank_of(base, candidate),
         log_p0=float(by_candidates(lambda own: own.log_softmax(1), base[None], -math.inf)[0, candidate]),
         scale=float(learned.net.scale.detach()),
@@ -443,7 +423,7 @@ def take_apart_learned(
 
 
 def _between_in_words(
-    events: EventLog, parties: tuple[int, int], now: int, pair: PairPast, parts: EventParts
+    events: EventLog, parties: tuple[int, int], now: int, pair: PairEvents, parts: EventParts
 ) -> tuple[tuple[EventShare, ...], EarlierEvents | None]:
     """The events that have a part of their own, and what the earlier ones have in common."""
     moved = sum(map(abs, (*parts.listed, parts.earlier)))
@@ -451,14 +431,13 @@ def _between_in_words(
     def share(part: float) -> float:
         return abs(part) / moved if moved else 0.0
 
-    listed = []
-    for j, part in enumerate(parts.listed):
-        # of the two rows of an event of an actor with itself the last is the one that goes forward
-        row = int((pair.event == j).nonzero()[-1])
-        what = (int(pair.relation[row]), int(pair.direction[row]), int(pair.lag[row]))
-        listed.append(_event(events, parties, now, what, share(part), part))
+    once = pair.once()
+    rows = zip(once.relation.tolist(), once.direction.tolist(), (now - once.step).tolist(), strict=True)
+    listed = [
+        _event(events, parties, now, what, share(part), part) for what, part in zip(rows, parts.listed, strict=False)
+    ]
     if not parts.n_earlier:
         return tuple(listed), None
-    lags = pair.lag[pair.event >= LISTED]
-    first, last = (events.clock.label(now - int(lag)) for lag in (lags[-1], lags[0]))
+    steps_before = once.step[LISTED:]
+    first, last = (events.clock.label(int(step)) for step in (steps_before[-1], steps_before[0]))
     return tuple(listed), EarlierEvents(parts.n_earlier, first, last, share(parts.earlier), parts.earlier)

@@ -1,7 +1,8 @@
-"""Predictor: a frozen backbone with its residual, asked by name; Residual: what the one adds to the other."""
+"""Predictor: a frozen backbone with its residual, asked by name."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,21 +12,20 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.forecasting.attribution import exact
 from bridgemem.forecasting.calibration import Calibration
-from bridgemem.forecasting.explanations import Explanation, take_apart, take_apart_learned
+from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, explain_learned
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_past, check_within
 from bridgemem.memory.past import History
 from bridgemem.memory.past_overlay import history_of
-from bridgemem.residuals.features import FeatureReader, Features
 from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.scoring import Choice, corrections
+from bridgemem.residuals.scoring import Choice, Scored, Scoring
 
 
 @dataclass(frozen=True)
@@ -45,45 +45,6 @@ class Candidate:
     probability: float | None = None
 
 
-class Residual:
-    """What is added to a backbone's log scores: by the learned residual if there is one, else by the fixed one."""
-
-    def __init__(
-        self, past: History, transitions: Transitions | None, choice: Choice, learned: Learned | None = None
-    ) -> None:
-        """transitions: None where nothing was fitted, so that nothing is added."""
-        self.past, self.transitions, self.choice, self.learned = past, transitions, choice, learned
-
-    @cached_property
-    def reader(self) -> FeatureReader:
-        assert self.learned is not None
-        assert self.transitions is not None
-        return self.learned.reader(self.past, self.transitions)
-
-    def of(self, queries: Queries, scores: Scores) -> Tensor:
-        """float64 [n, E]; 0 where nothing is known."""
-        if self.learned is not None:
-            return self.spread(queries, self.reader.read(queries, scores))
-        residual = self._nothing(queries)
-        if self.transitions is None:
-            return residual
-        evidence = self.transitions.evidence(queries, self.past)
-        residual[evidence.row, evidence.candidate] = corrections(evidence, scores, [self.choice])[:, 1]
-        return residual
-
-    def spread(self, queries: Queries, found: Features) -> Tensor:
-        """The learned residual of features that were read, float64 [n, E]."""
-        assert self.learned is not None
-        residual = self._nothing(queries)
-        x = found.x.to(self.learned.net.log_scale.dtype)
-        residual[found.row, found.candidate] = self.learned.correction(x, queries.relation[found.row])
-        return residual
-
-    def _nothing(self, queries: Queries) -> Tensor:
-        size = (len(queries), self.past.events.n_entities)
-        return torch.zeros(size, dtype=torch.float64, device=self.past.device)
-
-
 class Predictor:
     """Who comes next for (actor, relation, ?, t), from the events strictly before t.
 
@@ -94,7 +55,7 @@ class Predictor:
     def __init__(
         self,
         events: EventLog,
-        backbone: Backbone,
+        backbone: Scorer,
         transitions: Transitions | None,
         choice: Choice,
         learned: Learned | None = None,
@@ -110,7 +71,7 @@ class Predictor:
         self.backbone = backbone
         self.transitions = transitions
         self.choice = choice
-        self.learned = None if learned is None else exact(learned)
+        self.learned = learned
         self.calibration = calibration
 
     @cached_property
@@ -118,8 +79,17 @@ class Predictor:
         return history_of(self.events)
 
     @cached_property
-    def residual(self) -> Residual:
-        return Residual(self.past, self.transitions, self.choice, self.learned)
+    def scoring(self) -> Scoring:
+        """The scoring path, with one residual."""
+        if self.learned is not None:
+            return Scoring(self.backbone, self.past, self.transitions, learned=[self.learned])
+        return Scoring(self.backbone, self.past, self.transitions, choices=[self.choice])
+
+    def scored_by(self, backbone: Scorer) -> Predictor:
+        """The same predictor, on the same memory, over another scorer."""
+        made = copy.copy(self)
+        made.backbone, made.scoring = backbone, self.scoring.by(backbone)
+        return made
 
     @cached_property
     def _activity(self) -> Activity:
@@ -187,9 +157,8 @@ class Predictor:
             raise DataError(f"top must be at least 1, not {top}.")
         if within is not None:
             self.check_window(queries, within)
-        with self._by_name(queries):
-            scores = score_queries(self.backbone, queries, self.past)
-        base, residual = scores.of_candidates.double(), self.residual.of(queries, scores)
+        scored = self.scored(queries)
+        base, residual = scored.base, scored.residual()
         score = base + residual
         best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
         columns = [
@@ -204,6 +173,11 @@ class Predictor:
             [c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf]
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
+
+    def scored(self, queries: Queries) -> Scored:
+        """The scores of queries, as every forecast and explanation reads them."""
+        with self._by_name(queries):
+            return self.scoring.of(queries)
 
     @contextmanager
     def _by_name(self, queries: Queries) -> Iterator[None]:
@@ -258,11 +232,5 @@ class Predictor:
         return found
 
     def _explained(self, query: Queries, chosen: int) -> Explanation:
-        with self._by_name(query):
-            if self.learned is None:
-                return take_apart(query, chosen, self.events, self.backbone, self.transitions, self.choice, self.past)
-            scores = score_queries(self.backbone, query, self.past)
-        reader = self.residual.reader
-        found = reader.read(query, scores)
-        residual = self.residual.spread(query, found)[0]
-        return take_apart_learned(query, chosen, self.events, self.learned, reader, scores, found, residual)
+        explain = explain_bridgemem if self.learned is None else explain_learned
+        return explain(self.scored(query), chosen, events=self.events, scoring=self.scoring)

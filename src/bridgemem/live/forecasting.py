@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.open_vocabulary import Widened, narrow
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.events.log import EventLog
@@ -30,6 +30,7 @@ from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, St
 from bridgemem.live.naming import NewEvent
 from bridgemem.memory.disk.mapped import MappedLog
 from bridgemem.memory.overlay import GrownLog
+from bridgemem.memory.past import History
 from bridgemem.residuals.scoring import Choice
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_tensors
@@ -56,6 +57,11 @@ class View:
         """The forecaster that answers questions about a relation."""
         number = self.events.relations.id(relation)
         return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
+
+    @property
+    def past(self) -> History:
+        """All that is known, of whatever relation."""
+        return (self.fitted if self.later is None else self.later).past
 
     @property
     def forecaster(self) -> Predictor:
@@ -142,7 +148,8 @@ class LiveForecaster:
         self._stem = self.base.prefix(0) if isinstance(self.base, MappedLog) else self.base
         self.known = merged_ids(run, self._stem)
         self._opened = opened
-        self._backbone = opened.backbone
+        assert isinstance(opened.backbone, Backbone)
+        self._backbone: Backbone = opened.backbone
         if not isinstance(self._backbone, Widened):
             self._backbone = Widened(opened.backbone, self.base.n_entities, self.base.n_relations)
         store.follow(self.base, run.origin)
@@ -266,7 +273,8 @@ class LiveForecaster:
             # questions wait for the backbone alone, and for none of the indices
             with self._asking:
                 scores = score_queries(forecaster.backbone, query, past)
-            forecaster.residual.of(query, scores)
+            if forecaster.learned is not None:
+                forecaster.scoring.reader.read(query, scores)
 
 
 def _of_later(events: EventLog, n_relations: int) -> EventLog:

@@ -18,14 +18,11 @@ from torch import Tensor, nn
 
 from bridgemem.config import MOST_UNITS
 from bridgemem.errors import SettingsError
-from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
 from bridgemem.residuals.features import (
     GROUPS,
     NAMES,
     OF_CANDIDATE,
     OF_QUERY,
-    FeatureReader,
     Features,
     gathered,
     group_columns,
@@ -175,14 +172,6 @@ class Learned:
 
     def __init__(self, settings: LearnedSettings, net: LearnedNet) -> None:
         self.settings, self.net = settings, net.eval()
-
-    def reader(self, past: History, transitions: Transitions) -> FeatureReader:
-        return FeatureReader(past, transitions, self.settings.strangers)
-
-    @torch.no_grad()
-    def correction(self, x: Tensor, relation: Tensor) -> Tensor:
-        """f / w of every candidate that is read, float64 [m]; relation int64 [m] is the one its query asks."""
-        return (self.net(x, relation) / self.net.scale).double()
 
     @torch.no_grad()
     def corrections(self, features: Features, relation: Tensor) -> Tensor:

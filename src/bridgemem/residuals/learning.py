@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.base import Backbone
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -24,12 +24,13 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.ranking.ranks import batch_size
-from bridgemem.residuals.features import NAMES, FeatureReader, Features
+from bridgemem.residuals.features import NAMES
 from bridgemem.residuals.learned import SCALES, Learned, LearnedNet, LearnedSettings
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scored, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.residuals.validation import Validation
 from bridgemem.training.checkpoint import seeded
+from bridgemem.training.early_stopping import improving
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,13 @@ class Cases:
         return len(self.own)
 
     @classmethod
-    def of(cls, batch: Queries, scores: Scores, features: Features, filters: Filters) -> Cases:
+    def of(cls, scored: Scored, filters: Filters) -> Cases:
         """The cases of one batch of queries."""
+        batch, features = scored.queries, scored.features
         assert batch.answer is not None
-        n, entities = scores.log_p.shape
-        log_p = scores.log_p.float().log_softmax(1)
+        assert features is not None
+        log_p = scored.scores.log_p.float().log_softmax(1)
+        n, entities = log_p.shape
         row, candidate = features.row, features.candidate
         rows = torch.arange(n + 1, device=log_p.device)
         masked, rest = {}, {}
@@ -106,6 +109,7 @@ class Cases:
         )
 
 
+LEAST_GAIN = 1e-5  # nats by which a later epoch must be better to be chosen
 ERRORS = 1.96  # standard errors to either end of a 95 % interval
 
 # a backbone of the same kind and settings, trained on the train split of what it is given
@@ -114,52 +118,38 @@ Trains = Callable[[Dataset], Backbone]
 
 @dataclass(frozen=True)
 class Slice:
-    """Cases to learn from: the validation split of a data set, with what was fitted on its train split alone."""
+    """Cases to learn from: a validation split, with the transitions that were fitted on its train split alone."""
 
-    dataset: Dataset
-    backbone: Backbone
+    validation: Validation
     transitions: Transitions
 
-    def earlier(
-        self, share: float, train: Trains, seed: int, device: str, epochs: int, progress: Progress = SILENT
-    ) -> Slice:
+    def earlier(self, share: float, train: Trains, *, seed: int, epochs: int, progress: Progress = SILENT) -> Slice:
         """The last share of train in place of validation: backbone and transitions are fitted anew on the rest."""
-        split = Dataset.chronological(self.dataset.name, self.dataset.train, valid=share, test=0.0)
+        dataset, device = self.validation.dataset, self.validation.device
+        split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
         transitions, _ = Transitions.fit(split.train, self.transitions.settings, seed, device, epochs, progress)
-        return Slice(split, train(split).to(device), transitions)
+        return Slice(Validation.of(split, train(split).to(device), device=device), transitions)
 
 
-def gather(
-    source: Slice,
-    settings: LearnedSettings,
-    seed: int = 42,
-    device: str = "cpu",
-    progress: Progress = SILENT,
-) -> Cases:
+def gather(source: Slice, settings: LearnedSettings, *, seed: int = 42, progress: Progress = SILENT) -> Cases:
     """The validation queries as cases; a sample of them where all would be more than memory is meant to hold.
 
     Masks come from train + validation.
     """
-    dataset = source.dataset.without_test()
-    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
-    reader = FeatureReader(past, source.transitions, settings.strangers)
-    queries = _asked(dataset, past, settings, seed)
-    parts: list[Cases] = []
-    with progress.task("reading features", total=len(queries)) as advance:
-        for part in queries.batches(batch_size(dataset.events.n_entities, past.device)):
-            batch = part.to(device)
-            scores = score_queries(source.backbone, batch, past)
-            parts.append(Cases.of(batch, scores, reader.read(batch, scores), filters))
-            advance(len(part))
+    validation = source.validation
+    scoring = validation.scoring(source.transitions, unseen=settings.strangers)
+    queries = _asked(validation, settings, seed)
+    scored = scoring.batches(queries, progress=progress, label="reading features")
+    parts = [Cases.of(batch, validation.filters) for batch in scored]
     if sum(map(len, parts)) < 4:
-        raise DataError(f"{dataset.name} has too few validation queries to learn from; use --method fixed.")
+        raise DataError(f"{validation.dataset.name} has too few validation queries to learn from; use --method fixed.")
     return Cases.joined(parts)
 
 
-def _asked(dataset: Dataset, past: History, settings: LearnedSettings, seed: int) -> Queries:
+def _asked(validation: Validation, settings: LearnedSettings, seed: int) -> Queries:
     """The validation queries that are read: all of them, or the sample that memory is meant to hold."""
-    queries = Queries.of(dataset.valid)
-    return queries.take(_asked_rows(queries, past, settings, seed))
+    queries = validation.queries
+    return queries.take(_asked_rows(queries, validation.past, settings, seed))
 
 
 def _asked_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
@@ -236,8 +226,8 @@ class Fit:
 def fit_learned(
     sources: Sequence[Slice],
     settings: LearnedSettings | None = None,
+    *,
     seed: int = 42,
-    device: str = "cpu",
     progress: Progress = SILENT,
     choices: Mapping[str, Choice] | None = None,
 ) -> dict[str, Fit]:
@@ -247,37 +237,36 @@ def fit_learned(
     """
     settings = settings or LearnedSettings()
     began = time.perf_counter()
-    cases = Cases.joined([gather(source, settings, seed, device, progress) for source in sources])
+    cases = Cases.joined([gather(source, settings, seed=seed, progress=progress) for source in sources])
     shared = (time.perf_counter() - began) / len(SELECTION_FILTERS)
-    n_directed = 2 * sources[0].dataset.events.n_relations
-    start = sources[-1].dataset.valid_start
+    dataset = sources[-1].validation.dataset
+    n_directed, start = 2 * dataset.events.n_relations, dataset.valid_start
     fits = {
         name: fit_cases(cases, name, n_directed, settings, seed, progress, shared, start) for name in SELECTION_FILTERS
     }
     if choices is None:
         return fits
-    measured = hold_out(sources[-1], fits, choices, _cut(cases.step, settings, start), seed, device, progress)
+    cut = _cut(cases.step, settings, start)
+    measured = hold_out(sources[-1], fits, choices=choices, cut=cut, seed=seed, progress=progress)
     return {name: replace(fit, held_out=measured[name]) for name, fit in fits.items()}
 
 
 def hold_out(
     source: Slice,
     fits: Mapping[str, Fit],
+    *,
     choices: Mapping[str, Choice],
     cut: int,
     seed: int = 42,
-    device: str = "cpu",
     progress: Progress = SILENT,
 ) -> dict[str, HeldOut]:
     """How backbone, fixed and early learned residual rank the validation queries from step `cut` on, by filter."""
-    dataset = source.dataset.without_test()
-    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
-    early = [fit.early for fit in fits.values()]
-    queries = _asked(dataset, past, early[0].settings, seed)
+    validation, early = source.validation, [fit.early for fit in fits.values()]
+    queries = _asked(validation, early[0].settings, seed)
     late = queries.take((queries.step >= cut).nonzero().squeeze(1))
-    chosen = [choices[name] for name in fits]
+    scoring = validation.scoring(source.transitions, choices=[choices[name] for name in fits], learned=early)
     label = "comparing the residuals"
-    read = replay(late, source.backbone, past, filters, source.transitions, chosen, progress, label, early)
+    read = replay(scoring, late, filters=validation.filters, progress=progress, label=label)
     found = {}
     for place, name in enumerate(fits, start=1):
         ranks = [read.of(name, column) for column in (0, place, len(fits) + place)]
@@ -336,17 +325,18 @@ def fit_cases(
 
 def _choose_epochs(training: _Training, late: Tensor, progress: Progress) -> tuple[int, list[float], LearnedNet]:
     """The number of epochs after which the later queries were told best, the curve, and the network as it was then."""
-    settings = training.settings
-    best, best_epoch, curve, kept = math.inf, 1, [], training.net
-    with progress.task("choosing the learned residual's epochs", total=settings.max_epochs) as advance:
-        for epoch in range(1, settings.max_epochs + 1):
-            training.epoch()
-            curve.append(training.loss_on(late))
-            advance(1, note=f"nll {curve[-1]:.4f}")
-            if curve[-1] < best - 1e-5:
-                best, best_epoch, kept = curve[-1], epoch, copy.deepcopy(training.net)
-            elif epoch - best_epoch >= settings.patience:
-                break
+    best_epoch, curve, kept, label = 1, [], training.net, "choosing the learned residual's epochs"
+
+    def epoch() -> float:
+        training.epoch()
+        return training.loss_on(late)
+
+    most, patience = training.settings.max_epochs, training.settings.patience
+    tried = improving(epoch, most=most, patience=patience, least_gain=LEAST_GAIN, progress=progress, label=label)
+    for number, loss, better in tried:
+        curve.append(loss)
+        if better:
+            best_epoch, kept = number, copy.deepcopy(training.net)
     return best_epoch, curve, kept
 
 

@@ -1,16 +1,19 @@
-"""Replay: score every query from what was known before its step, and rank the answers under every filter."""
+"""The one scoring path: backbone scores, evidence, features and corrections of queries, from facts before each step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.base import Scores, score_queries
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.equations import correction, mixture
 from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries
@@ -21,6 +24,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks, batch_size
+from bridgemem.residuals.features import FeatureReader, Features
 
 if TYPE_CHECKING:
     from bridgemem.residuals.learned import Learned
@@ -34,29 +38,6 @@ class Choice:
     gate: str = "uncertain"
     tau: float = 100.0
     shrinkage: bool = True
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Ranks float64 [filters, 1 + choices, n] (the backbone first), and what was known of each query, [n] each.
-
-    uncertainty: u_q. answer_support: n_B of the answer's own dyadic state, 0 without one. answer_lag: steps since the
-    pair's last event inside the window, NaN without one. triple_seen: the very fact happened before.
-    """
-
-    queries: Queries
-    ranks: np.ndarray
-    uncertainty: np.ndarray
-    answer_support: np.ndarray
-    answer_lag: np.ndarray
-    triple_seen: np.ndarray
-
-    def of(self, filter_name: str, column: int = 0) -> np.ndarray:
-        """The ranks under one filter: column 0 is the backbone, column i + 1 the i-th choice."""
-        return self.ranks[FILTERS.index(filter_name), column]
-
-    def metrics(self, filter_name: str, column: int = 0) -> Metrics:
-        return Metrics.of(self.of(filter_name, column))
 
 
 def corrections(evidence: Evidence, scores: Scores, choices: Sequence[Choice]) -> Tensor:
@@ -78,104 +59,166 @@ def corrections(evidence: Evidence, scores: Scores, choices: Sequence[Choice]) -
     return delta
 
 
+@dataclass(frozen=True)
+class Scored:
+    """A batch of queries, scored once: what the backbone says, and what each residual adds to the candidates it reads.
+
+    row, candidate int64 [m], ascending; delta float64 [m, columns]: first the backbone, which adds nothing, then every
+    residual. evidence: None without transitions. features: None where none were read.
+    """
+
+    queries: Queries
+    scores: Scores
+    row: Tensor
+    candidate: Tensor
+    delta: Tensor
+    evidence: Evidence | None = None
+    features: Features | None = None
+
+    @cached_property
+    def base(self) -> Tensor:
+        """The backbone's log scores, float64 [n, E]; -inf for entities that are no candidates."""
+        return self.scores.of_candidates.double()
+
+    def residual(self, column: int = 1) -> Tensor:
+        """What a residual adds to every candidate, float64 [n, E]; 0 where it reads nothing."""
+        made = torch.zeros(self.scores.log_p.shape, dtype=torch.float64, device=self.row.device)
+        return made.index_put_((self.row, self.candidate), self.delta[:, column])
+
+    def total(self, column: int = 1) -> Tensor:
+        """S = log p0 + what a residual adds, float64 [n, E]."""
+        return self.base + self.residual(column)
+
+    def of_answers(self) -> tuple[Tensor, Tensor]:
+        """Support and lag of each answer's own dyadic state, float64 [n]: 0 and NaN where it has none."""
+        found, answer = self.evidence, self.queries.answer
+        assert answer is not None
+        support = torch.zeros(len(answer), dtype=torch.float64, device=answer.device)
+        lag = torch.full_like(support, torch.nan)
+        if found is not None:
+            own = found.candidate == answer[found.row]
+            support[found.row[own]] = found.support[own].double()
+            lag[found.row[own]] = found.lag[own].double()
+        return support, lag
+
+
+class Scoring:
+    """Scores queries over a past: by the backbone, by every choice of the paper's residual, by every learned one.
+
+    The backbone's scores, the evidence and the features are computed once for all columns. transitions: None where
+    nothing was fitted, so that nothing is added. unseen: of unseen candidates so many are read, where features are
+    wanted without a learned residual.
+    """
+
+    def __init__(
+        self,
+        backbone: Scorer,
+        past: History,
+        transitions: Transitions | None = None,
+        *,
+        choices: Sequence[Choice] = (),
+        learned: Sequence[Learned] = (),
+        unseen: int | None = None,
+    ) -> None:
+        wanted = {model.settings.strangers for model in learned} | ({unseen} - {None})
+        if len(wanted) > 1:
+            raise SettingsError("learned residuals that read different numbers of strangers are replayed one by one.")
+        self.backbone, self.past, self.transitions = backbone, past, transitions
+        self.choices, self.learned = tuple(choices), tuple(learned)
+        self._unseen = next(iter(wanted), None)
+
+    def by(self, backbone: Scorer) -> Scoring:
+        """The same over another scorer; indices are shared."""
+        made = copy.copy(self)
+        made.backbone = backbone
+        return made
+
+    @property
+    def columns(self) -> int:
+        """The backbone and every residual."""
+        return 1 + len(self.choices) + len(self.learned)
+
+    @cached_property
+    def reader(self) -> FeatureReader:
+        """What reads the features; its indices are built once."""
+        assert self.transitions is not None
+        return FeatureReader(self.past, self.transitions, self._unseen or 0)
+
+    def of(self, queries: Queries) -> Scored:
+        """Score one batch, which lies on the device of the past."""
+        scores = score_queries(self.backbone, queries, self.past)
+        if self.transitions is None:
+            nobody = queries.actor.new_empty(0)
+            delta = torch.empty((0, self.columns), dtype=torch.float64, device=nobody.device)
+            return Scored(queries, scores, nobody, nobody, delta)
+        if self._unseen is None:
+            seen = self.transitions.evidence(queries, self.past)
+            return Scored(
+                queries, scores, seen.row, seen.candidate, corrections(seen, scores, self.choices), evidence=seen
+            )
+        read = self.reader.read(queries, scores)
+        by_choice = read.spread(corrections(read.evidence, scores, self.choices))
+        by_network = [model.corrections(read, queries.relation)[:, None] for model in self.learned]
+        delta = torch.cat([by_choice, *by_network], dim=1)
+        return Scored(queries, scores, read.row, read.candidate, delta, read.evidence, read)
+
+    def batches(
+        self, queries: Queries, *, cells: int | None = None, progress: Progress = SILENT, label: str = "scoring"
+    ) -> Iterator[Scored]:
+        """Score all queries in batches; cells bounds the memory, as in `batch_size`."""
+        size = batch_size(self.past.events.n_entities, self.past.device, cells)
+        with progress.task(label, total=len(queries)) as advance:
+            for part in queries.batches(size):
+                yield self.of(part.to(self.past.device))
+                advance(len(part))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Ranks float64 [filters, columns, n] (the backbone first), and what was known of each query, [n] each.
+
+    uncertainty: u_q. answer_support: n_B of the answer's own dyadic state, 0 without one. answer_lag: steps since the
+    pair's last event inside the window, NaN without one. triple_seen: the very fact happened before.
+    """
+
+    queries: Queries
+    ranks: np.ndarray
+    uncertainty: np.ndarray
+    answer_support: np.ndarray
+    answer_lag: np.ndarray
+    triple_seen: np.ndarray
+
+    def of(self, filter_name: str, column: int = 0) -> np.ndarray:
+        """The ranks under one filter: column 0 is the backbone, column i + 1 the i-th residual."""
+        return self.ranks[FILTERS.index(filter_name), column]
+
+    def metrics(self, filter_name: str, column: int = 0) -> Metrics:
+        return Metrics.of(self.of(filter_name, column))
+
+
 def replay(
+    scoring: Scoring,
     queries: Queries,
-    backbone: Backbone,
-    past: History,
+    *,
     filters: Filters,
-    transitions: Transitions | None = None,
-    choices: Sequence[Choice] = (),
     progress: Progress = SILENT,
     label: str = "ranking",
-    learned: Sequence[Learned] = (),
     cells: int | None = None,
 ) -> Replay:
-    """Rank the answers of all queries: the backbone's ranks, and those after each residual.
-
-    The backbone's scores, the evidence and the features are computed once; all residuals and all filters are ranked
-    from them. Columns: the backbone, every choice of the fixed residual, every learned one. cells bounds the memory,
-    as in `batch_size`.
-    """
-    read = _reading(past, transitions, choices, learned)
-    size = batch_size(past.events.n_entities, past.device, cells)
-    columns = 1 if transitions is None else 1 + len(choices) + len(learned)
+    """Rank the answers of all queries under every filter, by the backbone and after each residual of the scoring."""
+    columns = scoring.columns
     parts = [torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)]
-    with progress.task(label, total=len(queries)) as advance:
-        for part in queries.batches(size):
-            batch = part.to(past.device)
-            assert batch.answer is not None
-            scores = score_queries(backbone, batch, past)
-            assert scores.uncertainty is not None
-            masks = [filters.mask(name, batch) for name in FILTERS]
-            found = read(batch, scores)
-            made = answer_ranks(scores.log_p, batch.answer, found.row, found.candidate, found.delta, masks)
-            seen = past.happened(batch.actor, batch.relation, batch.answer, batch.step)
-            known = torch.stack([scores.uncertainty.double(), *_of_answers(batch, found), seen.double()])
-            # all that is kept of a batch comes back at once
-            parts.append(torch.cat([made.flatten(0, 1), known]).cpu())
-            advance(len(part))
+    for batch in scoring.batches(queries, cells=cells, progress=progress, label=label):
+        asked, scores = batch.queries, batch.scores
+        assert asked.answer is not None
+        assert scores.uncertainty is not None
+        masks = [filters.mask(name, asked) for name in FILTERS]
+        made = answer_ranks(scores.log_p, asked.answer, batch.row, batch.candidate, batch.delta, masks)
+        seen = scoring.past.happened(asked.actor, asked.relation, asked.answer, asked.step)
+        known = torch.stack([scores.uncertainty.double(), *batch.of_answers(), seen.double()])
+        # all that is kept of a batch comes back at once
+        parts.append(torch.cat([made.flatten(0, 1), known]).cpu())
     rows = torch.cat(parts, dim=1).numpy()
     uncertainty, support, lag, triple_seen = rows[-4:]
     ranks = rows[:-4].reshape(len(FILTERS), columns, len(queries))
     return Replay(queries, ranks, uncertainty, support, lag, triple_seen.astype(bool))
-
-
-@dataclass(frozen=True)
-class _Corrections:
-    """What residuals add: row, candidate int64 [m]; delta float64 [m, columns], the first all zero; state of each."""
-
-    row: Tensor
-    candidate: Tensor
-    delta: Tensor
-    support: Tensor
-    lag: Tensor
-
-
-def _reading(
-    past: History, transitions: Transitions | None, choices: Sequence[Choice], learned: Sequence[Learned]
-) -> Callable[[Queries, Scores], _Corrections]:
-    """How a batch's corrections are read: with features where a learned residual wants them, or with none at all."""
-    if transitions is None:
-
-        def nothing(batch: Queries, scores: Scores) -> _Corrections:
-            ids, values = batch.actor.new_empty(0), torch.empty(0, dtype=torch.float64, device=past.device)
-            return _Corrections(ids, ids, values[:, None], values, values)
-
-        return nothing
-
-    def fixed(batch: Queries, scores: Scores) -> _Corrections:
-        seen = transitions.evidence(batch, past)
-        delta = corrections(seen, scores, choices)
-        return _Corrections(seen.row, seen.candidate, delta, seen.support, seen.lag)
-
-    if not learned:
-        return fixed
-    if len({model.settings.strangers for model in learned}) > 1:
-        raise SettingsError("learned residuals that read different numbers of strangers are replayed one by one.")
-    reader = learned[0].reader(past, transitions)
-
-    def both(batch: Queries, scores: Scores) -> _Corrections:
-        seen = reader.read(batch, scores)
-        by_choice = seen.spread(corrections(seen.evidence, scores, choices))
-        by_network = [model.corrections(seen, batch.relation) for model in learned]
-        delta = torch.cat([by_choice, torch.stack(by_network, dim=1)], dim=1)
-        return _Corrections(
-            seen.row,
-            seen.candidate,
-            delta,
-            seen.spread(seen.evidence.support),
-            seen.spread(seen.evidence.lag, torch.nan),
-        )
-
-    return both
-
-
-def _of_answers(batch: Queries, found: _Corrections) -> tuple[Tensor, Tensor]:
-    """Support and lag of each answer's own dyadic state, float64 [n]: 0 and NaN where it has none."""
-    assert batch.answer is not None
-    support = torch.zeros(len(batch), dtype=torch.float64, device=found.row.device)
-    lag = torch.full_like(support, torch.nan)
-    own = found.candidate == batch.answer[found.row]
-    support[found.row[own]] = found.support[own].double()
-    lag[found.row[own]] = found.lag[own].double()
-    return support, lag

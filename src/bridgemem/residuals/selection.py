@@ -12,18 +12,15 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from bridgemem.backbones.base import Backbone
 from bridgemem.config import Settings
 from bridgemem.errors import SelectionError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import DAY
-from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.validation import Validation
 
 SELECTION_FILTERS = ("static", "time")
 PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
@@ -104,35 +101,20 @@ def grid(settings: Settings) -> list[Choice]:
 
 
 def fit(
-    dataset: Dataset,
-    backbone: Backbone,
-    settings: Settings | None = None,
-    seed: int = 42,
-    device: str = "cpu",
-    progress: Progress = SILENT,
-    frozen: bool = False,
+    validation: Validation, settings: Settings | None = None, *, seed: int = 42, progress: Progress = SILENT
 ) -> Fitted:
     """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
-    settings = settings or Settings()
-    if not backbone.oracle and "uncertain" in settings.gates and "entropy" not in settings.gates:
+    settings, dataset, device = settings or Settings(), validation.dataset, validation.device
+    if not validation.backbone.oracle and "uncertain" in settings.gates and "entropy" not in settings.gates:
         settings = replace(settings, gates=(*settings.gates, "entropy"))
-    dataset = dataset.without_test()
     began = time.perf_counter()
     train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)
     fitted_after = time.perf_counter() - began
     if not epoch_choice.examples:
         warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
-    past = History(dataset.events, dataset.valid_start if frozen else None, device)
-    replayed = replay(
-        Queries.of(dataset.valid),
-        backbone,
-        past,
-        Filters(dataset.events, device),
-        train,
-        grid(settings),
-        progress,
-        "choosing on validation",
-    )
+    scoring = validation.scoring(train, choices=grid(settings))
+    label = "choosing on validation"
+    replayed = replay(scoring, validation.queries, filters=validation.filters, progress=progress, label=label)
     selections = {name: select(replayed, name, settings, dataset) for name in SELECTION_FILTERS}
     began = time.perf_counter()
     known, _ = Transitions.fit(dataset.events, settings, seed, device, epoch_choice.epochs, progress)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from copy import copy
 from dataclasses import asdict
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -13,11 +12,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
+from bridgemem.backbones.base import Backbone
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.forecasting.explanations import LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
+from bridgemem.memory.past import History
 from bridgemem.runs import Run
 from bridgemem.service.models import (
     ExplainQuestion,
@@ -53,6 +54,8 @@ class View(Protocol):
     def events(self) -> EventLog: ...
     @property
     def fitted(self) -> Predictor: ...
+    @property
+    def past(self) -> History: ...
 
     def asked(self, relation: str | int) -> Predictor: ...
 
@@ -88,8 +91,8 @@ class Kept:
         """The same forecaster, on the same memory, with its backbone's scores kept."""
         made = self._made.get(forecaster)
         if made is None:
-            made = copy(forecaster)
-            made.backbone = KeptScores(forecaster.backbone, self.used, alone=self.alone)
+            assert isinstance(forecaster.backbone, Backbone)
+            made = forecaster.scored_by(KeptScores(forecaster.backbone, self.used, alone=self.alone))
             # two threads may both come here; they then agree on one
             made = self._made.setdefault(forecaster, made)
         return made

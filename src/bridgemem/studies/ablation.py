@@ -20,8 +20,9 @@ from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.features import GROUPS
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import Slice, fit_cases, gather
-from bridgemem.residuals.scoring import Choice, replay
+from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
+from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
 
 TAUS = (1.0, 10.0, 100.0, 1000.0)
@@ -86,7 +87,8 @@ def ablate(
 
     def read(wanted: list[_Change], history: str, transitions: Transitions) -> Iterator[Record]:
         choices = [w.choice for w in wanted]
-        made = replay(queries, backbone, pasts[history], filters, transitions, choices, progress, "reading ablations")
+        scoring = Scoring(backbone, pasts[history], transitions, choices=choices)
+        made = replay(scoring, queries, filters=filters, progress=progress, label="reading ablations")
         settings = {"k": transitions.settings.k, "window": transitions.settings.window}
         for column, w in enumerate(wanted, start=1):
             tau = "inf" if math.isinf(w.choice.tau) else w.choice.tau
@@ -156,13 +158,14 @@ def ablate_learned(
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.backbone(device), run.config.seed
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
-    source, known = Slice(dataset, backbone, run.transitions("train", device)), run.transitions("known", device)
+    source = Slice(Validation.of(dataset, backbone, device=device), run.transitions("train", device))
+    known = run.transitions("known", device)
     by_strangers: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(as_fitted).items():
         by_strangers.setdefault(changed.strangers, {})[label] = changed
     records = []
     for group in by_strangers.values():
-        cases = gather(source, next(iter(group.values())), seed, device, progress)
+        cases = gather(source, next(iter(group.values())), seed=seed, progress=progress)
         wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
         with progress.task("fitting changed residuals", total=len(wanted)) as advance:
             models = []
@@ -170,7 +173,8 @@ def ablate_learned(
                 models.append(fit_cases(cases, name, 2 * dataset.events.n_relations, changed, seed).model)
                 advance(1, note=label)
         queries = Queries.of(dataset.split(split))
-        made = replay(queries, backbone, past, filters, known, (), progress, "reading ablations", models)
+        scoring = Scoring(backbone, past, known, learned=models)
+        made = replay(scoring, queries, filters=filters, progress=progress, label="reading ablations")
         for column, (label, changed, name) in enumerate(wanted, start=1):
             own = {"lambda": None, "gate": None, "tau": None, **asdict(changed)}
             method = f"ablation:learned={label}"

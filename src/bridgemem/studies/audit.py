@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
@@ -30,7 +30,7 @@ from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import later_rows
-from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_names
@@ -211,8 +211,9 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
         return
     queries, points = Queries.of(dataset.valid), grid(run.settings)
     past, filters = history(run, dataset, "valid", device), Filters(dataset.events, device)
-    fitted, label = run.transitions("train", device), "ranking validation again"
-    replayed = replay(queries, run.backbone(device), past, filters, fitted, points, progress, label)
+    scoring = Scoring(run.backbone(device), past, run.transitions("train", device), choices=points)
+    label = "ranking validation again"
+    replayed = replay(scoring, queries, filters=filters, progress=progress, label=label)
     for name in SELECTION_FILTERS:
         try:
             selection = run.selection(name)
@@ -399,19 +400,19 @@ def _parts(
     backbone: Backbone, transitions: Transitions, learned: Sequence[Learned], past: History
 ) -> Callable[[Queries], dict[str, tuple[torch.Tensor, ...]]]:
     """All that a score is made of, as read from one history, whose indices are built here."""
-    reader = learned[0].reader(past, transitions) if learned else None
+    scoring = Scoring(backbone, past, transitions, learned=learned)
 
     def read_parts(asked: Queries) -> dict[str, tuple[torch.Tensor, ...]]:
-        scores, e = score_queries(backbone, asked, past), transitions.evidence(asked, past)
+        scored = scoring.of(asked)
+        scores, e = scored.scores, scored.evidence
         assert scores.uncertainty is not None
+        assert e is not None
         found: dict[str, tuple[torch.Tensor, ...]] = {
             "backbone": (scores.log_p, scores.uncertainty),
             "evidence": (e.row, e.candidate, e.a_ct, e.a_nn, e.support, e.lag),
         }
-        if reader is not None:
-            x = reader.read(asked, scores)
-            corrections = (model.corrections(x, asked.relation) for model in learned)
-            found["learned"] = (x.row, x.candidate, *corrections)
+        if learned:
+            found["learned"] = (scored.row, scored.candidate, scored.delta)
         return found
 
     return read_parts

@@ -26,7 +26,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import Gain, paired_gains
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.residuals.scoring import Replay, replay
+from bridgemem.residuals.scoring import Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 
 SMALL_CENET = CenetSettings(width=64, epochs=12, oracle_epochs=6)
@@ -97,7 +97,7 @@ def run_demo(
     ranked, columns = reading.replayed, reading.columns
     past, filters = History(dataset.events), Filters(dataset.events)
     others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Ceiling(made)]
-    metrics = {b.name: _all_filters(replay(queries, b, past, filters), 0) for b in others}
+    metrics = {b.name: _all_filters(replay(Scoring(b, past), queries, filters=filters), 0) for b in others}
     metrics["cenet"] = _all_filters(ranked, columns["backbone"])
     # each filter shows the choice that was made under it; raw shows that of the time-aware filter
     own = {f: columns[f"bridgemem_by_{'static' if f == 'static' else 'time'}"] for f in FILTERS}
