@@ -31,7 +31,7 @@ test: lint  ## Check the code, then run every test
 KERNELS := default avx2
 SENSITIVE := tests/test_numerics.py tests/test_equations.py tests/forecasting/test_calibration.py tests/residuals \
 	tests/causality tests/evidence tests/ranking tests/live/test_forecasting.py tests/backbones/test_open_vocabulary.py \
-	tests/backbones/test_infer.py tests/backbones/test_mixture.py
+	tests/backbones/test_infer.py tests/backbones/test_ensemble.py
 
 kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels
 	for kernel in $(KERNELS); do \

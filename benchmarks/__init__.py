@@ -1,1 +1,1 @@
-"""What the method costs: measured beside plain references, the paper's seconds, and counted floors."""
+"""What the method costs: measured next to plain references, the paper's seconds, and counted floors."""

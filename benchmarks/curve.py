@@ -126,7 +126,7 @@ def untrained(events: EventLog, settings: Settings, device: str = "cpu") -> Tran
 class Point:
     """One size on one axis, and what evaluating it cost; `residual_bytes` is what the residual added to the backbone.
 
-    reads: dyadic states read, one for each query and candidate that the actor has met inside the window.
+    reads: dyadic states read, one for each query and candidate that the actor has interacted with inside the window.
     """
 
     axis: str

@@ -105,7 +105,7 @@ def timed(work: Callable[[], Result], device: str = "cpu", rounds: int = ROUNDS)
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TimeLimitError after so many seconds; 0, or a system without such an alarm, has no limit."""
+    """Raise TimeLimitError after that many seconds; 0, or a system without such an alarm, has no limit."""
     if not seconds or not hasattr(signal, "SIGALRM"):
         yield
         return

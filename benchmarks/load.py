@@ -133,8 +133,8 @@ def _wait(port: int) -> None:
     raise RunError(f"the service was not ready after {TIMEOUT:g} s.")
 
 
-def questions(client: Client, seed: int) -> Iterator[dict[str, Any]]:
-    """Endless questions: active actors and frequent relations, the more so the more often they are asked."""
+def queries(client: Client, seed: int) -> Iterator[dict[str, Any]]:
+    """Endless queries: active actors and frequent relations, the more so the more often they are asked."""
     chosen = random.Random(seed)
     found = [json.loads(client.get(f"/v1/{kind}?limit=500"))["names"] for kind in ("entities", "relations")]
     names = [[entry["name"] for entry in entries] for entries in found]
@@ -167,29 +167,29 @@ def load(port: int, plan: Plan) -> Outcome:
 
 
 def _alone(client: Client, plan: Plan) -> None:
-    """Each question twice: the second finds the backbone's scores kept."""
-    asked = questions(client, plan.seed)
+    """Each query twice: the second finds the backbone's scores kept."""
+    asked = queries(client, plan.seed)
     for _ in range(plan.alone):
-        question = next(asked)
-        client.timed("forecast alone, first", "/v1/forecast", question)
-        client.timed("forecast alone, again", "/v1/forecast", question)
+        query = next(asked)
+        client.timed("forecast alone, first", "/v1/forecast", query)
+        client.timed("forecast alone, again", "/v1/forecast", query)
 
 
 def _work(client: Client, plan: Plan, number: int, end: float) -> None:
-    asked = questions(client, plan.seed + 1 + number)
+    asked = queries(client, plan.seed + 1 + number)
     when = client.outcome.model["next_time"]
     for place in range(number, plan.requests, plan.clients):
         if time.perf_counter() > end:
             return
-        question = next(asked)
+        query = next(asked)
         if place % plan.event_every == plan.event_every - 1:
-            event = {"subject": question["actor"], "relation": question["relation"], "object": question["actor"]}
+            event = {"subject": query["actor"], "relation": query["relation"], "object": query["actor"]}
             batch = {"source": "load test", "key": str(place), "events": [{**event, "time": when}]}
             client.timed("event", "/v1/events", batch)
         elif place % plan.explain_every == plan.explain_every - 1:
-            client.timed("explain", "/v1/explain", {**question, "candidate": question["actor"]})
+            client.timed("explain", "/v1/explain", {**query, "candidate": query["actor"]})
         else:
-            client.timed("forecast", "/v1/forecast", question)
+            client.timed("forecast", "/v1/forecast", query)
 
 
 def _memory(client: Client) -> int:
@@ -220,12 +220,12 @@ def report(outcome: Outcome, plan: Plan) -> str:
         f"`python -m benchmarks.load`, bridgemem {__version__}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores shared by the service and its {plan.clients} clients, over loopback.",
         "",
-        f"The run: {m['dataset']}, {m['backbone']} with the {m['method']} residual; {m['events']:,} events of "
+        f"The run: {m['dataset']}, {m['backbone']} with the {m['residual']} residual; {m['events']:,} events of "
         f"{m['entities']:,} entities and {m['relations']:,} relations in memory.",
         "",
         f"{outcome.done:,} requests by {plan.clients} clients at once in {outcome.wall:.1f} s: "
         f"**{outcome.done / outcome.wall:.0f} requests a second**, {len(outcome.errors)} errors. Before that one "
-        f"client alone asked {plan.alone:,} questions, each twice: the second finds the backbone's scores kept.",
+        f"client alone asked {plan.alone:,} queries, each twice: the second finds the backbone's scores kept.",
         "",
         "| request | count | p50 ms | p99 ms | longest ms |",
         "|---|---:|---:|---:|---:|",

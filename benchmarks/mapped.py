@@ -27,10 +27,10 @@ import numpy as np
 
 from benchmarks.scale import ACTORS, RELATIONS, STEPS, ZIPF, keep_sections, read_section
 
-QUESTIONS = 200
+QUERIES = 200
 CELLS = 1 << 20  # queries times entities in a batch
 TASKS = ("forecast", "serve", "evaluate")
-Task = tuple[int, Callable[[], Any]]  # how many questions, and what asks them and gives the answers
+Task = tuple[int, Callable[[], Any]]  # how many queries, and what asks them and gives the answers
 
 
 def resident(field: str) -> int:
@@ -40,7 +40,7 @@ def resident(field: str) -> int:
 
 
 def synthetic(events: int, seed: int = 7) -> Any:
-    """A data set of so many events; the last step is the test, the two before it validation."""
+    """A data set of that many events; the last step is the test, the two before it validation."""
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.log import EventLog, Vocabulary
 
@@ -98,11 +98,11 @@ def forget_files(folder: Path) -> None:
         os.close(handle)
 
 
-def questions(entities: int) -> list[tuple[int, int]]:
-    """(actor, relation) of the questions: half of them about the busiest hundred actors."""
+def queries(entities: int) -> list[tuple[int, int]]:
+    """(actor, relation) of the queries: half of them about the busiest hundred actors."""
     rng = np.random.default_rng(3)
-    actors = np.concatenate([rng.integers(100, size=QUESTIONS // 2), rng.integers(entities, size=QUESTIONS // 2)])
-    return [(int(a), int(r)) for a, r in zip(actors, rng.integers(RELATIONS, size=QUESTIONS), strict=True)]
+    actors = np.concatenate([rng.integers(100, size=QUERIES // 2), rng.integers(entities, size=QUERIES // 2)])
+    return [(int(a), int(r)) for a, r in zip(actors, rng.integers(RELATIONS, size=QUERIES), strict=True)]
 
 
 def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
     opened = time.process_time()
     made = repr(answers())
     return {
-        "questions": asked,
+        "queries": asked,
         "threads": torch.get_num_threads(),
         "open_cpu_s": opened - began,
         "ask_cpu_s": time.process_time() - opened,
@@ -127,16 +127,16 @@ def perform(task: str, home: Path, memory_dir: Path | None) -> dict[str, Any]:
 
 
 def forecasts(home: Path, memory_dir: Path | None) -> Task:
-    """Questions to an opened forecaster, all of whose indices are there."""
+    """Queries to an opened forecaster, all of whose indices are there."""
     from bridgemem.runs import Run
 
     forecaster = Run(home / "run").predictor(memory_dir=memory_dir)
     forecaster.forecast(0, 0)
-    return QUESTIONS, lambda: [forecaster.forecast(*question) for question in questions(ACTORS)]
+    return QUERIES, lambda: [forecaster.forecast(*query) for query in queries(ACTORS)]
 
 
 def service(home: Path, memory_dir: Path | None) -> Task:
-    """Questions to a live forecaster that has taken in an event."""
+    """Queries to a live forecaster that has taken in an event."""
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.runs import Run
@@ -144,7 +144,7 @@ def service(home: Path, memory_dir: Path | None) -> Task:
     store = EventStore(home / f"events-{os.getpid()}.duckdb")
     live = LiveForecaster(Run(home / "run"), store, memory_dir=memory_dir)
     live.add([("entity 3", "relation 5", "entity 9", str(STEPS))], "bench", "1")
-    return QUESTIONS, lambda: [live.forecast(*question) for question in questions(ACTORS)]
+    return QUERIES, lambda: [live.forecast(*query) for query in queries(ACTORS)]
 
 
 def evaluation(home: Path, memory_dir: Path | None) -> Task:
@@ -217,7 +217,7 @@ def figures(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What the record keeps of a task measured in RAM, on disk and cold: MB, CPU seconds, and ratios to RAM."""
     ram = found["ram"]
     kept: dict[str, Any] = {
-        "questions": ram["questions"],
+        "queries": ram["queries"],
         "threads": ram["threads"],
         "program_mb": round(ram["start"] / 1e6),
         "same_answers": len({row["answers"] for row in found.values()}) == 1,
@@ -225,7 +225,7 @@ def figures(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
     for kind, row in found.items():
         kept[kind] = {"peak_mb": round(row["peak"] / 1e6), "open_seconds": round(row["open_cpu_s"], 1)}
         if kind == "ram":
-            kept[kind]["question_ms"] = round(1e3 * row["ask_cpu_s"] / row["questions"], 1)
+            kept[kind]["query_ms"] = round(1e3 * row["ask_cpu_s"] / row["queries"], 1)
         else:
             kept[kind]["times"] = round(row["ask_cpu_s"] / ram["ask_cpu_s"], 2)
     return kept

@@ -301,13 +301,13 @@ class PlainResidual:
         s = self.settings
         states = past.dyads.partners(queries.actor, queries.step, s.k, s.window)
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
-        asked = queries.relation[states.row]
-        log_pi = self.log_pi[asked]
-        a_ct = self.p_ct[tokens, asked[:, None]].sum(1).log() - log_pi
+        query_relation = queries.relation[states.row]
+        log_pi = self.log_pi[query_relation]
+        a_ct = self.p_ct[tokens, query_relation[:, None]].sum(1).log() - log_pi
         events = token_parts(tokens, self.space)
         log_p = [
             self.reader.log_p(part).gather(1, own[:, None]).squeeze(1)
-            for part, own in zip(events.split(s.batch), asked.split(s.batch), strict=True)
+            for part, own in zip(events.split(s.batch), query_relation.split(s.batch), strict=True)
         ]
         a_nn = (torch.cat(log_p).double() if log_p else log_pi) - log_pi
         rho = choice.tau / (self.support[tokens].sum(1) + choice.tau)

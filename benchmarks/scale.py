@@ -28,7 +28,7 @@ FILE_EVENTS = 2_500_000
 
 
 def generate(folder: Path, rows: int, seed: int = 7) -> Path:
-    """Parquet files of so many directed rows, in the order of time; kept if they are there already."""
+    """Parquet files of that many directed rows, in the order of time; kept if they are there already."""
     import duckdb
 
     home = folder / f"events-{rows}"

@@ -61,7 +61,7 @@ def choosing(b: Bench) -> Measured:
 
 
 def _replayed(b: Bench, choices: Sequence[Choice], most: int | None = None) -> Measured:
-    """A replay of validation, against the plain loop over some of its queries (at most so many)."""
+    """A replay of validation, against the plain loop over some of its queries (at most that many)."""
     transitions, cenet = b.transitions, b.cenet  # made before the clock starts
 
     def run(queries: Queries) -> Replay:
@@ -102,16 +102,16 @@ def _same_ranks(ranks: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
 
 
 def forecast(b: Bench) -> Measured:
-    """One question after the other to a forecaster on the host; the median of them."""
+    """One query after the other to a forecaster on the host; the median of them."""
     forecaster = Predictor(b.known, b.cenet, b.transitions, PAPER)
     asked = b.few_queries().take(slice(0, ASKED))
     end, relations = b.known.end, b.known.n_relations
     pairs = zip(asked.actor.tolist(), asked.relation.tolist(), strict=True)
-    questions = [(a, r % relations, r >= relations) for a, r in pairs]
-    forecaster.forecast(*questions[0][:2])  # builds the index
+    queries = [(a, r % relations, r >= relations) for a, r in pairs]
+    forecaster.forecast(*queries[0][:2])  # builds the index
     answers, times = [], []
     with Peak() as peak:
-        for actor, relation, inverse in questions:
+        for actor, relation, inverse in queries:
             began = time.perf_counter()
             answers.append(forecaster.forecast(actor, relation, inverse=inverse))
             times.append(time.perf_counter() - began)
@@ -130,7 +130,7 @@ def forecast(b: Bench) -> Measured:
         work,
         Sampled(float(np.median(plain_times))),
         plain_peak.added,
-        f"{same} of {len(questions)} lists of ten identical",
-        same == len(questions),
+        f"{same} of {len(queries)} lists of ten identical",
+        same == len(queries),
         note="median",
     )

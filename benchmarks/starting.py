@@ -21,7 +21,7 @@ def help_text(b: Bench) -> Measured:
 
 
 def _started(program: str, target: float) -> Measured:
-    """A new interpreter that runs the program, beside one that does nothing."""
+    """A new interpreter that runs the program, next to one that does nothing."""
 
     def run(code: str) -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -12,8 +12,8 @@ from bridgemem.events.limits import bytes_of
 
 KIND = "benchmark"  # the word in the marks of these tables: <!-- benchmark: NAME -->
 LABELS = {
-    "forecast": "forecast, {questions} questions",
-    "serve": "serve, an event added, {questions} questions",
+    "forecast": "forecast, {queries} queries",
+    "serve": "serve, an event added, {queries} queries",
     "evaluate": "evaluate `--cells {cells}`, the last step",
 }
 
@@ -53,15 +53,15 @@ def growth_table(record: Mapping[str, Any]) -> Table:
 
 def mapped_table(record: Mapping[str, Any]) -> Table:
     """Each task on a memory in RAM, on disk, and on disk with a cold cache."""
-    columns = ["", "peak in RAM", "on disk", "cold", "opened: RAM, disk", "a question in RAM", "on disk", "cold"]
+    columns = ["", "peak in RAM", "on disk", "cold", "opened: RAM, disk", "a query in RAM", "on disk", "cold"]
     measured, rows = {row["task"]: row for row in _section(record, "mapped")}, []
     for task in (task for task in LABELS if task in measured):
         row = measured[task]
         ram, disk, cold = (row[kind] for kind in ("ram", "disk", "cold"))
         cells = [LABELS[task].format(**row), *(f"{kind['peak_mb']:,} MB" for kind in (ram, disk, cold))]
         cells.append(f"{ram['open_seconds']:.1f} s, {disk['open_seconds']:.1f} s")
-        rows.append([*cells, f"{ram['question_ms']:.1f} ms", f"{disk['times']:.1f}x", f"{cold['times']:.1f}x"])
-    return Table("A memory on disk beside one in RAM", columns, rows)
+        rows.append([*cells, f"{ram['query_ms']:.1f} ms", f"{disk['times']:.1f}x", f"{cold['times']:.1f}x"])
+    return Table("A memory on disk next to one in RAM", columns, rows)
 
 
 def _section(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Rows of training: CENET beside one with dense histories from the host, and RE-GCN's targets side by side."""
+"""Rows of training: CENET next to one with dense histories from the host, and RE-GCN's targets side by side."""
 
 from __future__ import annotations
 

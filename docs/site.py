@@ -1,4 +1,4 @@
-"""How the site is made of the repository: README as first page, results/ beside docs/, and links that follow them."""
+"""How the site is made of the repository: README as first page, results/ next to docs/, and links that follow them."""
 
 from __future__ import annotations
 

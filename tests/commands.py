@@ -91,7 +91,7 @@ def bridgemem(*args: str | Path) -> Outcome:
 
 
 def planted_rows(seed: int = 7) -> list[tuple[str, str, str, str]]:
-    """600 events: whoever gets aid is visited the day after and consulted the day after that, amid noise."""
+    """600 events: who gets aid is visited the day after and consulted the day after that, amid noise."""
     rng = np.random.default_rng(seed)
     found: list[tuple[int, int, int, int]] = []
     for day in range(DAYS):
@@ -132,7 +132,7 @@ def named_own(dataset: Dataset, name: str, monkeypatch: pytest.MonkeyPatch) -> D
 
 
 def compared(run: Path, gain: tuple[float, float, float] | None) -> Path:
-    """The run with this noted as the learned residual's gain over the fixed one; None: as one that did not measure."""
+    """The run with this noted as the learned residual's gain over the paper's; None: as one that did not measure."""
     path = run / "epochs.json"
     values = json.loads(path.read_text())
     for fit in values["learned"].values():
@@ -145,7 +145,7 @@ def compared(run: Path, gain: tuple[float, float, float] | None) -> Path:
 
 @contextmanager
 def small_files_only(most: int) -> Iterator[None]:
-    """A disk that is all but full: no file may grow beyond so many bytes."""
+    """A disk that is all but full: no file may grow beyond that many bytes."""
     resource = pytest.importorskip("resource", reason="needs limits on the size of files")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))

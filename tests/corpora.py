@@ -54,7 +54,7 @@ def write_text(path: Path, rows: Sequence[Sequence[object]], separator: str = ",
 
 
 def awkward_log(seed: int, hot: int = 0, n: int = 400) -> EventLog:
-    """Ties, duplicates, self loops and pairs that never meet; and one pair with so many events more.
+    """Ties, duplicates, self loops and pairs that never meet; and one pair with that many events more.
 
     The last entity and the last relation occur, so that sizes found from the data are those of the log.
     """

@@ -22,13 +22,12 @@ def fit_run(
     settings: Settings | None = None,
     seed: int = 42,
     *,
-    method: str = "fixed",
+    residual: str = "bridgemem",
     learned_settings: LearnedSettings | None = None,
     history: str = "rolling",
     replace: bool = False,
 ) -> tuple[Run, Fitted]:
     """A saved run on a saved backbone, and what was fitted."""
-    residual = "bridgemem" if method == "fixed" else method
     own = {"settings": settings, "learned_settings": learned_settings}
     model = Forecaster(backbone, residual=residual, history=history, seed=seed, **own).fit(dataset)
     made = model.parts
@@ -42,10 +41,10 @@ def fit(
     settings: Settings | None = None,
     *,
     seed: int = 42,
-    selection: str = "time",
-    method: str | None = None,
+    selected_by: str = "time",
+    residual: str | None = None,
 ) -> Predictor:
     """What answers queries, with the choice made under a filter."""
-    residual = "learned" if method == "learned" else "bridgemem"
-    model = Forecaster(backbone, residual=residual, settings=settings, seed=seed).fit(dataset)
-    return model.parts.predictor_of(dataset.events, selection, method)
+    fitted = "learned" if residual == "learned" else "bridgemem"
+    model = Forecaster(backbone, residual=fitted, settings=settings, seed=seed).fit(dataset)
+    return model.parts.predictor_of(dataset.events, selected_by, residual)

@@ -22,7 +22,7 @@ def backbone(**changes: Any) -> Record:
         backbone="cenet",
         method="backbone",
         filter="time",
-        selection=None,
+        selected_by=None,
         history="rolling",
         seed=42,
         queries=1000,
@@ -40,7 +40,7 @@ def residual(**changes: Any) -> Record:
     """The residual on the same backbone, chosen under the time-aware filter."""
     made = backbone(
         method="bridgemem",
-        selection="time",
+        selected_by="time",
         mrr=0.45,
         hits1=0.36,
         hits3=0.57,
@@ -103,18 +103,18 @@ def campaign() -> list[Record]:
             ]
             for choice in ("static", "time"):
                 lock = f"{dataset} {choice}"
-                chosen = residual(dataset=dataset, filter=name, selection=choice, lock=lock)
+                chosen = residual(dataset=dataset, filter=name, selected_by=choice, lock=lock)
                 off = 0.0 if choice == name else 0.02
                 records += [replace(chosen, seed=42 + i, mrr=0.45 + at + i / 1e4 - off) for i in range(3)]
                 records += [replace(chosen, device="cpu 2 threads", mrr=0.99, fit_seconds=33.7, refit_seconds=17.2)]
-                better = learned(dataset=dataset, filter=name, selection=choice, lock=lock)
+                better = learned(dataset=dataset, filter=name, selected_by=choice, lock=lock)
                 records += [replace(better, seed=42 + i, mrr=0.47 + at + i / 1e4 - off) for i in range(2)]
         for name in ("static", "time"):
-            own: dict[str, Any] = {"dataset": dataset, "filter": name, "selection": name, "lock": f"{dataset} {name}"}
+            own: dict[str, Any] = {"dataset": dataset, "filter": name, "selected_by": name, "lock": f"{dataset} {name}"}
             records += [change("reader=count", 0.44, **own), change("history=frozen", 0.3, history="frozen", **own)]
-            records += [relearned("plain", 0.46, **own), relearned("no strangers", 0.465, **own)]
+            records += [relearned("plain", 0.46, **own), relearned("no unseen candidates", 0.465, **own)]
             told = {"backbone_seed": 42, "weight": 0.5, "answers_asked": 0.6}
-            records += [residual(method=f"questions:{reading}", settings=told, **own) for reading in ("pass", "step")]
+            records += [residual(method=f"leakage:{reading}", settings=told, **own) for reading in ("pass", "step")]
             records += [
                 relearned(f"without {group}", 0.45 + i / 1e3, **own) for i, group in enumerate(("pair", "actor"))
             ]
@@ -126,7 +126,7 @@ def campaign() -> list[Record]:
 
 
 def ahead() -> list[Record]:
-    """Questions of seven steps at once, and what was measured of probabilities."""
+    """Queries of seven steps at once, and what was measured of probabilities."""
     curve = [{"low": 0.1, "high": 0.2, "count": 40, "probability": 0.15, "share": 0.2}]
     calibrated = {
         "backbone_seed": 42,

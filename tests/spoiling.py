@@ -160,18 +160,18 @@ def _json(path: Path, name: str) -> Iterator[Spoiling]:
 
 
 def _write(path: Path, text: str) -> None:
-    """A JSON file; a selection is locked anew, since whoever changes it can do that too, and so are calibrations."""
+    """A JSON file; a selection is locked anew, since anyone who changes it can do that too, and so are calibrations."""
     if path.name == "selection.json":
         try:
             values = json.loads(text)
             locks = {name: digest(own) for name, own in values.items()}
             text = json.dumps({name: {**own, "lock": locks[name]} for name, own in values.items()})
-            beside = path.with_name("calibration.json")
-            if beside.is_file():
-                made = json.loads(beside.read_text())
+            calibration = path.with_name("calibration.json")
+            if calibration.is_file():
+                made = json.loads(calibration.read_text())
                 for method, own in made.items():
                     own["lock"] = locks.get(method.rpartition("_by_")[2], "")
-                beside.write_text(json.dumps(made))
+                calibration.write_text(json.dumps(made))
         except (ValueError, TypeError, AttributeError, RecursionError):
             pass  # spoiled beyond what has a lock
     path.write_text(text)
@@ -317,7 +317,7 @@ def _table(path: Path, name: str) -> Iterator[Spoiling]:
 
 
 def _note_digest(path: Path) -> None:
-    """The note beside a part of an evaluation says that this very table was written."""
+    """The note next to a part of an evaluation says that this very table was written."""
     note = path.with_suffix(".json")
     if note.is_file() and path.parent.name == "shards":
         made = hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -12,8 +12,8 @@ import pytest
 import bridgemem
 from bridgemem.backbones import backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.cenet import Cenet, CenetSettings
+from bridgemem.backbones.ensemble import EnsembleSettings
 from bridgemem.backbones.hri import Hri
-from bridgemem.backbones.mixture import MixtureSettings
 from bridgemem.backbones.trained import check_trained_on, train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
@@ -40,7 +40,7 @@ def test_three_lines_load_fit_and_forecast(own_csv: Path) -> None:
 
 
 def test_the_forecast_finds_the_planted_script(own_csv: Path) -> None:
-    """Whoever got aid yesterday is visited today."""
+    """Who got aid yesterday is visited today."""
     data = bridgemem.load(own_csv)
     model = bridgemem.Forecaster("recurrence", settings=SMALL).fit(data)
     events, ranks = data.events, []
@@ -168,11 +168,11 @@ def stop(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", ["popularity", "mixture"])
+@pytest.mark.parametrize("name", ["popularity", "ensemble"])
 def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_a_note(
     name: str, own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = MixtureSettings(members=("hri", "popularity")) if name == "mixture" else None
+    settings = EnsembleSettings(members=("hri", "popularity")) if name == "ensemble" else None
     data = bridgemem.load(own_csv)
     with monkeypatch.context() as patched:
         patched.setattr("bridgemem.backbones.trained.write_json", stop)
@@ -216,12 +216,12 @@ def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: 
     quick = LearnedSettings(max_epochs=2, hidden=8)
     model = bridgemem.Forecaster("recurrence", residual=residual, settings=SMALL, learned_settings=quick).fit(own_csv)
     measured = model.evaluate()
-    asked = [model.parts.predictor_of(model.dataset.events, method=m) for m in ("fixed", None)]
+    asked = [model.parts.predictor_of(model.dataset.events, residual=m) for m in ("bridgemem", None)]
     said = [one.forecast("Kel", "visit") for one in asked]
     folder = model.save(tmp_path / "run")
     loaded = bridgemem.Forecaster.load(folder)
     assert loaded.residual == residual
-    again = [Run(folder).predictor(method=m).forecast("Kel", "visit") for m in ("fixed", None)]
+    again = [Run(folder).predictor(residual=m).forecast("Kel", "visit") for m in ("bridgemem", None)]
     assert again == said
     assert loaded.forecast("Kel", "visit") == said[1]
     same = loaded.evaluate()

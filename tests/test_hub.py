@@ -49,7 +49,7 @@ def test_a_run_comes_back_byte_for_byte_and_forecasts_the_same(stand_in: StandIn
     assert Run(pulled.folder).predictor().forecast(*asked) == Run(run).predictor().forecast(*asked)
 
 
-def test_large_files_go_beside_the_commit_and_small_ones_in_it(stand_in: StandIn, run: Path) -> None:
+def test_large_files_go_next_to_the_commit_and_small_ones_in_it(stand_in: StandIn, run: Path) -> None:
     push(run, NAME, endpoint=stand_in.endpoint)
     assert (run / "model.safetensors").read_bytes() in stand_in.large.values()
     assert (run / "config.toml").read_bytes() not in stand_in.large.values()

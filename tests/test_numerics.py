@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.evidence.gate import met_mass, relative_entropy
+from bridgemem.evidence.gate import relative_entropy, seen_mass
 from bridgemem.numerics import by_candidates, row_sums, sigmoid
 from precision import FLOAT64, close, same
 
@@ -62,7 +62,7 @@ def test_names_that_are_no_candidates_change_no_bit_of_a_row(width: int) -> None
     assert same(by_candidates(lambda a: a.log_softmax(1), wide, -torch.inf)[:, place], x.log_softmax(1))
     assert same(relative_entropy(wide), relative_entropy(x))
     row, candidate = torch.tensor([0, 0, 2, 3]), torch.tensor([1, 5, 12, 0])
-    assert same(met_mass(wide, row, place[candidate]), met_mass(x, row, candidate))
+    assert same(seen_mass(wide, row, place[candidate]), seen_mass(x, row, candidate))
 
 
 def test_rows_with_other_candidates_are_each_computed_on_their_own() -> None:

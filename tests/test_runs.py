@@ -131,7 +131,7 @@ def test_the_metrics_follow_from_the_ranks_on_disk(walk: Walk) -> None:
     assert name == "test"
     assert len(records) == 9
     for record in records:
-        method = "backbone" if record["method"] == "backbone" else f"bridgemem_by_{record['selection']}"
+        method = "backbone" if record["method"] == "backbone" else f"bridgemem_by_{record['selected_by']}"
         column = f"{method}_{record['filter']}"
         hits = ", ".join(f"avg(({column} <= {k})::int)" for k in (1, 3, 10))
         query = f"SELECT count(*), avg(1 / {column}), {hits} FROM read_parquet(?)"

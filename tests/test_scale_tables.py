@@ -39,7 +39,7 @@ def results(tmp_path: Path, record: dict[str, Any]) -> Path:
 
 def measured(peak: float, opened: float, asked: float, answers: str = "a") -> dict[str, Any]:
     """What a process of benchmarks.mapped says of itself."""
-    about = {"questions": 200, "threads": 1, "start": 235.4e6, "answers": answers}
+    about = {"queries": 200, "threads": 1, "start": 235.4e6, "answers": answers}
     return {**about, "peak": peak, "open_cpu_s": opened, "ask_cpu_s": asked}
 
 
@@ -69,7 +69,7 @@ def test_a_stale_figure_is_replaced_and_nothing_else(results: Path) -> None:
     assert copy.read_text(encoding="utf-8") == text
 
 
-def test_what_a_document_quotes_beside_its_tables_is_in_the_record(record: dict[str, Any]) -> None:
+def test_what_a_document_quotes_next_to_its_tables_is_in_the_record(record: dict[str, Any]) -> None:
     text = " ".join((ROOT / "docs/concepts/memory-on-disk.md").read_text(encoding="utf-8").split())
     rows = {row["task"]: row for row in record["mapped"]}
     assert f"{rows['write']['disk_mb']:,} MB on disk, written in {rows['write']['write_seconds']} s" in text
@@ -142,7 +142,7 @@ def test_a_measured_task_becomes_a_row_of_the_table(tmp_path: Path) -> None:
     assert row["same_answers"]
     assert row["program_mb"] == 235
     shown = line(tables.mapped_table({"mapped": [row]}))
-    assert shown[0] == "serve, an event added, 200 questions"
+    assert shown[0] == "serve, an event added, 200 queries"
     assert shown[1:] == ["1,234 MB", "100 MB", "98 MB", "40.8 s, 2.7 s", "7.2 ms", "1.5x", "2.0x"]
 
 

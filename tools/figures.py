@@ -27,7 +27,7 @@ def gains_figure(records: list[Record], filter_name: str) -> list[tuple[str, dic
 
 
 def draw_gains(records: list[Record], filter_name: str, stem: Path) -> list[Path]:
-    """The bar chart of the gains as SVG and PNG beside each other; returns the files."""
+    """The bar chart of the gains as SVG and PNG next to each other; returns the files."""
     groups = gains_figure(records, filter_name)
     if not groups:
         raise DataError(f"no record of bridgemem on {BACKBONE} under the {filter_name} filter: nothing to draw.")

@@ -1,4 +1,4 @@
-"""Write constraints-container.txt: what the container installs beside torch, with hashes. `make lock` runs it."""
+"""Write constraints-container.txt: what the container installs next to torch, with hashes. `make lock` runs it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MACHINES = ("x86_64", "aarch64")
 SYSTEMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014")
 
 HEAD = """\
-# What the Containerfile installs beside torch, with the hashes of its wheels for Linux; the versions are those of
+# What the Containerfile installs next to torch, with the hashes of its wheels for Linux; the versions are those of
 # constraints.txt. Written by `make lock`: run it after a change of constraints.txt or of the dependencies.
 # torch has a build for each kind of device and is not in here: pip asks for the hashes of all it installs, or of none.
 """

@@ -22,8 +22,8 @@ from bridgemem.storage.files import whole_file
 from bridgemem.studies.analysis import (
     ablation_table,
     groups_table,
+    leakage_table,
     parts_table,
-    questions_table,
     relations_table,
     steps_table,
 )
@@ -43,7 +43,7 @@ from tools.transfer import backbones_table
 
 WRITTEN = "Written by `python -m tools.publish --out"  # stands at the head of every page
 RELATIONS = "relations.md"
-BENCH = "bench.jsonl"  # the benchmarks' records, beside the pages
+BENCH = "bench.jsonl"  # the benchmarks' records, next to the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
 # who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
 OPEN = r"^<!-- (?P<kind>table|benchmark): (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
@@ -63,7 +63,7 @@ def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Calla
         "backbones": partial(backbones_table, records),
         "calibration": partial(calibration_table, records),
         "horizons": partial(horizon_table, every),
-        "questions": partial(questions_table, records),
+        "leakage": partial(leakage_table, records),
     }
     for f in ("raw", *SELECTION_FILTERS):
         known[f"filter {f}"] = partial(filter_table, standard(records), f)
@@ -94,7 +94,7 @@ PAGES = {
     "efficiency.md": ("What fitting costs", ["efficiency"]),
     "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
     "mechanism.md": (
-        "Where the gain comes from",
+        "Gain by stratum",
         [f"{by} {f}" for by in PARTS if by != "relation" for f in SELECTION_FILTERS],
     ),
 }
@@ -134,7 +134,7 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
 
 
 def foreign(folder: Path) -> list[Path]:
-    """The files that `publish` would replace in a folder and did not write; figures go with the pages beside them."""
+    """The files that `publish` would replace in a folder and did not write; figures go with the pages next to them."""
     pages = [folder / name for name in (*PAGES, RELATIONS) if (folder / name).exists()]
     own = {page for page in pages if page.is_file() and WRITTEN.encode() in page.read_bytes()}
     drawn = [] if own else [folder / f"gains-{f}.{kind}" for f in SELECTION_FILTERS for kind in ("svg", "png")]

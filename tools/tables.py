@@ -37,7 +37,7 @@ def both_filters(records: Iterable[Record]) -> dict[str, dict[str, Row]]:
 
 
 def main_table(records: list[Record]) -> Table:
-    """Table 1: static and time-aware side by side, never in one column, the paper's figures beside the static ones."""
+    """Table 1: static and time-aware side by side, never in one column, the paper's figures next to the static ones."""
     both = both_filters(records)
     header = ["data set, method", "seeds"]
     header += [f"static {h}" for h in HEADINGS.values()] + ["static gain in MRR [95 %]"]
@@ -133,7 +133,7 @@ class Cost:
 
 
 def efficiency_table(records: list[Record], measured: Sequence[Cost] = ()) -> Table:
-    """Table 2: what fitting costs, on each kind of device, beside the paper's seconds on its own GPU."""
+    """Table 2: what fitting costs, on each kind of device, next to the paper's seconds on its own GPU."""
     groups: dict[str, list[Record | Cost]] = {}
     for cost in measured:
         groups.setdefault(cost.dataset, []).append(cost)
@@ -173,7 +173,7 @@ def _distinct(records: Sequence[Record | Cost], setting: str) -> str:
 
 
 def learned_table(records: list[Record]) -> Table:
-    """Wherever a residual was learned: the backbone, the fixed one and the learned one, and the paper for scale."""
+    """Wherever a residual was learned: the backbone, the paper's and the learned one, and the paper for scale."""
     both = both_filters(records)
     found = sorted({**both["static"], **both["time"]}.values(), key=order)
     wanted = {(row.dataset, row.split, row.backbone) for row in found if row.method in MAIN_METHODS[2:]}
@@ -201,7 +201,7 @@ def learned_table(records: list[Record]) -> Table:
         "step. Each residual was fitted and chosen on validation under the filter of its column. The paper's rows of "
         "TiRGN and HRI are time-aware figures."
     )
-    return Table("The learned residual beside the fixed one", header, cells, note)
+    return Table("The learned residual next to the paper's", header, cells, note)
 
 
 def seeds(found: Iterable[Row | None]) -> str:
@@ -217,7 +217,12 @@ def learned_cost_table(records: list[Record]) -> Table:
     """How large the learned residual is, how long it is fitted and how many seconds that takes on each device."""
     groups: dict[str, list[Record]] = {}
     for r in records:
-        if r.method in MAIN_METHODS[2:] and r.filter == r.selection and r.subset is None and r.fit_seconds is not None:
+        if (
+            r.method in MAIN_METHODS[2:]
+            and r.filter == r.selected_by
+            and r.subset is None
+            and r.fit_seconds is not None
+        ):
             crossed = "" if r.method == "learned" else f" {r.method}"
             groups.setdefault(f"{place(r.dataset, r.split)}, {r.backbone}{crossed}", []).append(r)
     if not groups:

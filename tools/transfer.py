@@ -1,4 +1,4 @@
-"""Transfer: every backbone alone and under both residuals, beside what was published of it and the paper's row."""
+"""Transfer: every backbone alone and under both residuals, next to what was published of it and the paper's row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HEADER = [
     "training seconds",
     "parameters",
     "paper",
-    "the paper's filter by its MRR (paper less ours)",
+    "the paper's filter by its MRR (paper - ours)",
 ]
 
 

@@ -39,16 +39,18 @@ def neural_evidence(logits: Tensor, log_prior: Tensor) -> Tensor:
     return torch.log_softmax(logits + log_prior, dim=1) - log_prior
 
 
-def count_evidence(p_ct: Table, log_prior: Tensor, tokens: Tensor, asked: Tensor, pooling: str = "sum") -> Tensor:
+def count_evidence(
+    p_ct: Table, log_prior: Tensor, tokens: Tensor, query_relation: Tensor, pooling: str = "sum"
+) -> Tensor:
     """Equation 3: A_ct = log sum_j p_ct(r | token_j) - log pi_r.
 
     p_ct [T+1, 2R] with zeros for the pad, tokens int64 [n, K], asked int64 [n] -> [n]. The paper prints the sum;
     pooling "mean" divides by the number of events, as an ablation.
     """
-    total = p_ct[tokens, asked[:, None]].sum(1)
+    total = p_ct[tokens, query_relation[:, None]].sum(1)
     if pooling == "mean":
         total = total / (tokens != len(p_ct) - 1).sum(1)
-    return total.log() - log_prior[asked]
+    return total.log() - log_prior[query_relation]
 
 
 def mixture(a_ct: Tensor, a_nn: Tensor, support: Tensor, tau: float) -> Tensor:

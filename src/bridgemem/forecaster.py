@@ -65,7 +65,7 @@ class Evaluation:
         """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
         chosen = "static" if filter_name == "static" else "time"
         for r in self.records:
-            if (r.method, r.filter) == (method, filter_name) and r.selection in (None, chosen):
+            if (r.method, r.filter) == (method, filter_name) and r.selected_by in (None, chosen):
                 return r.mrr
         raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
 
@@ -75,7 +75,7 @@ class Evaluation:
             [FILTER_WORDS[r.filter], f"{r.backbone} + {r.method}" if r.method != "backbone" else r.backbone]
             + [figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10)]
             for r in self.records
-            if r.selection in (None, "static" if r.filter == "static" else "time")
+            if r.selected_by in (None, "static" if r.filter == "static" else "time")
         ]
         first = self.records[0]
         title = f"{first.dataset}, {first.split}, {first.queries:,} queries"
@@ -174,7 +174,7 @@ class Forecaster:
             return parts.predictor()
         parts.refuse_frozen()
         held = parts.held_out("time")
-        if held is not None and held.better == "fixed":
+        if held is not None and held.better == "bridgemem":
             warnings.warn(
                 "on the later part of validation the learned residual gained no standard error over the paper's "
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
@@ -190,7 +190,7 @@ class Forecaster:
         at: str | int | None = None,
         top: int = 10,
         inverse: bool = False,
-        within: int | None = None,
+        horizon: int | None = None,
     ) -> list[Candidate]:
         """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
 
@@ -200,9 +200,9 @@ class Forecaster:
             at: The time of the event; the first step after the data when left out.
             top: How many answers.
             inverse: Whether the actor is the object of the event.
-            within: Any of so many steps from `at` on, instead of that step alone.
+            horizon: Any of that many steps from `at` on, instead of that step alone.
         """
-        return self.predictor.forecast(actor, relation, at, top, inverse, within)
+        return self.predictor.forecast(actor, relation, at, top, inverse, horizon)
 
     def explain(
         self,
@@ -213,7 +213,7 @@ class Forecaster:
         at: str | int | None = None,
         inverse: bool = False,
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events behind them."""
+        """Why a candidate has its score: parts that add up, and the events they come from."""
         return self.predictor.explain(actor, relation, candidate, at, inverse)
 
     def evaluate(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Step(Protocol):
-    """Moves one task forward; ``note`` replaces the short text shown behind its bar."""
+    """Moves one task forward; ``note`` replaces the short text shown after its bar."""
 
     def __call__(self, advance: int = 1, /, *, note: str | None = None) -> None: ...
 

@@ -294,15 +294,15 @@ class Run(Parts):
 
     def predictor(
         self,
-        selection: str = "time",
+        selected_by: str = "time",
         data_dir: Path | None = None,
-        method: str | None = None,
+        residual: str | None = None,
         memory_dir: Path | None = None,
     ) -> Predictor:
         """What answers queries by name from the run's own data; memory_dir: a memory on disk that holds it."""
         self.refuse_frozen()
-        self.selection(selection)
-        return self.predictor_of(self.dataset(data_dir, memory_dir).events, selection, method)
+        self.selection(selected_by)
+        return self.predictor_of(self.dataset(data_dir, memory_dir).events, selected_by, residual)
 
     def calibration(self, method: str, lock: str) -> Calibration | None:
         return read_calibration(self.folder, method, lock)
@@ -319,13 +319,13 @@ class Run(Parts):
         return str(self.folder)
 
     def write_metrics(
-        self, values: dict[str, Any], within: int = 1, finish: Callable[[Run], object] | None = None
+        self, values: dict[str, Any], horizon: int = 1, finish: Callable[[Run], object] | None = None
     ) -> None:
-        """Put the records of a split, for queries of so many steps, next to those of other splits.
+        """Put the records of a split, for queries of that many steps, next to those of other splits.
 
         finish: called before anybody else may write, such as for the card of the run.
         """
-        path = self.folder / ("metrics.json" if within == 1 else f"metrics.within{within}.json")
+        path = self.folder / ("metrics.json" if horizon == 1 else f"metrics.horizon{horizon}.json")
         with locked(path):
             known = read_json(path) if path.is_file() else {}
             write_json(path, {**(known if isinstance(known, dict) else {}), **values})

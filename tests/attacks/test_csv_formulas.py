@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.forecasting.batch_queries import Answers, Question, read_questions
+from bridgemem.forecasting.batch_queries import Answers, Query, read_queries
 from bridgemem.forecasting.predictor import Candidate
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
@@ -34,9 +34,9 @@ PLAIN = ("Arvan", "a=b", "x-y", "'quoted'", "", "1", "D'Or", "two\r=1+1", "two\n
 
 
 def written(names: tuple[str, ...], path: Path) -> list[str]:
-    """The candidates of answers to one question, as they stand in a CSV file."""
+    """The candidates of answers to one query, as they stand in a CSV file."""
     found = [Candidate(name, 1, 1, -1.0, -2.0, -0.5, 0.25) for name in names]
-    Answers([Question("Kel", "visit")], ["2024-01-01"], [found], None).write(path)
+    Answers([Query("Kel", "visit")], ["2024-01-01"], [found], None).write(path)
     with path.open(encoding="utf-8", newline="") as handle:
         rows = list(csv.DictReader(handle))
     assert {(row["score"], row["residual"]) for row in rows} == {("-1.0", "-0.5")}  # numbers stay numbers
@@ -51,12 +51,12 @@ def test_every_other_name_is_written_as_it_is(tmp_path: Path) -> None:
     assert written(PLAIN, tmp_path / "a.csv") == list(PLAIN)
 
 
-def test_a_name_copied_from_the_answers_into_the_questions_is_the_same_name(tmp_path: Path) -> None:
-    names = tuple(name for name in (*NAMES, *PLAIN) if name == name.strip() != "")  # cells of questions are trimmed
+def test_a_name_copied_from_the_answers_into_the_queries_is_the_same_name(tmp_path: Path) -> None:
+    names = tuple(name for name in (*NAMES, *PLAIN) if name == name.strip() != "")  # cells of queries are trimmed
     copied = written(names, tmp_path / "a.csv")
     with (tmp_path / "q.csv").open("w", encoding="utf-8", newline="") as handle:
         csv.writer(handle).writerows([("actor", "relation"), *((name, "visit") for name in copied)])
-    assert [question.actor for question in read_questions(tmp_path / "q.csv")] == list(names)
+    assert [query.actor for query in read_queries(tmp_path / "q.csv")] == list(names)
 
 
 def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
@@ -66,7 +66,7 @@ def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
     with EventStore(store) as events:
         LiveForecaster(Run(recurrence_run), events).add([(EVIL, "visit", "Arvan", "2024-02-10")], "test", "one")
     asked.write_text(f"actor,relation\n{EVIL},visit\n'{EVIL},visit\n")
-    found = bridgemem("forecast", recurrence_run, "--store", store, "--questions", asked, "--out", tmp_path / "a.csv")
+    found = bridgemem("forecast", recurrence_run, "--store", store, "--queries", asked, "--out", tmp_path / "a.csv")
     assert found.code == 0, found.err
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as handle:
         assert {row["actor"] for row in csv.DictReader(handle)} == {f"'{EVIL}"}
@@ -78,6 +78,6 @@ def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
 def test_parquet_holds_the_name_itself(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="Parquet needs DuckDB")
     found = [Candidate(name, 1, 1, -1.0, -2.0, -0.5, 0.25) for name in NAMES]
-    Answers([Question("Kel", "visit")], ["2024-01-01"], [found], None).write(tmp_path / "a.parquet")
+    Answers([Query("Kel", "visit")], ["2024-01-01"], [found], None).write(tmp_path / "a.parquet")
     stored = duckdb.sql(f"SELECT candidate FROM read_parquet('{tmp_path / 'a.parquet'}')").fetchall()
     assert [name for (name,) in stored] == list(NAMES)

@@ -1,4 +1,4 @@
-"""Model folders with links to a user's own files: nothing behind a link is read, copied into a run or sent."""
+"""Model folders with links to a user's own files: no target of a link is read, copied into a run or sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import bridgemem
-from bridgemem.backbones.mixture import MixtureSettings
+from bridgemem.backbones.ensemble import EnsembleSettings
 from bridgemem.backbones.recurrence import Popularity
 from bridgemem.backbones.trained import train
 from bridgemem.errors import RunError
@@ -94,12 +94,12 @@ def test_only_the_files_of_a_backbone_come_into_a_run(own_csv: Path, tmp_path: P
 
 
 def test_a_member_of_a_mixture_that_is_a_link_is_trained_again(own_csv: Path, tmp_path: Path, secret: Path) -> None:
-    data, two = bridgemem.load(own_csv), MixtureSettings(members=("hri", "popularity"))
-    train("mixture", data, tmp_path / "plain", two)
+    data, two = bridgemem.load(own_csv), EnsembleSettings(members=("hri", "popularity"))
+    train("ensemble", data, tmp_path / "plain", two)
     state = tmp_path / ".mixed.training" / "popularity"
     Popularity.fit(data).save(state)
     hang_in(state / "weights.safetensors", secret, "link")
-    train("mixture", data, tmp_path / "mixed", two)
+    train("ensemble", data, tmp_path / "mixed", two)
     same = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("plain", "mixed")]
     assert same[0] == same[1]
     assert left_in(tmp_path) == ["home", "mixed", "plain"]
@@ -158,7 +158,7 @@ def test_a_push_sends_no_file_that_a_run_does_not_have(stand_in: StandIn, run_co
 def test_a_pull_takes_no_file_that_a_run_does_not_have(stand_in: StandIn, recurrence_run: Path, tmp_path: Path) -> None:
     paths = [path for path in recurrence_run.rglob("*") if path.is_file()]
     files: Files = {path.relative_to(recurrence_run).as_posix(): path.read_bytes() for path in paths}
-    for name in ("notes.txt", "extra.json", "backbone/more.safetensors", "shards/mine.json", "metrics.withinx.json"):
+    for name in ("notes.txt", "extra.json", "backbone/more.safetensors", "shards/mine.json", "metrics.horizonx.json"):
         stand_in.hold(NAME, {**files, name: b"{}"})
         with pytest.raises(RunError, match="no file of a run"):
             pull(NAME, tmp_path / "mine", endpoint=stand_in.endpoint)

@@ -42,7 +42,7 @@ def batch(*names: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ('{path} cannot be written: Cannot write "{path}.wal": No space left on device; mend that.', "No space left"),
+        ('{path} cannot be written: Cannot write "{path}.wal": No space left on device; fix that.', "No space left"),
         ("{path} cannot be written: something new about {path}; try again.", "its log says why"),
     ],
     ids=["full", "other"],

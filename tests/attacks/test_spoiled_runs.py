@@ -25,7 +25,7 @@ pytest_plugins = ("small_runs",)
 
 EVERY = int(os.environ.get("BRIDGEMEM_SWEEP", "1499"))
 ASKED = ("--actor", "Kel", "--relation", "visit")
-LEARNED = ("--method", "learned", "--learned-set", "max_epochs=1", "--learned-set", "hidden=8")
+LEARNED = ("--residual", "learned", "--learned-set", "max_epochs=1", "--learned-set", "hidden=8")
 BY = ("support", "uncertainty", "repeat", "recency", "relation")
 DIGITS, HEX = "5,000 digits", "hex of 5,000 digits"
 NOTE, PART = "shards/test-00001-of-00002.json", "shards/test-00001-of-00002.parquet"
@@ -109,14 +109,14 @@ def command(*args: str) -> Callable[[Path, Path], Outcome]:
 READERS: dict[str, Callable[[Path, Path], Outcome]] = {
     "evaluate": command("evaluate", "RUN"),
     "evaluate valid": command("evaluate", "RUN", "--split", "valid"),
-    "evaluate within": command("evaluate", "RUN", "--within", "2"),
+    "evaluate within": command("evaluate", "RUN", "--horizon", "2"),
     "shard": command("evaluate", "RUN", "--shard", "1/2"),
     "join": command("evaluate", "RUN", "--join"),
     "forecast": command("forecast", "RUN", *ASKED),
-    "forecast learned": command("forecast", "RUN", *ASKED, "--method", "learned", "--json"),
-    "forecast within": command("forecast", "RUN", *ASKED, "--within", "3", "--method", "fixed"),
-    "explain": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--method", "fixed"),
-    "explain learned": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--method", "learned"),
+    "forecast learned": command("forecast", "RUN", *ASKED, "--residual", "learned", "--json"),
+    "forecast within": command("forecast", "RUN", *ASKED, "--horizon", "3", "--residual", "bridgemem"),
+    "explain": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--residual", "bridgemem"),
+    "explain learned": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--residual", "learned"),
     "audit": command("audit", "RUN"),
     "audit valid": command("audit", "RUN", "--split", "valid"),
     "compare": command("compare", "RUN", "WHOLE"),

@@ -220,10 +220,10 @@ def test_the_oracle_chooses_whom_to_trust(mask, u):
     past = History(events)
     backbone = with_oracle(events, u, mask)
     scores = backbone.score(queries, past)
-    # met as subject before step 5, under any relation: 1 and 2; entity 3 acted on 0, and 4 comes later
-    met = torch.zeros(2, 6)
-    met[0, [1, 2]] = 1
-    trusted = met if u > 0.5 else 1 - met
+    # seen as subject before step 5, under any relation: 1 and 2; entity 3 acted on 0, and 4 comes later
+    seen = torch.zeros(2, 6)
+    seen[0, [1, 2]] = 1
+    trusted = seen if u > 0.5 else 1 - seen
     p = logits(backbone.net, events, queries).softmax(2).sum(0)
     weight = trusted.softmax(1) if mask == "soft" else trusted
     assert close(scores.log_p, (p * weight).clamp(min=1e-12).log())

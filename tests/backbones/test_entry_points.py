@@ -78,7 +78,7 @@ def not_a_class():
 
 
 def install(home: Path, package: str, points: dict[str, str], module: str = MODULE) -> Path:
-    """What pip leaves of a small package: its module and the dist-info folder beside it."""
+    """What pip leaves of a small package: its module and the dist-info folder next to it."""
     info = home / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

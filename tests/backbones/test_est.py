@@ -351,7 +351,7 @@ class KilledError(Exception):
 
 
 class Killing:
-    """Progress that ends the training after so many of its three epochs; it notes how many were done at the start."""
+    """Progress that ends the training after that many of its three epochs; it notes how many were done at the start."""
 
     def __init__(self, epochs: float) -> None:
         self.epochs, self.begun = epochs, -1.0

@@ -11,8 +11,8 @@ import torch
 
 from bridgemem.backbones.base import Backbone, score_queries
 from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.hri import LAST_ALPHA, LAST_LAMBDA, Hri, HriSettings
-from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import BackboneError
@@ -27,7 +27,7 @@ from precision import same
 
 
 def grown(extra: int = 200, seed: int = 1) -> EventLog:
-    """The small world with three more entities and two more relations, met at every step."""
+    """The small world with three more entities and two more relations, seen at every step."""
     events, rng = small_world().dataset.events, np.random.default_rng(seed)
     n, r = events.n_entities + 3, events.n_relations + 2
     new = [rng.integers(0, top, extra) for top in (n, r, n)]
@@ -64,9 +64,9 @@ def test_without_growth_nothing_is_changed(name: str) -> None:
     assert own.log_p.equal(wide.log_p)
 
 
-def mixed() -> Mixture:
+def mixed() -> Ensemble:
     members = [kind.fit(small_world().dataset) for kind in (Hri, Recurrence)]
-    return Mixture(MixtureSettings(("hri", "recurrence")), members)
+    return Ensemble(EnsembleSettings(("hri", "recurrence")), members)
 
 
 @pytest.mark.parametrize("frozen_at", [None, 30])
@@ -109,7 +109,7 @@ def test_names_of_later_steps_leave_uncertainty_entropy_and_probabilities_as_the
     p = Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(crowded.of_candidates)
     assert same(p[:, own], Calibration(2.0, 0.2, 1, 0.0, 0.0, 0.0).probabilities(calm.of_candidates))
     assert not p[:, events.n_entities :].any()
-    # whoever reads all log scores, as ranks do, still finds a number for each of the later names
+    # a reader of all log scores, as ranks do, still finds a number for each of the later names
     assert crowded.log_p.isfinite().all()
 
 
@@ -194,7 +194,7 @@ def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
     assert not torch.equal(own[0], own[1])
 
 
-def test_a_vocabulary_of_strangers_only_is_scored_too() -> None:
+def test_a_vocabulary_of_unseen_candidates_only_is_scored_too() -> None:
     old, events = small_world().dataset.events, grown()
     widened = Widened(tiny_cenet(), old.n_entities, old.n_relations)
     asked = queries((events.n_entities - 1, 0, 0), (0, 2 * events.n_relations - 1, 0))

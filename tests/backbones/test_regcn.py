@@ -143,7 +143,7 @@ def test_the_gradient_reaches_every_parameter():
     net.loss(net.evolve(window), target).backward()
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
-        # the batch norm behind it takes a convolution's bias out again: its gradient is rounding, or nothing
+        # the batch norm after it takes a convolution's bias out again: its gradient is rounding, or nothing
         assert parameter.grad.any() or name.endswith("convolution.bias"), name
 
 
@@ -330,17 +330,17 @@ def test_a_regular_world_is_learned_and_the_loss_falls(kind, monkeypatch):
 
 @pytest.mark.parametrize("together", [1, 3])
 def test_the_first_snapshot_is_no_target_and_every_other_is_one_once_an_epoch(together, monkeypatch):
-    met: list[range] = []
+    seen: list[range] = []
 
     class Noting(Trainer):
         def loss(self, targets: range) -> Tensor:
-            met.append(targets)
+            seen.append(targets)
             return super().loss(targets)
 
     monkeypatch.setattr(Regcn, "trainer", Noting)
     Regcn.fit(tiny_data(), replace(REGCN, together=together))
     n = len(set(tiny_data().train.step.tolist()))
-    first, second = met[: len(met) // 2], met[len(met) // 2 :]
+    first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
     for epoch in (first, second):
         assert sorted(at for targets in epoch for at in targets) == list(range(1, n))
         # without a whole window in front of it, a target stays by itself
@@ -440,7 +440,7 @@ class KilledError(Exception):
 
 
 class Killing:
-    """Progress that ends the training after so many steps, and notes how many were done when it began."""
+    """Progress that ends the training after that many steps, and notes how many were done when it began."""
 
     def __init__(self, steps: float) -> None:
         self.steps, self.begun = steps, None

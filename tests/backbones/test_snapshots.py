@@ -154,9 +154,9 @@ def test_rows_stand_for_every_entity_once_in_every_window():
     _, rows = graph.before_each(targets, length)
     bounds = np.cumsum([E, *rows.sizes])
     for k, at in enumerate(targets):
-        met = {e for snapshot in graph.before(at, length) for e in snapshot.active.tolist()}
-        assert set(rows.entity[bounds[k] : bounds[k + 1]].tolist()) == met
-        assert len(met) == rows.sizes[k]
+        seen = {e for snapshot in graph.before(at, length) for e in snapshot.active.tolist()}
+        assert set(rows.entity[bounds[k] : bounds[k + 1]].tolist()) == seen
+        assert len(seen) == rows.sizes[k]
     weight = torch.zeros(E).index_add_(0, rows.entity, rows.weight)
     assert close(weight, torch.ones(E))
 

@@ -79,7 +79,7 @@ def test_scores_come_back_bit_for_bit_in_any_order(form: str, dtype: torch.dtype
 def test_they_are_not_cross_fitted(folder: Path, tmp_path: Path) -> None:
     own = LearnedSettings(cross_fit=0.25)
     with pytest.raises(SettingsError, match="stored scores cannot be trained; leave cross_fit out"):
-        fit_run(small(), folder, tmp_path / "run", SMALL_READER, method="learned", learned_settings=own)
+        fit_run(small(), folder, tmp_path / "run", SMALL_READER, residual="learned", learned_settings=own)
     assert not (tmp_path / "run").exists()
 
 
@@ -188,7 +188,7 @@ def spoiled(value: float) -> Callable[[Queries], Scores]:
         (lambda q: Scores(hashed(q), torch.zeros(16) if len(q) == 16 else None), "for all or for none"),
     ],
 )
-def test_scores_that_cannot_be_used_are_refused_and_leave_nothing_behind(
+def test_scores_that_cannot_be_used_are_refused_and_leave_nothing_after(
     score: Callable[[Queries], Scores], complaint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BackboneError, match=re.escape(complaint)):

@@ -212,7 +212,7 @@ def test_the_gradient_reaches_every_parameter():
     TirgnTrainer(selection, dataset, Checkpoint(None, {}, selection)).loss(range(8, 9)).backward()
     for name, parameter in selection.net.named_parameters():
         assert parameter.grad is not None, name
-        # the batch norm behind it takes a convolution's bias out again: its gradient is rounding, or nothing
+        # the batch norm after it takes a convolution's bias out again: its gradient is rounding, or nothing
         assert parameter.grad.any() or name.endswith("convolution.bias"), name
 
 

@@ -45,10 +45,10 @@ WAIT = 20_000
 
 
 @contextmanager
-def served(run: Path, store: Path, method: str) -> Iterator[tuple[str, LiveForecaster]]:
+def served(run: Path, store: Path, residual: str) -> Iterator[tuple[str, LiveForecaster]]:
     """The address of a run's page, which a thread of this process serves."""
     with listen("127.0.0.1", 0) as place, EventStore(store) as events:
-        live = LiveForecaster(Run(run), events, method=method)
+        live = LiveForecaster(Run(run), events, residual=residual)
         server = uvicorn.Server(uvicorn.Config(create_app(live, page=explorer_router), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()
@@ -61,11 +61,11 @@ def served(run: Path, store: Path, method: str) -> Iterator[tuple[str, LiveForec
 
 @pytest.fixture(scope="module")
 def run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An evaluated run with a fixed and a learned residual."""
+    """An evaluated run with both residuals."""
     home = tmp_path_factory.mktemp("explored")
     folder = home / "run"
     for words in (
-        ("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--method", "learned", *TINY_READER),
+        ("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--residual", "learned", *TINY_READER),
         ("evaluate", folder, "--records", home / "records.jsonl"),
     ):
         done = bridgemem(*words)
@@ -81,7 +81,7 @@ def learned(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
 
 @pytest.fixture(scope="module")
 def fixed(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
-    with served(run, run.with_name("fixed.duckdb"), "fixed") as found:
+    with served(run, run.with_name("fixed.duckdb"), "bridgemem") as found:
         yield found
 
 
@@ -135,14 +135,14 @@ def expected(live: LiveForecaster, *asked: Any, **how: Any) -> list[tuple[str, s
 
 
 def settle(page: Page, candidate: str | None = None) -> None:
-    """Wait until the list is as the question says, and the panel beside it as the candidate says."""
+    """Wait until the list is as the query says, and the panel next to it as the candidate says."""
     page.wait_for_selector("#list:not([aria-busy])")
     name = candidate or page.locator("#list li[aria-selected=true]").get_attribute("data-name")
     page.wait_for_function("name => document.getElementById('why-title').textContent === `Why ${name}?`", arg=name)
 
 
 def total(page: Page) -> tuple[float, float]:
-    """The sum of the parts in the table behind the bars, and the score."""
+    """The sum of the parts in the table after the bars, and the score."""
     cells = page.locator("#parts tbody tr td:last-child").all_text_contents()
     *parts, score = (float(cell.replace("\u2212", "-")) for cell in cells)
     assert len(parts) > 1
@@ -163,7 +163,7 @@ def test_the_page_opens_on_a_forecast_that_is_the_service_s_own(
     assert "nobody knows yet" in page.locator("#asked").inner_text()
 
 
-@pytest.mark.parametrize("kind", ["fixed", "learned"])
+@pytest.mark.parametrize("kind", ["bridgemem", "learned"])
 def test_the_bars_add_up_to_the_score(kind: str, opened: Callable[..., Page], request: pytest.FixtureRequest) -> None:
     address, live = request.getfixturevalue(kind)
     page = opened(address, actor="Arvan", relation="visit")
@@ -252,7 +252,7 @@ def test_the_slider_goes_back_to_what_was_known_then(
 
 
 def test_hostile_names_are_only_text(opened: Callable[..., Page], run: Path, tmp_path: Path) -> None:
-    with served(run, tmp_path / "hostile.duckdb", "fixed") as (address, live):
+    with served(run, tmp_path / "hostile.duckdb", "bridgemem") as (address, live):
         rows = [(HOSTILE, "visit", "Arvan", "2024-02-10"), ("Arvan", IMAGE, HOSTILE, "2024-02-10")]
         live.add([*rows, (HOSTILE, "visit", IMAGE, "2024-02-11")], source="test", key="hostile")
         page = opened(address, actor=HOSTILE, relation="visit", candidate=IMAGE)
@@ -314,7 +314,7 @@ def test_quality_shows_the_figures_that_were_measured(
     (record,) = [
         r
         for r in Run(run).metrics()["test"]
-        if (r["method"], r["filter"], r["selection"]) == ("learned", "time", "time")
+        if (r["method"], r["filter"], r["selected_by"]) == ("learned", "time", "time")
     ]
     assert page.locator(".tile strong").all_inner_texts() == [
         f"{record[m]:.3f}" for m in ("mrr", "hits1", "hits3", "hits10")

@@ -98,18 +98,18 @@ def test_evidence_at_every_step_of_random_logs_is_causal(seed, window):
             assert same(fitted.evidence(asked, History(other)), expected), what
 
 
-def strangers() -> tuple[int, int]:
+def unseen_candidates() -> tuple[int, int]:
     """Two actors of the world that never meet."""
     events = small_world().events
-    met = {(s, o) for s, _, o, _ in rows_of(events)}
+    seen = {(s, o) for s, _, o, _ in rows_of(events)}
     pairs = ((a, c) for a in range(events.n_entities) for c in range(a))
-    return next((a, c) for a, c in pairs if (a, c) not in met and (c, a) not in met)
+    return next((a, c) for a, c in pairs if (a, c) not in seen and (c, a) not in seen)
 
 
 @pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet"])
 def test_an_answer_planted_at_the_asked_step_changes_nothing(name):
     events = small_world().events
-    actor, answer = strangers()
+    actor, answer = unseen_candidates()
     asked = Queries(*(torch.tensor([x]) for x in (actor, 3, NOW)))
     base = History(events)
     now = History(with_event(events, (actor, 3, answer, NOW)))

@@ -20,52 +20,52 @@ ASKED = ("--actor", "Arvan", "--relation", "visit")
 
 
 @pytest.fixture
-def questions(tmp_path: Path) -> Path:
+def queries(tmp_path: Path) -> Path:
     path = tmp_path / "q.csv"
     path.write_text("actor,relation,at,direction\nArvan,visit,,\nKel,consult,2024-01-20,inverse\n")
     return path
 
 
-def test_a_file_of_questions_is_answered_into_a_file(recurrence_run: Path, questions: Path) -> None:
-    out = questions.with_name("a.csv")
-    made = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out, "--top", "3")
+def test_a_file_of_queries_is_answered_into_a_file(recurrence_run: Path, queries: Path) -> None:
+    out = queries.with_name("a.csv")
+    made = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out, "--top", "3")
     assert made.code == 0, made.err
-    assert "Answered 2 questions in 6 rows" in made.out
+    assert "Answered 2 queries in 6 rows" in made.out
     with out.open(newline="") as handle:
         rows = list(csv.DictReader(handle))
     alone = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3", "--json").json
     assert [row["candidate"] for row in rows[:3]] == [c["name"] for c in alone]
-    assert [float(row["probability"]) for row in rows[:3]] == pytest.approx([c["probability"] for c in alone])
+    assert [float(row["p_given_event"]) for row in rows[:3]] == pytest.approx([c["p_given_event"] for c in alone])
     assert {row["time"] for row in rows} == {"2024-02-10", "2024-01-20"}
-    found = bridgemem("forecast", recurrence_run, "--questions", questions, "-o", out, "--force", "--json").json
-    assert found["questions"] == 2
+    found = bridgemem("forecast", recurrence_run, "--queries", queries, "-o", out, "--force", "--json").json
+    assert found["queries"] == 2
 
 
-def test_a_single_answer_is_told_as_one(recurrence_run: Path, questions: Path) -> None:
-    questions.write_text("actor,relation\nArvan,visit\n")
-    out = questions.with_name("a.csv")
-    made = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out, "--top", "1")
-    assert made.out.startswith("Answered 1 question in 1 row; ")
+def test_a_single_answer_is_told_as_one(recurrence_run: Path, queries: Path) -> None:
+    queries.write_text("actor,relation\nArvan,visit\n")
+    out = queries.with_name("a.csv")
+    made = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out, "--top", "1")
+    assert made.out.startswith("Answered 1 query in 1 row; ")
 
 
-def test_answers_replace_no_file_unasked_and_never_their_questions(recurrence_run: Path, questions: Path) -> None:
-    before = questions.read_text()
-    asked = ("forecast", recurrence_run, "--questions", questions, "--out")
-    kept = questions.with_name("events.csv")
+def test_answers_replace_no_file_unasked_and_never_their_queries(recurrence_run: Path, queries: Path) -> None:
+    before = queries.read_text()
+    asked = ("forecast", recurrence_run, "--queries", queries, "--out")
+    kept = queries.with_name("events.csv")
     kept.write_text("mine\n")
     assert "say --force to replace it" in bridgemem(*asked, kept).refused()
     assert kept.read_text() == "mine\n"
-    (questions.parent / "linked.csv").symlink_to(questions)
-    for out in (questions, questions.parent / "linked.csv"):
-        assert "is the file of questions itself" in bridgemem(*asked, out, "--force").refused()
-    assert questions.read_text() == before
-    (questions.parent / "folder.csv").mkdir()
-    assert "folder.csv is a folder; name a file." in bridgemem(*asked, questions.parent / "folder.csv").refused()
+    (queries.parent / "linked.csv").symlink_to(queries)
+    for out in (queries, queries.parent / "linked.csv"):
+        assert "is the file of queries itself" in bridgemem(*asked, out, "--force").refused()
+    assert queries.read_text() == before
+    (queries.parent / "folder.csv").mkdir()
+    assert "folder.csv is a folder; name a file." in bridgemem(*asked, queries.parent / "folder.csv").refused()
     assert bridgemem(*asked, kept, "--force", "--top", "1").code == 0
-    assert kept.read_text().startswith("question,actor,")
+    assert kept.read_text().startswith("query,actor,")
 
 
-def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_run: Path, questions: Path) -> None:
+def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_run: Path, queries: Path) -> None:
     rows = [
         "Arvn,visit,,",
         "Arvan,visit,1999-01-01,",
@@ -74,8 +74,8 @@ def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_
         "Arvan,visit",
         "Kel,visit,,",
     ]
-    questions.write_text("\n".join(["actor,relation,at,direction", *rows, "Kel,visit,9999-12-30,", ""]))
-    asked = ("--questions", questions, "--out", questions.with_name("a.csv"), "--within", "7")
+    queries.write_text("\n".join(["actor,relation,at,direction", *rows, "Kel,visit,9999-12-30,", ""]))
+    asked = ("--queries", queries, "--out", queries.with_name("a.csv"), "--horizon", "7")
     said = bridgemem("forecast", recurrence_run, *asked).refused()
     assert "6 rows that cannot be asked" in said
     for line, phrase in enumerate(
@@ -86,42 +86,42 @@ def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_
     assert "line 8: 7 steps from 9999-12-30 on lie too far ahead" in said
 
 
-def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, questions: Path) -> None:
-    out = questions.with_name("a.parquet")
-    questions.write_text("actor,relation\nArvn,visit\nKel,visit\nKel,vist\n")
-    said = bridgemem("forecast", recurrence_run, "--questions", questions, "--out", out).refused()
+def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries: Path) -> None:
+    out = queries.with_name("a.parquet")
+    queries.write_text("actor,relation\nArvn,visit\nKel,visit\nKel,vist\n")
+    said = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out).refused()
     assert "line 2: no entity is called 'Arvn'; did you mean 'Arvan'?" in said
     assert "line 4: no relation is called 'vist'" in said
-    assert left_in(questions.parent) == ["q.csv"]
+    assert left_in(queries.parent) == ["q.csv"]
 
 
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ((), "ask with --actor and --relation, or with --questions"),
+        ((), "ask with --actor and --relation, or with --queries"),
         (("--actor", "Arvan"), "ask with --actor and --relation"),
-        ((*ASKED, "--out", "a.csv"), "--out is for the answers to --questions"),
-        ((*ASKED, "--within", "0"), "from 1, not 0"),
-        ((*ASKED, "--within", "99999999999"), "too far ahead"),
+        ((*ASKED, "--out", "a.csv"), "--out is for the answers to --queries"),
+        ((*ASKED, "--horizon", "0"), "from 1, not 0"),
+        ((*ASKED, "--horizon", "99999999999"), "too far ahead"),
         (
-            (*ASKED, "--at", "9999-12-30", "--within", "7"),
+            (*ASKED, "--at", "9999-12-30", "--horizon", "7"),
             "7 steps from 9999-12-30 on lie too far ahead; ask for fewer",
         ),
         ((*ASKED, "--duplicates", "maybe"), "duplicates are keep or drop, not 'maybe'"),
         (("--actor", "Zanzibar", "--relation", "visit"), "; entities.txt of a run lists all names."),
-        (("--questions", "q.csv"), "--questions needs --out"),
-        (("--questions", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
-        (("--questions", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
-        (("--questions", "none.csv", "--out", "a.csv"), "none.csv cannot be read: No such file or directory."),
-        (("--questions", "q.csv", "--out", "a.csv", "--top", "0"), "top must be at least 1"),
+        (("--queries", "q.csv"), "--queries needs --out"),
+        (("--queries", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
+        (("--queries", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
+        (("--queries", "none.csv", "--out", "a.csv"), "none.csv cannot be read: No such file or directory."),
+        (("--queries", "q.csv", "--out", "a.csv", "--top", "0"), "top must be at least 1"),
     ],
 )
 def test_forecasts_that_cannot_be_made_are_refused(
-    options: tuple[str, ...], phrase: str, recurrence_run: Path, questions: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], phrase: str, recurrence_run: Path, queries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(questions.parent)
+    monkeypatch.chdir(queries.parent)
     assert phrase in bridgemem("forecast", recurrence_run, *options).refused()
-    assert left_in(questions.parent) == ["q.csv"]
+    assert left_in(queries.parent) == ["q.csv"]
 
 
 def test_a_run_with_frozen_history_is_not_asked(own_csv: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_run_with_frozen_history_is_not_asked(own_csv: Path, tmp_path: Path) -
 
 
 def test_a_horizon_is_shown_with_its_days_and_what_the_probability_means(recurrence_run: Path) -> None:
-    text = bridgemem("forecast", recurrence_run, *ASKED, "--within", "7").out
+    text = bridgemem("forecast", recurrence_run, *ASKED, "--horizon", "7").out
     assert text.startswith("(Arvan, visit, ?) from 2024-02-10 to 2024-02-16\n")
     assert "at least one such event within 7 steps, given that there is one with anybody" in text
 
@@ -183,7 +183,7 @@ def test_the_report_shows_the_reliability_of_a_run_and_keeps_it(walk: Walk, run_
 def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     shutil.copy(walk.records, records)
-    done = bridgemem("evaluate", run_copy, "--within", "2", "--records", records, "-q")
+    done = bridgemem("evaluate", run_copy, "--horizon", "2", "--records", records, "-q")
     assert done.code == 0, done.err
     assert "own, cenet + bridgemem, any of 2 steps" in done.out
     kept = [json.loads(line) for line in records.read_text().splitlines()]
@@ -194,8 +194,8 @@ def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_c
     document.write_text("<!-- table: horizons -->\n<!-- end -->\n")
     assert fill(read_records(records), document) == 1
     assert "| own, cenet + bridgemem | 2 |" in document.read_text()
-    assert "at least 2 steps, not 1" in bridgemem("evaluate", run_copy, "--within", "1").refused()
-    assert "ask for a shorter horizon" in bridgemem("evaluate", run_copy, "--within", "500").refused()
+    assert "at least 2 steps, not 1" in bridgemem("evaluate", run_copy, "--horizon", "1").refused()
+    assert "ask for a shorter horizon" in bridgemem("evaluate", run_copy, "--horizon", "500").refused()
 
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])
@@ -247,7 +247,7 @@ def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path)
     assert left_in(tmp_path) == []
 
 
-def test_stored_scores_that_lack_a_question_name_it_as_it_was_asked(own_csv: Path, tmp_path: Path) -> None:
+def test_stored_scores_that_lack_a_query_name_it_as_it_was_asked(own_csv: Path, tmp_path: Path) -> None:
     from bridgemem.backbones.base import Scores
     from bridgemem.backbones.stored import write_scores
     from bridgemem.events.loading import load
@@ -266,7 +266,7 @@ def test_stored_scores_that_lack_a_question_name_it_as_it_was_asked(own_csv: Pat
     actor, relation = last.entities.names[last.subject[0]], last.relations.names[last.relation[0]]
     known = f"{actor},{relation},2024-02-09"
     assert bridgemem("forecast", run, "--actor", actor, "--relation", relation, "--at", "2024-02-09").code == 0
-    questions = tmp_path / "q.csv"
-    questions.write_text(f"actor,relation,at\n{known}\nKel,consult,2024-02-11\n")
-    said = bridgemem("forecast", run, "--questions", questions, "--out", tmp_path / "a.csv").refused()
+    queries = tmp_path / "q.csv"
+    queries.write_text(f"actor,relation,at\n{known}\nKel,consult,2024-02-11\n")
+    said = bridgemem("forecast", run, "--queries", queries, "--out", tmp_path / "a.csv").refused()
     assert "has no scores for (Kel, consult, ?) at 2024-02-11; " in said

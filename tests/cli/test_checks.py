@@ -39,7 +39,7 @@ def evaluated(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with both residuals, evaluated."""
     run = tmp_path_factory.mktemp("learned") / "run"
-    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--method", "learned", *TINY_READER)
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--residual", "learned", *TINY_READER)
     assert fitted.code == 0, fitted.err
     assert bridgemem("evaluate", run).code == 0
     return run
@@ -56,7 +56,7 @@ def test_ablations_are_printed_filter_by_filter_against_the_selected_residual(ev
     lines = text.splitlines()
     metrics = json.loads((evaluated / "metrics.json").read_text())["test"]
     for name in SELECTION_FILTERS:
-        (own,) = (r["mrr"] for r in metrics if (r["filter"], r["selection"]) == (name, name))
+        (own,) = (r["mrr"] for r in metrics if (r["filter"], r["selected_by"]) == (name, name))
         assert ["as", "selected", f"{own:.4f}".replace("0.", ".")] in [line.split() for line in lines]
         for row in (r for r in found if r["filter"] == name):
             label = row["method"].removeprefix("ablation:")
@@ -78,7 +78,7 @@ def test_ablations_are_recorded_only_where_asked(
 
 
 @pytest.mark.parametrize(
-    ("method", "recorded", "first"), [("fixed", "bridgemem", "as selected"), ("learned", "learned", "as learned")]
+    ("method", "recorded", "first"), [("bridgemem", "bridgemem", "as selected"), ("learned", "learned", "as learned")]
 )
 def test_each_residual_is_held_against_its_own_figures(
     method: str, recorded: str, first: str, learned_run: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,13 +87,13 @@ def test_each_residual_is_held_against_its_own_figures(
     changes = ablation.learned_changes
     monkeypatch.setattr(ablation, "learned_changes", lambda settings: {k: changes(settings)[k] for k in kept})
     monkeypatch.setattr(ablation, "settings_changes", lambda settings: {})
-    found = bridgemem("ablate", learned_run, "--method", method, "--json").json
+    found = bridgemem("ablate", learned_run, "--residual", method, "--json").json
     assert {r["method"].startswith("ablation:learned=") for r in found} == {method == "learned"}
-    lines = [line.split("  ") for line in bridgemem("ablate", learned_run, "--method", method).out.splitlines()]
+    lines = [line.split("  ") for line in bridgemem("ablate", learned_run, "--residual", method).out.splitlines()]
     rows = [[cell.strip() for cell in line if cell] for line in lines]
     metrics = json.loads((learned_run / "metrics.json").read_text())["test"]
     for name in SELECTION_FILTERS:
-        (own,) = (r["mrr"] for r in metrics if (r["method"], r["filter"], r["selection"]) == (recorded, name, name))
+        (own,) = (r["mrr"] for r in metrics if (r["method"], r["filter"], r["selected_by"]) == (recorded, name, name))
         assert [first, printed(own)] in rows
         for r in (r for r in found if r["filter"] == name):
             label = r["method"].removeprefix("ablation:").removeprefix("learned=")
@@ -104,8 +104,8 @@ def test_a_learned_residual_that_is_not_there_is_not_ablated(
     evaluated: Path, learned_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ablation, "ablate_learned", lambda *_: pytest.fail("the long part began"))
-    assert "no learned residual" in bridgemem("ablate", evaluated, "--method", "learned").refused()
-    assert "fixed or learned, not 'magic'" in bridgemem("ablate", learned_run, "--method", "magic").refused()
+    assert "no learned residual" in bridgemem("ablate", evaluated, "--residual", "learned").refused()
+    assert "bridgemem or learned, not 'magic'" in bridgemem("ablate", learned_run, "--residual", "magic").refused()
 
 
 def test_ablations_of_what_was_not_evaluated_are_refused_first(

@@ -34,7 +34,7 @@ def memory(walk: Walk, tmp_path_factory: pytest.TempPathFactory) -> Path:
     "command",
     [
         ("forecast", "--actor", "Arvan", "--relation", "visit"),
-        ("forecast", "--actor", "Arvan", "--relation", "visit", "--within", "3", "--inverse"),
+        ("forecast", "--actor", "Arvan", "--relation", "visit", "--horizon", "3", "--inverse"),
         ("forecast", "--actor", "Kel", "--relation", "consult", "--at", "2024-01-20"),
         ("explain", "--actor", "Arvan", "--relation", "visit", "--candidate", "Kel"),
     ],
@@ -47,11 +47,11 @@ def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, co
     assert mapped == plain
 
 
-def test_questions_are_answered_from_a_memory_on_disk(walk, memory, tmp_path):
-    asked = tmp_path / "questions.csv"
+def test_queries_are_answered_from_a_memory_on_disk(walk, memory, tmp_path):
+    asked = tmp_path / "queries.csv"
     asked.write_text("actor,relation\nArvan,visit\nKel,consult\n")
     for place, more in (("plain", ()), ("mapped", ("--memory-dir", memory))):
-        out = bridgemem("forecast", walk.run, "--questions", asked, "--out", tmp_path / f"{place}.csv", *more)
+        out = bridgemem("forecast", walk.run, "--queries", asked, "--out", tmp_path / f"{place}.csv", *more)
         assert out.code == 0, out.err
     assert (tmp_path / "mapped.csv").read_bytes() == (tmp_path / "plain.csv").read_bytes()
 
@@ -106,7 +106,7 @@ def test_workers_are_passed_on_to_the_pool(run_copy, memory, monkeypatch):
         (("--shard", "all"), "a shard is written as"),
         (("--shard", "1/99"), "too few for 99 shards"),
         (("--shard", "1/2", "--join"), "choose one"),
-        (("--workers", "2", "--within", "3"), "choose one"),
+        (("--workers", "2", "--horizon", "3"), "choose one"),
         (("--shard", "1/2", "--records", "r.jsonl"), "--records with --join"),
         (("--join",), "holds no part of test"),
         (("--join", "--cells", "99"), "--cells is for"),

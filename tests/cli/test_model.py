@@ -82,7 +82,7 @@ def test_fit_prints_both_locked_selections(own_csv: Path, walk: Walk, tmp_path: 
 
 def test_the_residual_finds_the_planted_script(recurrence_run: Path, tmp_path: Path) -> None:
     records = bridgemem("evaluate", shutil.copytree(recurrence_run, tmp_path / "run"), "--json").json
-    of = {(r["method"], r["selection"], r["filter"]): r for r in records}
+    of = {(r["method"], r["selected_by"], r["filter"]): r for r in records}
     assert of["bridgemem", "time", "time"]["mrr"] > of["backbone", None, "time"]["mrr"] + 0.1
     assert of["bridgemem", "time", "time"]["gain"]["mrr"][1] > 0
 
@@ -98,7 +98,7 @@ def test_every_record_says_how_it_was_measured(walk: Walk) -> None:
         assert record["device"].startswith("cpu")
         assert record["version"]
         if record["method"] == "bridgemem":
-            assert record["lock"] == run.selection(record["selection"]).lock()
+            assert record["lock"] == run.selection(record["selected_by"]).lock()
 
 
 def test_evaluating_again_replaces_the_same_records(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
@@ -180,17 +180,23 @@ def test_rows_that_training_leaves_out_are_told(tmp_path: Path) -> None:
     assert outcome.err.count("\n") == 1
 
 
-def test_the_demo_prints_one_table_with_the_ceiling_and_one_reason(
+def test_the_demo_prints_one_table_with_the_oracle_and_one_reason(
     small_demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo_module, "run_demo", lambda **_: small_demo)
     text = bridgemem("demo").out
-    for row in ("raw: cenet", "static filter: ceiling", "time-aware filter: cenet + bridgemem"):
+    for row in ("raw: cenet", "static filter: oracle (upper bound)", "time-aware filter: cenet + bridgemem"):
         assert row in text
-    assert "of the headroom to the ceiling" in text
+    assert "of the headroom to the oracle" in text
     assert text.rstrip().endswith(small_demo.forecast.sentence())
     found = bridgemem("demo", "--json").json
-    assert set(found["metrics"]) == {"recurrence", "recurrence-dyadic", "cenet", "cenet + bridgemem", "ceiling"}
+    assert set(found["metrics"]) == {
+        "recurrence",
+        "recurrence-dyadic",
+        "cenet",
+        "cenet + bridgemem",
+        "oracle (upper bound)",
+    }
     assert found["forecast"]["sentence"] == small_demo.forecast.sentence()
 
 
@@ -215,10 +221,10 @@ def test_the_demo_prints_one_table_with_the_ceiling_and_one_reason(
         (("fit", "-d", "DATA", "-b", "nope", "-o", "OUT"), "no folder and no backbone called 'nope'"),
         (("fit", "-d", "DATA", "-b", "HOME", "-o", "OUT"), "holds no saved model"),
         (("fit", "-d", "DATA", "-b", "cenet", "-o", "OUT"), "`bridgemem train cenet --data DATA --out FOLDER`"),
-        (("fit", "-d", "DATA", "-b", "mixture", "-o", "OUT"), "`bridgemem train mixture --data"),
+        (("fit", "-d", "DATA", "-b", "ensemble", "-o", "OUT"), "`bridgemem train ensemble --data"),
         (("fit", "-d", "HOME/own.npz", "-b", "recurrence", "-o", "OUT", "--step", "day"), "time steps already"),
         (("train", "cenet", "-d", "world", "-o", "OUT", "--step", "2"), "time steps already"),
-        (("train", "mixture", "-d", "DATA", "-o", "OUT", "--set", "tuned_for=icews41"), "no settings for 'icews41'"),
+        (("train", "ensemble", "-d", "DATA", "-o", "OUT", "--set", "tuned_for=icews41"), "no settings for 'icews41'"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "RUN"), "--force"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "HOME", "--force"), "is no saved model and is not replaced"),
         (("fit", "-d", "DATA", "-b", "recurrence", "-o", "OUT", "--set", "lambdas=a"), "lambdas must be a number"),
@@ -299,8 +305,8 @@ def test_force_replaces_a_run(run_copy: Path, own_csv: Path) -> None:
 
 
 def test_a_backbone_of_other_data_is_refused(walk: Walk, tmp_path: Path) -> None:
-    strangers = [(f"{a}-land", r, b, t) for a, r, b, t in planted_rows()]
-    larger = write_rows(tmp_path / "larger.csv", strangers)
+    unseen_candidates = [(f"{a}-land", r, b, t) for a, r, b, t in planted_rows()]
+    larger = write_rows(tmp_path / "larger.csv", unseen_candidates)
     sentence = bridgemem("fit", "-d", larger, "-b", walk.backbone, "-o", tmp_path / "run", *TINY_READER).refused()
     assert "trained on other data" in sentence
     fewer = [row for row in planted_rows() if row[0] != ACTORS[0] != row[2]]

@@ -136,7 +136,7 @@ def test_parts_that_were_not_recorded_are_refused_with_the_remedy(by: str, tmp_p
 
 
 def test_relations_with_too_few_queries_are_refused(tmp_path: Path) -> None:
-    few = [part("relation: visit", 9, filter=f, selection=f) for f in ("static", "time")]
+    few = [part("relation: visit", 9, filter=f, selected_by=f) for f in ("static", "time")]
     write_records(tmp_path / "records.jsonl", few)
     assert (
         "queries or more" in bridgemem("report", "--records", tmp_path / "records.jsonl", "--by", "relation").refused()

@@ -38,7 +38,7 @@ def test_the_report_has_one_table_a_filter_and_every_method_in_it(walk: Walk) ->
 def test_the_report_shows_the_figures_of_the_records(walk: Walk) -> None:
     records = [json.loads(line) for line in walk.records.read_text().splitlines()]
     (backbone,) = (r for r in records if r["method"] == "backbone" and r["filter"] == "time")
-    (chosen,) = (r for r in records if r["selection"] == "time" and r["filter"] == "time")
+    (chosen,) = (r for r in records if r["selected_by"] == "time" and r["filter"] == "time")
     (table,) = bridgemem("report", "--records", walk.records, "--filter", "time", "--json").json
     for row, record in zip(table["rows"], (backbone, chosen), strict=True):
         shown = [float(cell) for cell in row[1:5]]
@@ -106,7 +106,7 @@ def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:
     assert bridgemem("forecast", recurrence_run, *by_id, "--json") == named
 
 
-def test_the_inverse_question_is_another_one(recurrence_run: Path) -> None:
+def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:
     forward = bridgemem("forecast", recurrence_run, *ASKED, "--json").json
     backward = bridgemem("forecast", recurrence_run, *ASKED, "--inverse", "--json").json
     assert [c["score"] for c in forward] != [c["score"] for c in backward]
@@ -116,7 +116,7 @@ def test_the_inverse_question_is_another_one(recurrence_run: Path) -> None:
 def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
     choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
     assert choices["static"] != choices["time"]
-    found = [bridgemem("forecast", walk.run, *ASKED, "--selection", name, "--json").json for name in choices]
+    found = [bridgemem("forecast", walk.run, *ASKED, "--selected-by", name, "--json").json for name in choices]
     assert [c["residual"] for c in found[0]] != [c["residual"] for c in found[1]]
 
 
@@ -136,14 +136,14 @@ def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
 def learned_fit(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A run with a learned residual, compared on 24 queries, and what fitting it printed."""
     run = tmp_path_factory.mktemp("learned") / "run"
-    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--method", "learned", *TINY_READER)
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--residual", "learned", *TINY_READER)
     assert fitted.code == 0, fitted.err
     return run, fitted
 
 
 @pytest.fixture(scope="module")
 def learned_run(learned_fit: tuple[Path, Outcome], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a learned residual that did better than the fixed one."""
+    """A run with a learned residual that did better than the paper's."""
     run = Path(shutil.copytree(learned_fit[0], tmp_path_factory.mktemp("better") / "run"))
     return compared(run, (0.1, 0.05, 0.15))
 
@@ -158,7 +158,7 @@ def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(lear
         for mrr in (held.backbone, held.bridgemem, held.learned):
             assert figure(mrr) in shown
         assert (
-            f"use the {held.better} residual: the learned one's gain over the fixed one, {held.gain[0]:+.4f} [" in shown
+            f"use the {held.better} residual: the learned one's gain over the paper's, {held.gain[0]:+.4f} [" in shown
         )
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name, words in (("static", "static filter"), ("time", "time-aware filter")):
@@ -170,7 +170,7 @@ def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(lear
 
 
 def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv: Path, tmp_path: Path) -> None:
-    few = (*TINY_READER, "--learned-set", "max_epochs=1", "--method", "learned", "--json", "-q")
+    few = (*TINY_READER, "--learned-set", "max_epochs=1", "--residual", "learned", "--json", "-q")
     made = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).json
     held = Run(tmp_path / "run").held_out("time")
     assert held is not None
@@ -185,8 +185,8 @@ def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv
         ((0.1, 0.05, 0.15), "learned"),
         (None, "learned"),
         ((0.1, -0.05, 0.25), "learned"),
-        ((0.1, -0.15, 0.35), "fixed"),
-        ((-0.2, -0.3, -0.1), "fixed"),
+        ((0.1, -0.15, 0.35), "bridgemem"),
+        ((-0.2, -0.3, -0.1), "bridgemem"),
     ],
 )
 def test_forecasts_use_the_learned_residual_where_it_did_better_unless_told_otherwise(
@@ -194,9 +194,10 @@ def test_forecasts_use_the_learned_residual_where_it_did_better_unless_told_othe
 ) -> None:
     run = compared(Path(shutil.copytree(learned_fit[0], tmp_path / "run")), gain)
     by = {
-        method: bridgemem("forecast", run, *ASKED, "--method", method, "--json").json for method in ("fixed", "learned")
+        residual: bridgemem("forecast", run, *ASKED, "--residual", residual, "--json").json
+        for residual in ("bridgemem", "learned")
     }
-    assert by["fixed"] != by["learned"]
+    assert by["bridgemem"] != by["learned"]
     assert bridgemem("forecast", run, *ASKED, "--json").json == by[used]
     shown = bridgemem("forecast", run, *ASKED).out
     assert ("by the learned residual" in shown) == (used == "learned")
@@ -220,15 +221,16 @@ def test_a_damaged_comparison_is_refused_in_a_sentence(
 
 def test_both_residuals_of_a_run_can_be_asked_for(learned_run: Path, recurrence_run: Path) -> None:
     learned, fixed = (
-        bridgemem("forecast", learned_run, *ASKED, "--method", method, "--json").json for method in ("learned", "fixed")
+        bridgemem("forecast", learned_run, *ASKED, "--residual", residual, "--json").json
+        for residual in ("learned", "bridgemem")
     )
     assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json != learned
     assert {c["name"]: c["backbone_rank"] for c in learned}.items() >= {
         (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in learned}
     }
-    static = bridgemem("forecast", learned_run, *ASKED, "--selection", "static", "--json").json
+    static = bridgemem("forecast", learned_run, *ASKED, "--selected-by", "static", "--json").json
     assert [c["residual"] for c in static] != [c["residual"] for c in learned]
-    assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--method", "fixed").out
+    assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--residual", "bridgemem").out
 
 
 def test_figures_on_the_queries_that_a_residual_was_fitted_on_say_so(
@@ -256,34 +258,34 @@ def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> No
         parts = found["start"] + sum(found["groups"].values())
         assert found["base"] + parts == pytest.approx(found["score"], rel=1e-9)
         by_events = [event["part"] for event in [*found["events"], found["earlier"]] if event]
-        assert found["never_met"] + sum(by_events) == pytest.approx(found["between"], rel=1e-9)
+        assert found["unseen_pair"] + sum(by_events) == pytest.approx(found["between"], rel=1e-9)
         text = bridgemem(*args).out
         assert text.startswith(found["sentence"])
         assert all(f"{part:+.4f}" in text for part in [found["score"], *found["groups"].values(), *by_events])
         assert all(event["time"] in text for event in found["events"])
 
 
-def test_a_candidate_never_met_is_explained_by_the_company_it_shares(learned_run: Path) -> None:
-    # on the third day few have met
+def test_a_candidate_never_seen_is_explained_by_the_common_neighbours_it_shares(learned_run: Path) -> None:
+    # on the third day few have interacted
     asked = (*ASKED, "--at", "2024-01-03")
     explained = [bridgemem("explain", learned_run, *asked, "--candidate", name, "--json").json for name in ACTORS]
-    strangers = [e for e in explained if not e["met"] and e["company"]]
-    assert strangers
-    for e in strangers:
+    unseen_candidates = [e for e in explained if not e["seen"] and e["common_neighbours"]]
+    assert unseen_candidates
+    for e in unseen_candidates:
         assert e["events"] == []
         text = bridgemem("explain", learned_run, *asked, "--candidate", e["candidate"]).out
-        assert "The two never met; they share company with" in text
-        assert "Events behind it" not in text
-        assert all(party["name"] in text for party in e["company"])
+        assert "The two never interacted; common neighbours:" in text
+        assert "Events it comes from" not in text
+        assert all(party["name"] in text for party in e["common_neighbours"])
 
 
 @pytest.mark.parametrize("command", ["forecast", "explain"])
 def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence_run: Path) -> None:
     extra = ("--candidate", "Kel") if command == "explain" else ()
-    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--method", "learned").refused()
-    assert "has no learned residual; `bridgemem fit --method learned` fits one" in said
-    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--method", "magic").refused()
-    assert "method is fixed or learned, not 'magic'" in said
+    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--residual", "learned").refused()
+    assert "has no learned residual; `bridgemem fit --residual learned` fits one" in said
+    said = bridgemem(command, recurrence_run, *ASKED, *extra, "--residual", "magic").refused()
+    assert "residual is bridgemem or learned, not 'magic'" in said
 
 
 @pytest.mark.parametrize(
@@ -296,18 +298,18 @@ def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence
         ((*ASKED, "--at", "2023-12-31"), "before the data set begins, at 2024-01-01"),
         ((*ASKED, "--at", "99999999999999999"), "too far ahead"),
         ((*ASKED, "--at", "9" * 30), "too far ahead"),
-        ((*ASKED, "--selection", "raw"), "static or time"),
+        ((*ASKED, "--selected-by", "raw"), "static or time"),
     ],
 )
 @pytest.mark.parametrize("command", ["forecast", "explain"])
-def test_questions_that_cannot_be_answered_are_refused(
+def test_queries_that_cannot_be_answered_are_refused(
     command: str, options: tuple[str, ...], phrase: str, recurrence_run: Path
 ) -> None:
     extra = ("--candidate", "Kel") if command == "explain" else ()
     assert phrase in bridgemem(command, recurrence_run, *options, *extra).refused()
 
 
-def test_other_bad_questions_are_refused(recurrence_run: Path, tmp_path: Path) -> None:
+def test_other_bad_queries_are_refused(recurrence_run: Path, tmp_path: Path) -> None:
     assert "top must be at least 1" in bridgemem("forecast", recurrence_run, *ASKED, "--top", "0").refused()
     assert "did you mean 'Belmor'" in bridgemem("explain", recurrence_run, *ASKED, "--candidate", "Belmr").refused()
     assert "no run at" in bridgemem("forecast", tmp_path, *ASKED).refused()

@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_sentence_and_the_store_goes_on_when_there_is_room(tm
     number, said = outcome.read_text().split("\n")
     assert int(number) > 1
     assert "cannot be written" in said
-    assert said.endswith("nothing was changed; mend that and try again.")
+    assert said.endswith("nothing was changed; fix that and try again.")
     with EventStore(path) as store:
         assert check(store, list(range(1, int(number) + 1))) == int(number)
 

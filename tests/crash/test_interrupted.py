@@ -114,9 +114,9 @@ def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(
 ) -> None:
     two = ("members=hri,popularity",)
     commands: dict[str, tuple[str | Path, ...]] = {
-        "b": ("train", "mixture", "-d", own_csv, "-o", tmp_path / "b", "--set", *two),
-        "own-mixture-b42": (
-            *("reproduce", own_csv, "--backbone", "mixture", "--runs", tmp_path, *TINY_READER),
+        "b": ("train", "ensemble", "-d", own_csv, "-o", tmp_path / "b", "--set", *two),
+        "own-ensemble-b42": (
+            *("reproduce", own_csv, "--backbone", "ensemble", "--runs", tmp_path, *TINY_READER),
             *("--records", tmp_path / "records.jsonl", "--backbone-set", *two),
         ),
     }
@@ -140,9 +140,20 @@ def test_ctrl_c_in_the_second_training_of_a_cross_fit_says_what_is_kept(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     two = ("--set", "members=hri,popularity")
-    assert bridgemem("train", "mixture", "-d", own_csv, "-o", tmp_path / "b", *two).code == 0
+    assert bridgemem("train", "ensemble", "-d", own_csv, "-o", tmp_path / "b", *two).code == 0
     monkeypatch.setattr(Popularity, "fit", stop)
-    command = ("fit", "-d", own_csv, "-b", tmp_path / "b", "-o", tmp_path / "run", *TINY_READER, "--method", "learned")
+    command = (
+        "fit",
+        "-d",
+        own_csv,
+        "-b",
+        tmp_path / "b",
+        "-o",
+        tmp_path / "run",
+        *TINY_READER,
+        "--residual",
+        "learned",
+    )
     outcome = bridgemem(*command, "--learned-set", "cross_fit=0.25")
     assert outcome.code == 1
     assert f"is kept, and the same command goes on from {tmp_path / '.b-before-0.25.training'}" in outcome.err

@@ -59,10 +59,10 @@ def test_every_figure_and_interval_of_the_card_is_in_the_records(walk: Walk) -> 
     shown = {figure(r[metric]) for r in records for metric in METRICS}
     shown |= {figure(s[who]["mrr"]) for s in selections(walk.run).values() for who in ("backbone", "chosen")}
     assert set(re.findall(r"(?<![\w.+-])1?\.\d{4}(?!\d)", text.partition("# BridgeMem")[2])) <= shown
-    chosen = [r for r in records if r["method"] == "bridgemem" and r["selection"] == r["filter"]]
+    chosen = [r for r in records if r["method"] == "bridgemem" and r["selected_by"] == r["filter"]]
     assert len(chosen) == 2
     for r in chosen:
-        row = " | ".join(["with the fixed residual", *(figure(r[m]) for m in METRICS), interval(r["gain"]["mrr"])])
+        row = " | ".join(["with bridgemem", *(figure(r[m]) for m in METRICS), interval(r["gain"]["mrr"])])
         assert f"| {row} |" in text
 
 
@@ -169,10 +169,10 @@ def test_a_card_is_not_written_for_a_changed_selection(walk: Walk, tmp_path: Pat
     assert (run.folder / "README.md").read_bytes() == before
 
 
-def test_a_learned_residual_is_shown_beside_the_fixed_one(own_csv: Path, tmp_path: Path) -> None:
+def test_a_learned_residual_is_shown_next_to_the_paper_s_one(own_csv: Path, tmp_path: Path) -> None:
     few = ("--learned-set", "max_epochs=1")
     run = tmp_path / "run"
-    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--method", "learned", *few)
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--residual", "learned", *few)
     assert fitted.code == 0, fitted.err
     assert "learned one, fitted on validation" in (run / "README.md").read_text(encoding="utf-8")
     evaluate(Run(run))

@@ -31,7 +31,7 @@ def names(run: Run) -> tuple[str, ...]:
     return run.dataset().events.relations.names
 
 
-# eight queries by hand; the second pair met, but its events had never led to anything when the counts were made
+# eight queries by hand; the second pair interacted, but its events had never led to anything when the counts were made
 HAND = {
     "relation": np.array([0, 1, 2, 0, 1, 2, 0, 0]),
     "answer_support": np.array([0.0, 0.0, 1.0, 99.0, 100.0, 12345.0, 5e6, 0.0]),
@@ -58,9 +58,9 @@ EXPECTED = {
         "0.8 to 1.0": [5, 6],
     },
     "repeat": {
-        "triple seen before": [2, 4, 5, 7],
-        "triple new, pair met lately": [1, 3, 6],
-        "triple new, pair not met lately": [0],
+        "seen triple": [2, 4, 5, 7],
+        "seen pair": [1, 3, 6],
+        "unseen pair": [0],
     },
     "relation": {"0": [0, 3, 6, 7], "1": [1, 4], "2": [2, 5]},
 }
@@ -94,14 +94,14 @@ def test_the_parts_of_a_run_add_up_to_its_figures(by: str, run: Run, names: tupl
     assert len({r.key() for r in found}) == len(found)
     for name in SELECTION_FILTERS:
         own = [r for r in found if r.filter == name]
-        (whole,) = (r for r in run.metrics()["test"] if (r["filter"], r["selection"]) == (name, name))
+        (whole,) = (r for r in run.metrics()["test"] if (r["filter"], r["selected_by"]) == (name, name))
         assert sum(r.queries for r in own) == whole["queries"]
         for metric in ("mrr", "hits1", "hits3", "hits10"):
             share = [r.queries / whole["queries"] for r in own]
             assert sum(s * getattr(r, metric) for s, r in zip(share, own, strict=True)) == pytest.approx(whole[metric])
             gain = sum(s * r.gain[metric][0] for s, r in zip(share, own, strict=True))
             assert gain == pytest.approx(whole["gain"][metric][0])
-        assert all(r.lock == whole["lock"] and r.selection == name for r in own)
+        assert all(r.lock == whole["lock"] and r.selected_by == name for r in own)
         assert all(r.method == f"ablation:part={r.subset}" and r.subset.startswith(f"{by}: ") for r in own)
 
 

@@ -1,4 +1,4 @@
-"""EventLog: one total order, cuts that share memory, names behind ids, and times behind steps."""
+"""EventLog: one total order, cuts that share memory, names after ids, and times after steps."""
 
 from __future__ import annotations
 

@@ -118,10 +118,10 @@ def test_activity_is_heavy_tailed_over_actors_and_pairs(world: World) -> None:
     assert per_pair[: len(per_pair) // 10].sum() > 0.4 * per_pair.sum()
 
 
-def test_distractors_join_strangers(world: World) -> None:
-    strangers = world.weight[world.events.subject, world.events.object] == 0
+def test_distractors_join_unseen_candidates(world: World) -> None:
+    unseen_candidates = world.weight[world.events.subject, world.events.object] == 0
     # a chance meeting may also hit a pair that has a weight of its own
-    assert 0.5 * 0.15 < strangers.mean() < 0.15
+    assert 0.5 * 0.15 < unseen_candidates.mean() < 0.15
 
 
 def test_without_distractors_only_structured_pairs_meet() -> None:
@@ -308,10 +308,10 @@ def test_pairs_meet_as_often_as_the_law_says() -> None:
     for t in range(60):
         q = meeting(world, np.arange(40), np.full(40, t))
         at, before = world.events.between(t, t + 1), world.events.between(t - 3, t)
-        met = np.zeros((40, 40), dtype=bool)
-        met[before.subject, before.object] = met[before.object, before.subject] = True
-        p = np.triu(q * met).sum()
-        recent += int(met[at.subject, at.object].sum())
+        recently = np.zeros((40, 40), dtype=bool)
+        recently[before.subject, before.object] = recently[before.object, before.subject] = True
+        p = np.triu(q * recently).sum()
+        recent += int(recently[at.subject, at.object].sum())
         recent_expected += len(at) * p
         variance += len(at) * p * (1 - p)
         expected += len(at) * q
@@ -326,7 +326,7 @@ def test_pairs_meet_as_often_as_the_law_says() -> None:
 
 def test_transitions_are_worth_knowing(world: World) -> None:
     actor, relation, step, answer = queries(world.dataset.test)
-    ceiling, intensity, chance = (
+    oracle, intensity, chance = (
         (1 / ranks(scores, answer)).mean()
         for scores in (
             world.true_scores(actor, relation, step),
@@ -334,6 +334,6 @@ def test_transitions_are_worth_knowing(world: World) -> None:
             np.random.default_rng(5).random((len(actor), 300)),
         )
     )
-    assert 0.35 < ceiling < 0.6
-    assert intensity < ceiling - 0.05
+    assert 0.35 < oracle < 0.6
+    assert intensity < oracle - 0.05
     assert chance < 0.05 < intensity - 0.1

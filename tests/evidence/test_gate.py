@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import SettingsError
-from bridgemem.evidence.gate import gate, met_mass, relative_entropy
+from bridgemem.evidence.gate import gate, relative_entropy, seen_mass
 from builders import few
 from precision import FLOAT64, close
 
@@ -39,21 +39,21 @@ def test_a_score_of_minus_infinity_counts_as_if_it_were_not_there(dtype):
     wide[:, 7:47] = log_p
     row, candidate = torch.tensor([0, 0, 2, 4]), torch.tensor([3, 9, 1, 39])
     assert close(relative_entropy(wide), relative_entropy(log_p))
-    assert close(met_mass(wide, row, candidate + 7), met_mass(log_p, row, candidate))
+    assert close(seen_mass(wide, row, candidate + 7), seen_mass(log_p, row, candidate))
 
 
 @few
 @given(
     rows=st.lists(st.lists(st.floats(-30, 5), min_size=4, max_size=4), min_size=1, max_size=5),
-    met=st.sets(st.integers(0, 3)),
+    seen=st.sets(st.integers(0, 3)),
 )
-def test_met_mass_is_the_share_of_probability_on_met_candidates(rows, met):
+def test_seen_mass_is_the_share_of_probability_on_seen_candidates(rows, seen):
     log_p = torch.tensor(rows, dtype=torch.float64)
-    row = torch.arange(len(rows)).repeat_interleave(len(met))
-    candidate = torch.tensor(sorted(met) * len(rows), dtype=torch.int64)
-    expected = log_p.softmax(1)[:, sorted(met)].sum(1)
-    mass = met_mass(log_p, row, candidate)
+    row = torch.arange(len(rows)).repeat_interleave(len(seen))
+    candidate = torch.tensor(sorted(seen) * len(rows), dtype=torch.int64)
+    expected = log_p.softmax(1)[:, sorted(seen)].sum(1)
+    mass = seen_mass(log_p, row, candidate)
     assert close(mass, expected, FLOAT64)
     assert ((mass >= 0) & (mass <= 1)).all()
-    shifted = met_mass(log_p + 7, row, candidate)
+    shifted = seen_mass(log_p + 7, row, candidate)
     assert close(shifted, mass, FLOAT64), "scores need not be normalised"

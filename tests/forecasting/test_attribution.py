@@ -40,7 +40,7 @@ from builders import dataset_of, futures, random_log, random_transitions
 from precision import close
 
 NOW = 20
-SETTINGS = LearnedSettings(hidden=12, relation_width=4, strangers=3)
+SETTINGS = LearnedSettings(hidden=12, relation_width=4, unseen_candidates=3)
 
 
 def near(expected: Any) -> Any:
@@ -83,7 +83,7 @@ def explain(of: Predictor, *asked: int | bool) -> LearnedExplanation:
 
 
 def everything(of: Predictor, step: int = NOW) -> list[LearnedExplanation]:
-    """Every candidate of a few questions at one step."""
+    """Every candidate of a few queries at one step."""
     return [
         explain(of, *asked, candidate, step, inverse)
         for *asked, inverse in ((0, 1, False), (5, 2, True), (9, 0, False))
@@ -144,7 +144,7 @@ def test_groups_that_enter_a_linear_network_have_their_own_terms_as_parts(member
 def test_groups_that_the_network_cannot_tell_apart_have_equal_parts() -> None:
     learned = double(opinionated(3))
     net, columns = learned.net, group_columns()
-    one, other = columns["backbone"], columns["company"]
+    one, other = columns["backbone"], columns["common_neighbours"]
     assert len(one) == len(other)
     first = net.body[0]
     assert isinstance(first, nn.Linear)
@@ -152,17 +152,17 @@ def test_groups_that_the_network_cannot_tell_apart_have_equal_parts() -> None:
     for tensor in (first.weight.data.T, net.mean, net.inverse, x):
         tensor[other] = tensor[one]
     found = group_parts(learned, x, x[None], relation=0)
-    assert found.groups["backbone"] == near(found.groups["company"])
+    assert found.groups["backbone"] == near(found.groups["common_neighbours"])
     assert abs(found.groups["backbone"]) > 1e-3
     assert found.groups["backbone"] != pytest.approx(found.groups["pair"], rel=1e-3)
 
 
 def test_a_group_that_is_left_out_has_no_part(events: EventLog, transitions: Transitions) -> None:
-    of = forecaster(events, transitions, replace(SETTINGS, without=("company", "actor")))
+    of = forecaster(events, transitions, replace(SETTINGS, without=("common_neighbours", "actor")))
     read = [explain(of, 5, 2, candidate, 3, False) for candidate in (0, 1, 2)]
     assert any(e.groups for e in read)
     read = [e for e in read if e.groups]
-    assert all(abs(e.groups[name]) < 1e-12 for e in read for name in ("company", "actor"))
+    assert all(abs(e.groups[name]) < 1e-12 for e in read for name in ("common_neighbours", "actor"))
     assert all(abs(e.groups["candidate"]) > 1e-6 for e in read)
 
 
@@ -173,15 +173,15 @@ def test_a_group_that_is_left_out_has_no_part(events: EventLog, transitions: Tra
 def test_parts_sum_to_the_score(events: EventLog, transitions: Transitions, step: int) -> None:
     found = everything(forecaster(events, transitions), step)
     read = [e for e in found if e.groups]
-    assert sum(e.met for e in read) > 5
-    assert sum(not e.met for e in read) > 2
+    assert sum(e.seen for e in read) > 5
+    assert sum(not e.seen for e in read) > 2
     for e in read:
         assert list(e.groups) == list(GROUPS)
         assert e.base + e.start + sum(e.groups.values()) == near(e.score)
         assert sum(e.groups[name] for name in BETWEEN) == near(e.between)
         earlier = e.earlier.part if e.earlier else 0.0
-        assert e.never_met + sum(event.part for event in e.events) + earlier == near(e.between)
-        if e.met:
+        assert e.unseen_pair + sum(event.part for event in e.events) + earlier == near(e.between)
+        if e.seen:
             shares = sum(event.share for event in e.events) + (e.earlier.share if e.earlier else 0.0)
             assert shares == pytest.approx(1, abs=1e-12)
     assert all(e.score == e.base + e.residual for e in found)
@@ -190,11 +190,14 @@ def test_parts_sum_to_the_score(events: EventLog, transitions: Transitions, step
 def test_candidates_that_are_not_read_keep_the_score_of_the_backbone(
     events: EventLog, transitions: Transitions
 ) -> None:
-    for settings, words in ((SETTINGS, "the 3 strangers that are read"), (replace(SETTINGS, strangers=0), "not read")):
+    for settings, words in (
+        (SETTINGS, "the 3 unseen candidates that are read"),
+        (replace(SETTINGS, unseen_candidates=0), "not read"),
+    ):
         unread = [e for e in everything(forecaster(events, transitions, settings), 3) if not e.groups]
         assert unread
         for e in unread:
-            assert (e.score, e.residual, e.events, e.met) == (e.base, 0.0, (), False)
+            assert (e.score, e.residual, e.events, e.seen) == (e.base, 0.0, (), False)
             assert "keeps the backbone's score" in e.sentence()
             assert words in e.sentence()
 
@@ -248,8 +251,8 @@ PAIRS = [(0, 1, 1, False), (0, 1, 3, True), (1, 2, 4, False), (0, 0, 0, False), 
 def test_features_without_events_are_those_of_a_log_without_them(
     events: EventLog, transitions: Transitions, actor: int, relation: int, candidate: int, inverse: bool
 ) -> None:
-    # with as many strangers as entities the candidate is read also when the pair has no event left
-    of = forecaster(events, transitions, replace(SETTINGS, strangers=events.n_entities))
+    # with as many unseen candidates as entities the candidate is read also when the pair has no event left
+    of = forecaster(events, transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
     query, own = of.query(actor, relation, NOW, inverse), rows_between(events, actor, candidate, NOW)
     x, pair = features_of(of, query, candidate), PairEvents.of(of.past, actor, candidate, NOW)
     assert pair.n_events == len(own) > 0
@@ -261,7 +264,7 @@ def test_features_without_events_are_those_of_a_log_without_them(
     others = [i for i in range(len(NAMES)) if i not in changing]
     for present, row in zip(chosen.tolist(), made, strict=True):
         gone = [at for j, at in enumerate(own) if not present[min(j, LISTED)]]
-        less = forecaster(without(events, gone), transitions, replace(SETTINGS, strangers=events.n_entities))
+        less = forecaster(without(events, gone), transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
         expected = features_of(less, query, candidate)
         assert close(row[changing], expected[changing])
         assert torch.equal(row[others], x[others])
@@ -270,7 +273,7 @@ def test_features_without_events_are_those_of_a_log_without_them(
 def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_log(
     events: EventLog, transitions: Transitions
 ) -> None:
-    of = forecaster(events, transitions, replace(SETTINGS, strangers=events.n_entities))
+    of = forecaster(events, transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
     query, candidate = of.query(2, 1, NOW), 4
     own = rows_between(events, 2, candidate, NOW)
     assert 2 <= len(own) <= 5
@@ -279,7 +282,7 @@ def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_
     worth = {}
     for row in subsets(len(own)).tolist():
         gone = [at for j, at in enumerate(own) if not row[j]]
-        less = forecaster(without(events, gone), transitions, replace(SETTINGS, strangers=events.n_entities))
+        less = forecaster(without(events, gone), transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
         altered, read = x.clone(), features_of(less, query, candidate)
         for name in BETWEEN:
             altered[columns[name]] = read[columns[name]]
@@ -287,7 +290,7 @@ def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_
         worth[frozenset(j for j in range(len(own)) if row[j])] = sum(groups[name] for name in BETWEEN)
     found = explain(of, 2, 1, candidate, NOW, False)
     expected = slow_shapley(worth, len(own))
-    assert found.never_met == pytest.approx(worth[frozenset()], abs=1e-5)
+    assert found.unseen_pair == pytest.approx(worth[frozenset()], abs=1e-5)
     assert [event.part for event in found.events] == pytest.approx(expected, abs=1e-5)
     assert max(map(abs, expected)) > 1e-2
 
@@ -314,7 +317,7 @@ def test_an_event_without_a_part_can_be_taken_out_and_nothing_changes(
     events: EventLog, transitions: Transitions
 ) -> None:
     # a residual that reads of a pair only how often the very same thing happened
-    narrow = replace(SETTINGS, without=("transitions", "pair"), strangers=events.n_entities)
+    narrow = replace(SETTINGS, without=("transitions", "pair"), unseen_candidates=events.n_entities)
     whole, checked = forecaster(events, transitions, narrow), 0
     for candidate in (1, 3, 5):
         query, own = whole.query(0, 1, NOW), rows_between(events, 0, candidate, NOW)
@@ -329,7 +332,7 @@ def test_an_event_without_a_part_can_be_taken_out_and_nothing_changes(
         x, learned = features_of(whole, query, candidate), double(less.learned)
         pair = PairEvents.of(less.past, 0, candidate, NOW)
         after = event_parts(learned, less.scoring.reader, query, candidate, x, pair)
-        assert (after.total, after.never_met) == near((found.between, found.never_met))
+        assert (after.total, after.unseen_pair) == near((found.between, found.unseen_pair))
         assert [part for part in after.listed if abs(part) >= 1e-12][: len(busy)] == pytest.approx(busy, rel=1e-6)
         checked += 1
     assert checked
@@ -352,7 +355,7 @@ def test_no_explanation_reads_the_future(
     assert everything(forecaster(futures(events, NOW)[future], transitions)) == found
 
 
-# --- company and words -----------------------------------------------------------------------------------------------
+# --- common neighbours and words -------------------------------------------------------------------------------------
 
 
 def test_third_parties_are_those_of_a_slow_walk(events: EventLog) -> None:
@@ -383,16 +386,16 @@ def test_a_sentence_says_how_the_rank_moved_and_why(found: list[LearnedExplanati
         assert f"ranks {e.candidate} {ordinal(e.rank)}" in text
         assert (f"up from {ordinal(e.backbone_rank)}" in text) == (e.rank < e.backbone_rank)
         assert (f"down from {ordinal(e.backbone_rank)}" in text) == (e.rank > e.backbone_rank)
-        assert ("The two never met" in text) == (not e.met)
-        if not e.met and e.company:
-            assert e.company[0].name in text
+        assert ("The two never interacted" in text) == (not e.seen)
+        if not e.seen and e.common_neighbours:
+            assert e.common_neighbours[0].name in text
         if "mostly because of what happened between the two" in text and "did" in text:
             sign = 1 if e.rank < e.backbone_rank else -1
             main = max(e.events, key=lambda event: sign * event.part)
             assert f"{main.subject} did '{main.relation}' to {main.object}" in text
     texts = " ".join(e.sentence() for e in read)
     assert all(
-        words in texts for words in ("up from", "down from", "mostly because of", "above all that", "share comp")
+        words in texts for words in ("up from", "down from", "mostly because of", "above all that", "common neighb")
     )
 
 

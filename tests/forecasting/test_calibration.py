@@ -99,11 +99,11 @@ def test_a_run_is_calibrated_when_it_is_fitted_and_again_to_the_same_numbers(
     before = json.loads((run.folder / "calibration.json").read_text())
     assert set(before) == {"bridgemem_by_static", "bridgemem_by_time"}
     (run.folder / "calibration.json").unlink()
-    assert Run(run.folder).predictor().forecast("Arvan", "visit")[0].probability is None
+    assert Run(run.folder).predictor().forecast("Arvan", "visit")[0].p_given_event is None
     calibrate(run)
     assert json.loads((run.folder / "calibration.json").read_text()) == before
     ranked = Run(run.folder).predictor().forecast("Arvan", "visit", top=99)
-    chances = [c.probability for c in ranked if c.probability is not None]
+    chances = [c.p_given_event for c in ranked if c.p_given_event is not None]
     assert sum(chances) == pytest.approx(1)
     assert chances == sorted(chances, reverse=True)
 
@@ -122,7 +122,7 @@ def test_no_test_event_changes_a_calibration() -> None:
 def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: Path) -> None:
     run = Run(recurrence_run)
     dataset = run.dataset()
-    measured = {r.selection: r for r in reliability(run, dataset, "test")}
+    measured = {r.selected_by: r for r in reliability(run, dataset, "test")}
     assert set(measured) == {"static", "time"}
     forecaster = Run(recurrence_run).predictor()
     test = dataset.test
@@ -130,10 +130,10 @@ def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: P
     for s, r, o, t in zip(test.subject, test.relation, test.object, test.step, strict=True):
         for actor, answer, inverse in ((s, o, False), (o, s, True)):
             top = forecaster.forecast(int(actor), int(r), dataset.events.clock.label(int(t)), 1, inverse)[0]
-            best.append(top.probability)
+            best.append(top.p_given_event)
             hits.append(top.name == dataset.events.entities.names[answer])
     expected = Curve.of(np.array(best), np.array(hits))
-    assert measured["time"].questions == len(best)
+    assert measured["time"].queries == len(best)
     assert [b.count for b in measured["time"].best.bins] == [b.count for b in expected.bins]
     assert measured["time"].best.error == pytest.approx(expected.error)
 

@@ -117,7 +117,7 @@ def test_a_picture_is_sound_xml_and_its_names_are_text(forecaster: Predictor, tm
     assert "$x_1$ & co" in everything
 
 
-def test_a_markdown_card_has_its_pictures_beside_it_and_no_markup_of_names(
+def test_a_markdown_card_has_its_pictures_next_to_it_and_no_markup_of_names(
     forecaster: Predictor, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
@@ -174,13 +174,15 @@ def test_the_timeline_holds_the_pairs_events_before_the_step_and_no_others(forec
     assert pair_events(History(many), 0, 1, MOST_EVENTS + 5)[0].step == 5
 
 
-def test_the_same_card_is_the_same_file_and_strangers_have_one_too(forecaster: Predictor, tmp_path: Path) -> None:
+def test_the_same_card_is_the_same_file_and_unseen_candidates_have_one_too(
+    forecaster: Predictor, tmp_path: Path
+) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
     one = shown(forecaster, candidates=(1,))[0]
     assert timeline(one, forecaster.events) == timeline(one, forecaster.events)
-    stranger = shown(forecaster, candidates=(1,), step=0)[0]
-    assert stranger.events == ()
-    assert "the two never met" in (timeline(stranger, forecaster.events) or "")
+    unseen = shown(forecaster, candidates=(1,), step=0)[0]
+    assert unseen.events == ()
+    assert "the two never interacted" in (timeline(unseen, forecaster.events) or "")
 
 
 def test_a_card_without_matplotlib_says_so(

@@ -13,7 +13,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, parse_date
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecaster import Forecaster
-from bridgemem.forecasting.explanations import FixedExplanation, LearnedExplanation
+from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.residuals.scoring import Choice
 from builders import SMALL_READER, random_log, random_transitions, rows_of
@@ -39,8 +39,8 @@ def forecaster(events: EventLog, choice: Choice, settings: Settings = SMALL_READ
     return Predictor(events, Recurrence.fit(dataset), random_transitions(events, settings), choice)
 
 
-def everything(of: Predictor, step: int) -> list[FixedExplanation]:
-    """Every candidate of a few questions at one step, in both directions."""
+def everything(of: Predictor, step: int) -> list[BridgeMemExplanation]:
+    """Every candidate of a few queries at one step, in both directions."""
     entities = range(of.events.n_entities)
     found = [
         of.explain(actor, relation, candidate, step, inverse)
@@ -48,7 +48,7 @@ def everything(of: Predictor, step: int) -> list[FixedExplanation]:
         for inverse in (False, True)
         for candidate in entities
     ]
-    return [e for e in found if isinstance(e, FixedExplanation)]
+    return [e for e in found if isinstance(e, BridgeMemExplanation)]
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -121,9 +121,9 @@ def test_the_events_are_the_latest_ones_before_the_step(events: EventLog, settin
 def test_a_candidate_without_history_keeps_the_score_of_the_backbone(events: EventLog) -> None:
     of = forecaster(events, CHOICES[1])
     base = {c.name: c.backbone_score for c in of.forecast(0, 1, 20, events.n_entities)}
-    strangers = [e for e in everything(of, 20) if not e.events]
-    assert strangers
-    for e in strangers:
+    unseen_candidates = [e for e in everything(of, 20) if not e.events]
+    assert unseen_candidates
+    for e in unseen_candidates:
         assert (e.residual, e.a, e.score) == (0.0, 0.0, e.base)
         assert "no remembered event" in e.sentence()
     for candidate in of.forecast(0, 1, 20, events.n_entities):
@@ -179,7 +179,7 @@ def test_popularity_alone_ranks_alike_for_every_actor(events: EventLog) -> None:
     assert [c.name for c in of.forecast(0, 0)] == [c.name for c in of.forecast(3, 2)]
 
 
-def test_questions_outside_the_data_are_refused(events: EventLog) -> None:
+def test_queries_outside_the_data_are_refused(events: EventLog) -> None:
     of = forecaster(events, CHOICES[0])
     with pytest.raises(NotFoundError, match="did you mean"):
         of.forecast("entitty 3", 0)
@@ -204,9 +204,9 @@ def test_the_data_begin_at_the_first_event_where_times_are_whole_numbers(events:
     assert of.forecast(0, 0, first)
     with pytest.raises(DataError, match=f"'1200' lies before the data set begins, at {first}"):
         of.forecast(0, 0, "1200")
-    assert of.forecast(0, 0, within=steps)
+    assert of.forecast(0, 0, horizon=steps)
     with pytest.raises(DataError, match=f"there are {steps} steps"):
-        of.forecast(0, 0, within=steps + 1)
+        of.forecast(0, 0, horizon=steps + 1)
 
 
 def test_a_calendar_that_ends_after_the_last_event_is_told(events: EventLog) -> None:
@@ -227,11 +227,11 @@ def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> No
     own = Forecaster("recurrence", residual="learned", settings=settings).fit(dataset)
     with pytest.warns(UserWarning, match="later part of validation the learned residual gained no standard error"):
         assert own.predictor.learned is None
-    model = fit(dataset, "recurrence", settings, method="learned")
+    model = fit(dataset, "recurrence", settings, residual="learned")
     best = model.forecast(0, 1, top=1)[0]
     why = model.explain(0, 1, best.name)
     assert isinstance(why, LearnedExplanation)
     assert why.score == pytest.approx(best.score, rel=1e-9)
-    assert isinstance(fit(dataset, "recurrence", settings).explain(0, 1, best.name), FixedExplanation)
-    with pytest.raises(SettingsError, match="method is fixed or learned"):
-        fit(dataset, "recurrence", settings, method="magic")
+    assert isinstance(fit(dataset, "recurrence", settings).explain(0, 1, best.name), BridgeMemExplanation)
+    with pytest.raises(SettingsError, match="residual is bridgemem or learned"):
+        fit(dataset, "recurrence", settings, residual="magic")

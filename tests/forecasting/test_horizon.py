@@ -1,4 +1,4 @@
-"""Questions of several steps: what a window holds, that nothing in it is known, and how it is measured."""
+"""Queries of several steps: what a window holds, that nothing in it is known, and how it is measured."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.reliability import evaluate_within
+from bridgemem.evaluation.reliability import evaluate_horizon
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.forecasting.batch_queries import Question, answer
+from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once, in_windows
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import History
@@ -42,11 +42,11 @@ def test_windows_hold_every_fact_once_and_leave_an_unfilled_one_out() -> None:
         in_windows(events, 4, 0)
 
 
-@pytest.mark.parametrize("within", [2, 3])
-def test_a_window_is_ranked_from_what_was_known_before_it_began(within: int) -> None:
+@pytest.mark.parametrize("horizon", [2, 3])
+def test_a_window_is_ranked_from_what_was_known_before_it_began(horizon: int) -> None:
     """Ranked anew from a log that ends where the window begins, by a slow count."""
     dataset = small()
-    windowed = Windowed.of(dataset, "test", within)
+    windowed = Windowed.of(dataset, "test", horizon)
     queries, backbone = windowed.queries(), Recurrence.fit(dataset)
     replayed = replay(Scoring(backbone, History(dataset.events)), queries, filters=windowed.filters)
     assert queries.answer is not None
@@ -58,7 +58,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(within: int) -> 
         )
         known = History(dataset.events.prefix(step))
         score = backbone.score(queries.take(slice(i, i + 1)).unanswered(), known).log_p[0].double()
-        came = {c for a, r, c, t in both if (a, r) == (actor, relation) and step <= t < step + within}
+        came = {c for a, r, c, t in both if (a, r) == (actor, relation) and step <= t < step + horizon}
         ever = {c for a, r, c, _ in both if (a, r) == (actor, relation)}
         assert answer in came
         for name, removed in (("raw", set[int]()), ("time", came), ("static", ever)):
@@ -68,7 +68,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(within: int) -> 
             assert replayed.of(name)[i] == rank, (i, name)
 
 
-def test_windows_of_one_step_are_the_questions_of_every_day() -> None:
+def test_windows_of_one_step_are_the_queries_of_every_day() -> None:
     events = log_of(sorted(set(rows_of(random_log(4, n=400)))), 12, 4)
     dataset = Dataset.chronological("small", events, 0.2, 0.3)
     windowed = Windowed.of(dataset, "test", 1)
@@ -82,14 +82,14 @@ def test_windows_of_one_step_are_the_questions_of_every_day() -> None:
 def test_hits_are_the_answers_of_the_window() -> None:
     dataset = small()
     windowed = Windowed.of(dataset, "test", 3)
-    questions = windowed.questions()
-    answers = {(int(a), int(r), int(t)): set[int]() for a, r, t in zip(*_columns(questions), strict=True)}
+    distinct = windowed.distinct()
+    answers = {(int(a), int(r), int(t)): set[int]() for a, r, t in zip(*_columns(distinct), strict=True)}
     queries = windowed.queries()
     assert queries.answer is not None
     for a, r, t, c in zip(*_columns(queries), queries.answer.tolist(), strict=True):
         answers[a, r, t].add(c)
-    hits = windowed.hits(questions)
-    for row, key in zip(hits, zip(*_columns(questions), strict=True), strict=True):
+    hits = windowed.hits(distinct)
+    for row, key in zip(hits, zip(*_columns(distinct), strict=True), strict=True):
         assert set(row.nonzero().flatten().tolist()) == answers[key]
 
 
@@ -115,12 +115,12 @@ def test_at_least_once_is_the_chance_of_that_many_draws() -> None:
 def test_a_longer_horizon_keeps_the_ranking_and_never_lowers_a_probability(recurrence_run: Path) -> None:
     forecaster = Run(recurrence_run).predictor()
     alone = forecaster.forecast("Arvan", "visit", top=12)
-    week = forecaster.forecast("Arvan", "visit", top=12, within=7)
+    week = forecaster.forecast("Arvan", "visit", top=12, horizon=7)
     assert [(c.name, c.rank, c.score) for c in week] == [(c.name, c.rank, c.score) for c in alone]
     for one, more in zip(alone, week, strict=True):
-        assert one.probability is not None
-        assert more.probability is not None
-        assert one.probability <= more.probability + 1e-12 <= 1 + 1e-9
+        assert one.p_given_event is not None
+        assert more.p_given_event is not None
+        assert one.p_given_event <= more.p_given_event + 1e-12 <= 1 + 1e-9
 
 
 def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run: Path) -> None:
@@ -131,37 +131,37 @@ def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run
     assert whole.forecast(*asked) == cut.forecast(*asked)
 
 
-@pytest.mark.parametrize("within", [0, -3, 2**31])
-def test_horizons_that_are_none_are_refused(within: int) -> None:
+@pytest.mark.parametrize("horizon", [0, -3, 2**31])
+def test_horizons_that_are_none_are_refused(horizon: int) -> None:
     events = random_log(4, n=300)
     backbone = Recurrence.fit(Dataset.chronological("small", events))
     of = Predictor(events, backbone, random_transitions(events), Choice())
     with pytest.raises((SettingsError, DataError), match=r"from 1|too far ahead"):
-        of.forecast(0, 0, within=within)
+        of.forecast(0, 0, horizon=horizon)
 
 
 def test_a_horizon_longer_than_the_past_before_it_is_refused(recurrence_run: Path) -> None:
     forecaster = Run(recurrence_run).predictor()
     days = forecaster.events.end
-    assert len(forecaster.forecast("Arvan", "visit", top=3, within=days)) == 3
+    assert len(forecaster.forecast("Arvan", "visit", top=3, horizon=days)) == 3
     with pytest.raises(DataError, match=f"{days} steps before the one that is asked for, fewer than the {days + 1} of"):
-        forecaster.forecast("Arvan", "visit", within=days + 1)
+        forecaster.forecast("Arvan", "visit", horizon=days + 1)
     # what is asked for later knows no more
     later = forecaster.events.clock.label(days + 30)
     with pytest.raises(DataError, match=f"there are {days} steps"):
-        forecaster.forecast("Arvan", "visit", later, within=days + 1)
+        forecaster.forecast("Arvan", "visit", later, horizon=days + 1)
     early = forecaster.events.clock.label(5)
     with pytest.raises(DataError, match="there are 5 steps"):
-        forecaster.forecast("Arvan", "visit", early, within=6)
+        forecaster.forecast("Arvan", "visit", early, horizon=6)
     first = forecaster.events.clock.label(0)
-    assert forecaster.forecast("Arvan", "visit", first, top=3, within=1)
+    assert forecaster.forecast("Arvan", "visit", first, top=3, horizon=1)
     with pytest.raises(DataError, match="there are 5 steps"):
-        answer(forecaster, [Question("Arvan", "visit"), Question("Arvan", "visit", early)], within=6)
+        answer(forecaster, [Query("Arvan", "visit"), Query("Arvan", "visit", early)], horizon=6)
 
 
 def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence_run: Path, tmp_path: Path) -> None:
     run = Run(shutil.copytree(recurrence_run, tmp_path / "run"))
-    records = evaluate_within(run, 2)
+    records = evaluate_horizon(run, 2)
     assert {r.horizon for r in records} == {2}
     assert {(r.method, r.filter) for r in records} == {(m, f) for m in ("backbone", "bridgemem") for f in FILTERS}
     dataset = run.dataset()
@@ -174,9 +174,9 @@ def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence
         if r.method == "bridgemem":
             assert 0 <= r.settings["ece"] <= 1
             assert np.isfinite(r.gain["mrr"]).all()
-    evaluate_within(run, 2, split="valid")
-    kept = read_json(run.folder / "metrics.within2.json")
+    evaluate_horizon(run, 2, split="valid")
+    kept = read_json(run.folder / "metrics.horizon2.json")
     assert set(kept) == {"test", "valid"}
     assert kept["test"] == [asdict(record) for record in records]
     with pytest.raises(SettingsError, match="at least 2"):
-        evaluate_within(run, 1)
+        evaluate_horizon(run, 1)

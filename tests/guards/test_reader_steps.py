@@ -19,7 +19,7 @@ MOST_BYTES = 1_200  # that a step writes for each example, at width 8 and 16 dir
 
 
 def epoch_of(examples: int, batch: int) -> OperatorCount:
-    """What the second epoch over so many examples counts; the first has made the optimizer's state."""
+    """What the second epoch over that many examples counts; the first has made the optimizer's state."""
     settings = replace(SMALL_READER, batch=batch)
     events = small_world().dataset.train
     space = TokenSpace.of(settings, events.n_relations)

@@ -60,7 +60,7 @@ def same_log(one: EventLog, other: EventLog) -> None:
         assert getattr(first.dyads, name).equal(getattr(second.dyads, name)), name
     for a, b in zip(first._triples[1:], second._triples[1:], strict=True):
         assert a.equal(b)
-    for line in ("_met", "_met_in_role"):
+    for line in ("_seen", "_seen_in_role"):
         assert getattr(first, line).codes.equal(getattr(second, line).codes)
         assert getattr(first, line).value.equal(getattr(second, line).value)
 
@@ -457,7 +457,7 @@ def test_a_cut_file_says_what_to_do(share: float, store: EventStore) -> None:
     store.close()
     whole = store.path.read_bytes()
     store.path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(StoreError, match=r"put a copy back|mend that"):
+    with pytest.raises(StoreError, match=r"put a copy back|fix that"):
         EventStore(store.path).events()
 
 

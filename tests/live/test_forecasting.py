@@ -38,20 +38,20 @@ TINY = {
     "cygnet": ("width=8", "epochs=1"),
     "regcn": ("width=8", "epochs=1", "kernels=4", "dropout=0.0"),
     "infer": ("rank=4", "epochs=1", "walks=50"),
-    "mixture": ("members=infer,hri",),
+    "ensemble": ("members=infer,hri",),
 }
 
 
 @pytest.fixture(scope="session", params=["recurrence", "hri", *TINY])
 def both_run(request: pytest.FixtureRequest, own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with a fixed and a learned residual, on a backbone without an uncertainty of its own."""
+    """A run with both residuals, on a backbone without an uncertainty of its own."""
     home, backbone = tmp_path_factory.mktemp("both"), request.param
     if request.param in TINY:
         options = (option for value in TINY[request.param] for option in ("--set", value))
         trained = bridgemem("train", request.param, "-d", own_csv, "-o", home / "backbone", *options)
         assert trained.code == 0, trained.err
         backbone = home / "backbone"
-    learned = ("--method", "learned", "--learned-set", "max_epochs=2", "--learned-set", "strangers=3")
+    learned = ("--residual", "learned", "--learned-set", "max_epochs=2", "--learned-set", "unseen_candidates=3")
     fitted = bridgemem("fit", "-d", own_csv, "-b", backbone, "-o", home / "run", *TINY_READER, *learned)
     assert fitted.code == 0, fitted.err
     return Run(home / "run")
@@ -69,7 +69,7 @@ def learned_run(own_csv: Path, walk: Walk, tmp_path_factory: pytest.TempPathFact
         "-o",
         run,
         *TINY_READER,
-        "--method",
+        "--residual",
         "learned",
         "--learned-set",
         "max_epochs=2",
@@ -92,7 +92,7 @@ def live(run: Run, tmp_path: Path) -> Iterator[LiveForecaster]:
 
 
 def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
-    """The same events, and the same numbers for every question."""
+    """The same events, and the same numbers for every query."""
     same_log(one.events, other.events)
     same_log(one.view.fitted.events, other.view.fitted.events)
     for relation in one.events.relations.names:
@@ -126,22 +126,22 @@ DAYS = ("2024-01-25", "2024-02-10", "2024-02-11")
 def told(live: LiveForecaster) -> list[object]:
     """All that is said of some days, to the last bit: ranks, scores, probabilities, an explanation."""
     asked = [(actor, relation) for actor in (*ACTORS[:3], "Early") for relation in RELATIONS[:2]]
-    within = {"visit": 3}
+    horizon = {"visit": 3}
     answers = [
-        live.forecast(actor, relation, day, 99, within=within.get(relation))
+        live.forecast(actor, relation, day, 99, horizon=horizon.get(relation))
         for day in DAYS
         for actor, relation in asked
     ]
     return [answers, asdict(live.explain("Arvan", "visit", "Belmor", DAYS[-1]))]
 
 
-@pytest.mark.parametrize("method", ["fixed", "learned"])
+@pytest.mark.parametrize("residual", ["bridgemem", "learned"])
 def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
-    both_run: Run, method: str, tmp_path: Path
+    both_run: Run, residual: str, tmp_path: Path
 ) -> None:
     early: list[NewEvent] = [("Arvan", "visit", "Early", "2024-02-10")]
     with EventStore(tmp_path / "events.duckdb") as store:
-        live = LiveForecaster(both_run, store, method=method)
+        live = LiveForecaster(both_run, store, residual=residual)
         live.add(early, "wire", "0")
         before = told(live)
         # a few names that leave a row of scores shorter than a vector register, then many that do not
@@ -153,9 +153,9 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
         assert "Early" in {c.name for c in live.forecast("Arvan", "visit", "2024-02-11", 99)}
         now = live.forecast("Arvan", "visit", top=99)
         assert {"Early", "New 0", "New 39"} < {c.name for c in now}
-        assert sum(c.probability or 0.0 for c in now) == pytest.approx(1)
+        assert sum(c.p_given_event or 0.0 for c in now) == pytest.approx(1)
     with EventStore(tmp_path / "late.duckdb") as store:
-        live = LiveForecaster(both_run, store, method=method)
+        live = LiveForecaster(both_run, store, residual=residual)
         live.add(LATER, "wire", "0")
         live.add(early, "wire", "1")
         assert told(live) == before
@@ -209,14 +209,14 @@ def test_events_of_an_unknown_relation_leave_other_forecasts_as_they_were(live: 
     assert live.forecast("Arvan", "visit", top=99) == before
 
 
-def test_the_first_unknown_step_lies_behind_events_of_whatever_relation(live: LiveForecaster) -> None:
+def test_the_first_unknown_step_lies_after_events_of_whatever_relation(live: LiveForecaster) -> None:
     live.add([("Castel", "sing to", "Dunhal", "2024-03-01")], "wire", "1")
     assert live.forecast("Arvan", "visit") == live.forecast("Arvan", "visit", "2024-03-02")
     assert int(live.view.forecaster.query("Arvan", "visit").step) == int(live.view.fitted.query("Arvan", "visit").step)
-    assert live.forecast("Arvan", "visit", within=live.events.end)
+    assert live.forecast("Arvan", "visit", horizon=live.events.end)
 
 
-def test_questions_wait_for_the_backbone_alone_while_a_batch_comes_in(
+def test_queries_wait_for_the_backbone_alone_while_a_batch_comes_in(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     evidence, kept_waiting = Transitions.evidence, list[bool]()
@@ -264,7 +264,7 @@ def test_a_refused_batch_changes_no_view(live: LiveForecaster) -> None:
     assert live.view is view
 
 
-def test_questions_are_answered_while_events_come_in(recurrence_run: Path, tmp_path: Path) -> None:
+def test_queries_are_answered_while_events_come_in(recurrence_run: Path, tmp_path: Path) -> None:
     problems: list[BaseException] = []
     with EventStore(tmp_path / "s") as store:
         live, done = LiveForecaster(Run(recurrence_run), store), threading.Event()

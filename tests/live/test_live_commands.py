@@ -214,14 +214,14 @@ ASKED: tuple[dict[str, Any], ...] = (
 )
 
 
-def options_of(question: dict[str, Any]) -> list[str]:
-    named = [part for name in ("actor", "relation", "at") if name in question for part in (f"--{name}", question[name])]
-    return [*named, *(["--inverse"] if question.get("inverse") else [])]
+def options_of(query: dict[str, Any]) -> list[str]:
+    named = [part for name in ("actor", "relation", "at") if name in query for part in (f"--{name}", query[name])]
+    return [*named, *(["--inverse"] if query.get("inverse") else [])]
 
 
 @pytest.fixture(params=["recurrence", "cenet"])
 def stored(request: pytest.FixtureRequest, news: Path, tmp_path: Path) -> Path:
-    """A run with a store beside it, as `serve` keeps it."""
+    """A run with a store next to it, as `serve` keeps it."""
     found = (
         request.getfixturevalue("walk").run if request.param == "cenet" else request.getfixturevalue("recurrence_run")
     )
@@ -233,15 +233,15 @@ def stored(request: pytest.FixtureRequest, news: Path, tmp_path: Path) -> Path:
 def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored: Path, tmp_path: Path) -> None:
     pytest.importorskip("pydantic", reason="needs the extra 'serve'")
     from bridgemem.service.asking import Service
-    from bridgemem.service.models import ExplainQuestion, ForecastQuestion
+    from bridgemem.service.models import ExplainQuery, ForecastQuery
 
     file = stored.with_name("run.events.duckdb")
     with EventStore(file) as store:
         service = Service(LiveForecaster(Run(stored), store))
-        served = [service.forecast(ForecastQuestion(**question, top=99)) for question in ASKED]
-        why = [service.explain(ExplainQuestion(**question, candidate="Kel")) for question in ASKED]
-    for question, expected, reason in zip(ASKED, served, why, strict=True):
-        asked = options_of(question)
+        served = [service.forecast(ForecastQuery(**query, top=99)) for query in ASKED]
+        why = [service.explain(ExplainQuery(**query, candidate="Kel")) for query in ASKED]
+    for query, expected, reason in zip(ASKED, served, why, strict=True):
+        asked = options_of(query)
         found = bridgemem("forecast", stored, *asked, "--top", "99", "--json").json
         assert found == [candidate.model_dump() for candidate in expected.candidates]
         assert bridgemem("forecast", stored, *asked, "--top", "99", "--store", file, "--json").json == found
@@ -254,7 +254,7 @@ def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored
         f"{q['actor']},{q['relation']},{q.get('at', '')},{'inverse' if q.get('inverse') else 'forward'}" for q in ASKED
     ]
     together.write_text("\n".join(["actor,relation,at,direction", *lines]))
-    made = bridgemem("forecast", stored, "--questions", together, "--out", tmp_path / "a.csv", "--top", "99")
+    made = bridgemem("forecast", stored, "--queries", together, "--out", tmp_path / "a.csv", "--top", "99")
     assert "3 stored events are read" in made.out
     with (tmp_path / "a.csv").open(newline="") as handle:
         rows = list(csv.DictReader(handle))
@@ -266,12 +266,12 @@ def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored
 def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(stored: Path) -> None:
     asked, file = options_of(ASKED[0]), stored.with_name("run.events.duckdb")
     over = bridgemem("forecast", stored, *asked)
-    assert over.out.endswith("3 stored events are read behind the run's own, from run.events.duckdb.\n")
+    assert over.out.endswith("3 stored events are read after the run's own, from run.events.duckdb.\n")
     assert "at 2024-02-12" in over.out
     assert "3 stored events" in bridgemem("explain", stored, *asked, "--candidate", "Kel").out
-    beside = bridgemem("forecast", stored, *asked, "--json")
-    assert "3 stored events" in beside.err
-    assert len(beside.json) == 10
+    as_json = bridgemem("forecast", stored, *asked, "--json")
+    assert "3 stored events" in as_json.err
+    assert len(as_json.json) == 10
     without = bridgemem("forecast", stored, *asked, "--store", "none")
     assert "at 2024-02-10" in without.out
     assert "stored" not in without.out
@@ -286,13 +286,11 @@ def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(
     assert "no event store" in bridgemem("forecast", stored, *asked, "--store", stored / "absent").refused()
 
 
-def test_stored_events_are_read_behind_a_memory_on_disk_as_well(stored: Path, tmp_path: Path) -> None:
+def test_stored_events_are_read_after_a_memory_on_disk_as_well(stored: Path, tmp_path: Path) -> None:
     assert bridgemem("memory", stored, "--out", tmp_path / "memory").code == 0
-    for question in ASKED:
-        plain = bridgemem("forecast", stored, *options_of(question), "--json")
-        assert (
-            bridgemem("forecast", stored, *options_of(question), "--json", "--memory-dir", tmp_path / "memory") == plain
-        )
+    for query in ASKED:
+        plain = bridgemem("forecast", stored, *options_of(query), "--json")
+        assert bridgemem("forecast", stored, *options_of(query), "--json", "--memory-dir", tmp_path / "memory") == plain
         assert plain.code == 0
 
 
@@ -318,7 +316,7 @@ def test_asking_leaves_the_store_to_others_and_says_when_it_is_taken(stored: Pat
     assert "left out" in found.err
 
 
-def test_a_store_that_followed_other_data_is_not_read_behind_the_run(
+def test_a_store_that_followed_other_data_is_not_read_after_the_run(
     recurrence_run: Path, own_csv: Path, tmp_path: Path
 ) -> None:
     run, asked = Path(shutil.copytree(recurrence_run, tmp_path / "run")), options_of(ASKED[0])
@@ -345,7 +343,7 @@ def test_a_refreshed_run_goes_on_with_the_store_it_was_refreshed_over(stored: Pa
     assert bridgemem("ingest", store, file, "--run", stored.with_name("run-2")).code == 0
     found = bridgemem("forecast", stored.with_name("run-2"), *asked).out
     assert "at 2024-02-21" in found
-    assert "1 stored event is read behind the run's own, from run.events.duckdb." in found
+    assert "1 stored event is read after the run's own, from run.events.duckdb." in found
 
 
 def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_refresh(

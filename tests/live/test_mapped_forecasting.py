@@ -71,8 +71,8 @@ def same_answers(plain: LiveForecaster, mapped: LiveForecaster) -> None:
         np.testing.assert_array_equal(mine, other)
     for relation in ("visit", "consult", plain.events.relations.names[-1]):
         for actor in ("Arvan", "Kel", plain.events.entities.names[-1]):
-            question = (actor, relation, None, 99, actor == "Kel", 3 if actor == "Arvan" else None)
-            assert mapped.forecast(*question) == plain.forecast(*question), question
+            query = (actor, relation, None, 99, actor == "Kel", 3 if actor == "Arvan" else None)
+            assert mapped.forecast(*query) == plain.forecast(*query), query
     for asked in (("Arvan", "visit", "Belmor"), ("Kel", "consult", "Arvan")):
         assert asdict(mapped.explain(*asked)) == asdict(plain.explain(*asked))
 
@@ -98,11 +98,11 @@ def test_names_of_later_steps_change_no_forecast_before_them(both):
     asked = [("Arvan", "visit", day, 99) for day in ("2024-01-25", "2024-02-10")]
     crowd: list[NewEvent] = [(f"New {i}", "visit", "Arvan", "2024-02-10") for i in range(40)]
     for live in both:
-        before = [[(c.name, c.score) for c in live.forecast(*question)] for question in asked]
-        chances = [c.probability for question in asked for c in live.forecast(*question)]
+        before = [[(c.name, c.score) for c in live.forecast(*query)] for query in asked]
+        chances = [c.p_given_event for query in asked for c in live.forecast(*query)]
         live.add(crowd, "wire", "1")
-        assert [[(c.name, c.score) for c in live.forecast(*question)] for question in asked] == before
-        assert [c.probability for question in asked for c in live.forecast(*question)] == pytest.approx(chances)
+        assert [[(c.name, c.score) for c in live.forecast(*query)] for query in asked] == before
+        assert [c.p_given_event for query in asked for c in live.forecast(*query)] == pytest.approx(chances)
         assert "New 39" in {c.name for c in live.forecast("Arvan", "visit", top=99)}
 
 
@@ -125,15 +125,15 @@ def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp
 def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp_path, own_csv, walk):
     (tmp_path / "copy").mkdir()
     learned = tmp_path / "learned"
-    method = ("--method", "learned", "--learned-set", "max_epochs=1")
-    assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *method).code == 0
+    residual = ("--residual", "learned", "--learned-set", "max_epochs=1")
+    assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *residual).code == 0
     with EventStore(tmp_path / "store.duckdb") as store:
-        with pytest.raises(SettingsError, match="--method fixed"):
-            LiveForecaster(Run(learned), store, method="learned", memory_dir=memory)
-        LiveForecaster(Run(learned), store, method="fixed", memory_dir=memory)
+        with pytest.raises(SettingsError, match="--residual bridgemem"):
+            LiveForecaster(Run(learned), store, residual="learned", memory_dir=memory)
+        LiveForecaster(Run(learned), store, residual="bridgemem", memory_dir=memory)
         (learned / MERGED).write_bytes(b"")
         with pytest.raises(RunError, match="refreshed"):
-            LiveForecaster(Run(learned), store, method="fixed", memory_dir=memory)
+            LiveForecaster(Run(learned), store, residual="bridgemem", memory_dir=memory)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -166,7 +166,7 @@ def test_a_grown_history_reads_like_one_built_of_all_events(tmp_path, seed):
         assert torch.equal(getattr(mine, field.name), getattr(other, field.name)), field.name
     for mine, other in zip(there.told(actor, relation, step), here.told(actor, relation, step), strict=True):
         assert torch.equal(mine, other)
-    for name, asked in (("met", (actor, step)), ("met_in_role", (actor, relation, step))):
+    for name, asked in (("seen", (actor, step)), ("seen_in_role", (actor, relation, step))):
         sets = [set(zip(*(c.tolist() for c in getattr(past, name)(*asked)), strict=True)) for past in (here, there)]
         assert sets[0] == sets[1], name
     candidate = (actor * 7 + 1) % whole.n_entities

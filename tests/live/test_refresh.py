@@ -174,7 +174,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
     from commands import TINY_READER, bridgemem
 
     folder = tmp_path / "run"
-    options = (*TINY_READER, "--method", "learned", "--learned-set", "max_epochs=1")
+    options = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, *options).code == 0
     LiveForecaster(Run(folder), store).add(NEW_NAMES, "wire", "1")
     new = Run(refresh(Run(folder), store).run)
@@ -183,7 +183,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
     assert new_net is not None
     rows = [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert new_net.net.relation.weight[rows].equal(old_net.net.relation.weight)
-    assert len(Run(new.folder).predictor(method="learned").forecast("Nova", "sing to", top=99)) == 13
+    assert len(Run(new.folder).predictor(residual="learned").forecast("Nova", "sing to", top=99)) == 13
 
 
 def test_a_run_of_another_format_or_with_an_edited_selection_is_refused(
@@ -221,7 +221,7 @@ def test_names_that_a_refresh_brought_are_no_candidates_before_they_came(
     for day, known in (("2024-02-12", False), ("2024-02-13", True)):
         found = refreshed.forecast("Arvan", "visit", day, 99)
         assert ("Nova" in {c.name for c in found}) == known
-        assert sum(c.probability or 0.0 for c in found) == pytest.approx(1)
+        assert sum(c.p_given_event or 0.0 for c in found) == pytest.approx(1)
 
 
 def test_names_of_runs_count_on(recurrence_run: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_read_equals_walking_the_log(events, k, window, steps):
 
 @few
 @given(events=logs(), **reads, t=st.integers(0, 95), until=st.integers(0, 110))
-def test_partners_are_all_candidates_met_in_the_window(events, k, window, t, until):
+def test_partners_are_all_candidates_seen_in_the_window(events, k, window, t, until):
     actor = torch.arange(events.n_entities)
     step, limit = torch.full_like(actor, t), torch.full_like(actor, until)
     states = DyadMemory.build(events).partners(actor, step, k, window, until=limit)

@@ -49,14 +49,14 @@ def test_meetings_equal_a_slow_walk(events, step, frozen):
     queries = asked(events.n_entities, events.n_relations, step)
     past, R = History(events, frozen), events.n_relations
     limit = step if frozen is None else min(step, frozen)
-    met, in_role = set(), set()
+    seen, in_role = set(), set()
     for row, (a, r) in enumerate(zip(queries.actor.tolist(), queries.relation.tolist(), strict=True)):
         before = [(r2, c) for a2, r2, c, t in sides(events) if a2 == a and t < limit]
-        met |= {(row, c) for _, c in before}
+        seen |= {(row, c) for _, c in before}
         in_role |= {(row, c) for r2, c in before if (r2 >= R) == (r >= R)}
     for found, expected in (
-        (past.met(queries.actor, queries.step), met),
-        (past.met_in_role(queries.actor, queries.relation, queries.step), in_role),
+        (past.seen(queries.actor, queries.step), seen),
+        (past.seen_in_role(queries.actor, queries.relation, queries.step), in_role),
     ):
         pairs = list(zip(*(x.tolist() for x in found), strict=True))
         assert len(pairs) == len(set(pairs))
@@ -80,16 +80,16 @@ def test_a_named_size_changes_nothing():
         assert torch.equal(getattr(named, name), getattr(plain, name))
 
 
-# from a count of the raw files: the share of test queries whose answer the actor had met
+# from a count of the raw files: the share of test queries whose answer the actor had interacted with
 @pytest.mark.parametrize(("frozen", "in_role", "same_relation"), [(False, 0.710, 0.524), (True, 0.651, 0.444)])
 def test_icews14_history_statistics(icews14, frozen, in_role, same_relation):
     past = History(icews14.events, icews14.test_start if frozen else None)
     queries = Queries.of(icews14.test)
-    row, candidate = past.met_in_role(queries.actor, queries.relation, queries.step)
-    met = (candidate == queries.answer[row]).sum() / len(queries)
+    row, candidate = past.seen_in_role(queries.actor, queries.relation, queries.step)
+    partner = (candidate == queries.answer[row]).sum() / len(queries)
     seen = past.occurrences(queries.actor, queries.relation, queries.step)
     recurring = (seen.candidate == queries.answer[seen.row]).sum() / len(queries)
-    assert float(met) == pytest.approx(in_role, abs=0.0006)
+    assert float(partner) == pytest.approx(in_role, abs=0.0006)
     assert float(recurring) == pytest.approx(same_relation, abs=0.0006)
 
 

@@ -52,7 +52,7 @@ def test_the_last_step_of_an_odd_key_is_found():
     assert values(line, line.at(torch.tensor([3, 4]), torch.tensor([last, 0]))) == [[1], [2]]
 
 
-def test_keys_that_do_not_fit_beside_a_step_are_refused():
+def test_keys_that_do_not_fit_next_to_a_step_are_refused():
     last = 2**32 - 2
     line = built([(last, 5, 1)])
     assert values(line, line.ever(torch.tensor([last]))) == [[1]]

@@ -18,7 +18,7 @@ from bridgemem.evidence.counts import CountTable
 from bridgemem.evidence.examples import mine
 from bridgemem.memory.disk.segments import Note, SegmentWriter
 from bridgemem.outofcore import base
-from bridgemem.outofcore.base import COLUMNS, Miner, Mining, Part, Sample, lots, merge, write_mined
+from bridgemem.outofcore.base import COLUMNS, Miner, Mining, Part, Sample, merge, sample_keys, write_mined
 from bridgemem.outofcore.mined import Mined
 from builders import few, logs
 from corpora import assert_same_as_in_memory, awkward_log
@@ -109,7 +109,7 @@ def test_names_with_line_breaks_keep_their_ids(tmp_path):
     assert Mined(tmp_path).relations.names == relations
 
 
-def test_the_sample_is_the_examples_with_the_smallest_lots_and_the_seed_changes_it(tmp_path):
+def test_the_sample_is_the_examples_with_the_smallest_sample_keys_and_the_seed_changes_it(tmp_path):
     events = awkward_log(2, hot=2_000)
     everything = Settings()
     whole, _ = mine_partitions(events, Mining(everything, 10, 5), by_pair(events, 1, False), 1_000, tmp_path / "whole")
@@ -119,15 +119,15 @@ def test_the_sample_is_the_examples_with_the_smallest_lots_and_the_seed_changes_
         parts, _ = mine_partitions(events, mining, by_pair(events, 5, True), 77, tmp_path / str(seed))
         sample = merge(parts, mining).sample
         every = whole[0].sample
-        expected = np.sort(lots(every.order, every.target // 5, seed))[:300]
-        assert np.array_equal(np.sort(sample.lot), expected)
+        expected = np.sort(sample_keys(every.order, every.target // 5, seed))[:300]
+        assert np.array_equal(np.sort(sample.sample_key), expected)
         drawn[seed] = set(zip(sample.order.tolist(), (sample.target // 5).tolist(), strict=True))
     assert len(drawn[1] & drawn[2]) < 150
 
 
-def test_lots_are_uniform_and_never_tie():
+def test_sample_keys_are_uniform_and_never_tie():
     order = np.repeat(np.arange(50_000), 2)
-    drawn = lots(order, np.tile([0, 1], 50_000), seed=42)
+    drawn = sample_keys(order, np.tile([0, 1], 50_000), seed=42)
     assert len(np.unique(drawn)) == len(drawn)
     shares = np.histogram(drawn.astype(np.float64) / 2**64, bins=10, range=(0, 1))[0] / len(drawn)
     assert np.abs(shares - 0.1).max() < 0.005
@@ -142,7 +142,7 @@ def test_a_limit_that_other_parts_earn_leaves_the_merged_sample_as_it_is(tmp_pat
         first, second = Miner(mining), None
         first.feed({name: c[half] for name, c in rows.items()})
         one = first.finish()
-        limit = int(one.sample.lot.max()) if limited else 2**64 - 1
+        limit = int(one.sample.sample_key.max()) if limited else 2**64 - 1
         second = Miner(mining, limit=limit)
         second.feed({name: c[~half] for name, c in rows.items()})
         two = second.finish()

@@ -52,7 +52,7 @@ def test_random_logs_give_the_in_memory_result(tmp_path_factory, events, rows, k
     home, asked = tmp_path_factory.mktemp("corpus"), Settings(k=k)
     mine_files(write_files(home, events, files=2), home / "out", asked, limits=ranged(rows))
     mined = Mined(home / "out")
-    # ids beyond those that occur are not known to whoever sees the files only
+    # ids beyond those that occur are not known to a reader who sees the files only
     seen = read_events({name: c.tolist() for name, c in columns_of(events).items()}).events
     assert_same_as_in_memory(mined, seen, asked)
 

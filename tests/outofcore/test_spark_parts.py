@@ -61,9 +61,9 @@ def test_a_partition_passes_its_rows_through_and_its_examples_come_by_lot() -> N
     of = {kind: found.filter(pa.compute.field("kind") == kind) for kind in ("rows", "examples", "part")}
     assert of["rows"].column("at").to_pylist() == list(range(800))
     assert of["rows"].column("pair").to_pylist() == (rows["actor"] * 10 + rows["candidate"]).tolist()
-    lots = of["examples"].column("at").to_numpy()
-    assert len(lots) == 50
-    assert (np.diff(lots) > 0).all()
+    sample_keys = of["examples"].column("at").to_numpy()
+    assert len(sample_keys) == 50
+    assert (np.diff(sample_keys) > 0).all()
     assert of["part"].num_rows == 1
 
 

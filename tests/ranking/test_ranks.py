@@ -108,7 +108,7 @@ def test_ranks_do_not_depend_on_order_or_batch():
 
 def test_float32_scores_are_ranked_by_their_exact_values():
     log_p = torch.tensor([[0.1, 0.2, 0.30000001192092896]], dtype=torch.float32)
-    # in float32 the corrected first candidate would tie with the answer; in float64 it stays behind
+    # in float32 the corrected first candidate would tie with the answer; in float64 it stays after
     row, candidate, delta = torch.tensor([0]), torch.tensor([0]), torch.tensor([[0.2]], dtype=torch.float64)
     ranks = answer_ranks(log_p, torch.tensor([2]), row, candidate, delta, [(NOTHING, NOTHING)])
     assert ranks.item() == 1.0
@@ -141,7 +141,7 @@ def test_the_answer_is_never_masked_and_nothing_is_masked_twice(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_thresholds_between_two_scores_of_a_narrow_type_are_not_rounded(dtype):
-    # the answer's score moves by less than the type can tell, onto a neighbour, and to just beside it
+    # the answer's score moves by less than the type can tell, onto a neighbour, and to just next to it
     near = torch.tensor(-1.0, dtype=dtype)
     up = near.nextafter(torch.tensor(0.0, dtype=dtype))
     down = near.nextafter(torch.tensor(-2.0, dtype=dtype))

@@ -20,7 +20,7 @@ from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.validation import Validation
 from builders import random_transitions, small_world
 
-QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
+QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, unseen_candidates=5)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
     assert held is not None
     assert len(cases) < 2 * len(data.valid)
     assert held.queries == int((cases.step >= torch.quantile(cases.step.double(), few.fit_share)).sum())
-    # and found again by whoever has the settings and the seed alone
+    # and found again by anyone who has the settings and the seed alone
     queries, past = Queries.of(data.valid), History(data.known)
     rows = later_rows(queries, past, few, seed=3)
     read = replay(Scoring(source.validation.backbone, past), queries, filters=Filters(data.known))
@@ -131,7 +131,7 @@ def test_the_learned_residual_must_gain_more_than_a_standard_error() -> None:
     assert sure[1] > 0
     held = HeldOut(24, 0.2, 0.3, 0.4, sure)
     assert held.better == "learned"
-    for error, better in ((0.11, "fixed"), (0.09, "learned")):
+    for error, better in ((0.11, "bridgemem"), (0.09, "learned")):
         gain = (0.1, 0.1 - 1.96 * error, 0.1 + 1.96 * error)
         assert replace(held, gain=gain).better == better
-    assert replace(held, gain=(-0.1, -0.1, -0.1)).better == "fixed"
+    assert replace(held, gain=(-0.1, -0.1, -0.1)).better == "bridgemem"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import other_futures
-from bridgemem.backbones.mixture import Mixture, MixtureSettings
+from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.backbones.trained import train, training_note
 from bridgemem.config import Settings
@@ -31,7 +31,7 @@ from bridgemem.residuals import learned as learned_module
 from bridgemem.residuals.features import NAMES, Activity, FeatureReader, Features, group_columns, highest
 from bridgemem.residuals.learned import SCALES, Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.learning import Cases, Fit, Slice, _Training, fit_learned, gather
-from bridgemem.residuals.neighbours import FADES, FLOOR, Neighbours
+from bridgemem.residuals.neighbours import DECAY_RATES, FLOOR, Neighbours
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.validation import Validation
 from bridgemem.studies.ablation import ablate_learned
@@ -40,8 +40,8 @@ from commands import bridgemem
 from fits import fit_run
 from precision import close
 
-QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, strangers=5)
-PLAIN = replace(QUICK, strangers=0)
+QUICK = LearnedSettings(max_epochs=6, patience=2, hidden=16, relation_width=4, batch=64, unseen_candidates=5)
+PLAIN = replace(QUICK, unseen_candidates=0)
 READER = Settings(max_epochs=2)
 
 
@@ -120,7 +120,7 @@ def test_features_do_not_depend_on_how_activity_is_read(
 ) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 60))
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
-    reader = FeatureReader(past, transitions, strangers=5)
+    reader = FeatureReader(past, transitions, unseen_candidates=5)
     expected = reader.read(queries, scores)
     monkeypatch.setattr("bridgemem.residuals.features.LOOKUP", lookup)
     assert torch.equal(reader.read(queries, scores).x, expected.x)
@@ -128,7 +128,7 @@ def test_features_do_not_depend_on_how_activity_is_read(
 
 def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Dataset, transitions: Transitions) -> None:
     past, queries = History(data.events, frozen_at=50), Queries.of(data.test).take(slice(0, 30))
-    backbone, reader = RecurrenceDyadic.fit(data), FeatureReader(past, transitions, strangers=5)
+    backbone, reader = RecurrenceDyadic.fit(data), FeatureReader(past, transitions, unseen_candidates=5)
     whole = reader.read(queries, score_queries(backbone, queries, past))
     for q in range(0, 30, 7):
         one = queries.take(slice(q, q + 1))
@@ -148,7 +148,7 @@ def test_the_network_gives_the_same_where_queries_share_its_first_layer(
     data: Dataset, transitions: Transitions, fitted: Learned, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 20))
-    found = FeatureReader(past, transitions, fitted.settings.strangers).read(
+    found = FeatureReader(past, transitions, fitted.settings.unseen_candidates).read(
         queries, score_queries(RecurrenceDyadic.fit(data), queries, past)
     )
     monkeypatch.setitem(learned_module._ROWS, "cpu", rows)
@@ -171,15 +171,15 @@ def test_an_unfitted_network_is_the_backbone(data: Dataset, transitions: Transit
     assert np.array_equal(read.ranks[:, 0], read.ranks[:, 1])
 
 
-def test_in_the_plain_form_only_candidates_ever_met_are_touched(data: Dataset, transitions: Transitions) -> None:
+def test_in_the_plain_form_only_candidates_ever_seen_are_touched(data: Dataset, transitions: Transitions) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
     found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
-    met = set(zip(*(t.tolist() for t in past.met(queries.actor, queries.step)), strict=True))
-    assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == met
+    seen = set(zip(*(t.tolist() for t in past.seen(queries.actor, queries.step)), strict=True))
+    assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == seen
 
 
 @pytest.mark.parametrize("most", [1, 4, 9, 12])
-def test_of_equal_ratings_the_first_are_taken_whatever_stands_beside_them(most: int) -> None:
+def test_of_equal_ratings_the_first_are_taken_whatever_stands_next_to_them(most: int) -> None:
     draw = torch.Generator().manual_seed(most)
     rating = torch.randint(0, 4, (60, 12), generator=draw).float()
     rating[torch.rand(60, 12, generator=draw) < 0.4] = -torch.inf
@@ -191,32 +191,32 @@ def test_of_equal_ratings_the_first_are_taken_whatever_stands_beside_them(most: 
             assert set(highest(among, most)[row].tolist()) - {-1} == expected
 
 
-def test_strangers_are_read_besides_all_that_were_met(data: Dataset, transitions: Transitions) -> None:
+def test_unseen_candidates_are_read_besides_all_that_were_seen(data: Dataset, transitions: Transitions) -> None:
     past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
-    found = FeatureReader(past, transitions, strangers=5).read(queries, scores)
+    found = FeatureReader(past, transitions, unseen_candidates=5).read(queries, scores)
     pairs = list(zip(found.row.tolist(), found.candidate.tolist(), strict=True))
     assert pairs == sorted(set(pairs))
-    met = set(zip(*(t.tolist() for t in past.met(queries.actor, queries.step)), strict=True))
-    is_met = found.x[:, NAMES.index("met")] == 1
-    assert {p for p, m in zip(pairs, is_met, strict=True) if m} == met
-    strangers = torch.bincount(found.row[~is_met], minlength=50)
+    seen = set(zip(*(t.tolist() for t in past.seen(queries.actor, queries.step)), strict=True))
+    is_seen = found.x[:, NAMES.index("seen pair")] == 1
+    assert {p for p, m in zip(pairs, is_seen, strict=True) if m} == seen
+    unseen_candidates = torch.bincount(found.row[~is_seen], minlength=50)
     # fewer only where fewer are left
-    unmet = data.events.n_entities - torch.bincount(found.row[is_met], minlength=50)
-    assert strangers.tolist() == unmet.clamp(max=5).tolist()
-    lags = found.x[~is_met][:, NAMES.index("log pair lag")]
+    unseen = data.events.n_entities - torch.bincount(found.row[is_seen], minlength=50)
+    assert unseen_candidates.tolist() == unseen.clamp(max=5).tolist()
+    lags = found.x[~is_seen][:, NAMES.index("log pair lag")]
     assert len(lags) > 0
-    assert (lags > found.x[is_met][:, NAMES.index("log pair lag")].max()).all()
+    assert (lags > found.x[is_seen][:, NAMES.index("log pair lag")].max()).all()
 
 
-def test_company_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> None:
+def test_common_neighbours_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> None:
     past, events, now = History(data.events), data.events, int(data.test.step[0])
-    graph = np.zeros((len(FADES), events.n_entities, events.n_entities))
+    graph = np.zeros((len(DECAY_RATES), events.n_entities, events.n_entities))
     for s, o, step in zip(events.subject, events.object, events.step, strict=True):
         if step < now:
-            fades = np.exp([-(now - 1 - step) / fade for fade in FADES])
-            graph[:, s, o] += fades
-            graph[:, o, s] += fades
+            decayed = np.exp([-(now - 1 - step) / rate for rate in DECAY_RATES])
+            graph[:, s, o] += decayed
+            graph[:, o, s] += decayed
     graph = np.log1p(graph)
     scale = 1 / np.sqrt(graph.sum(2) + 1e-6)
     graph *= scale[:, :, None] * scale[:, None, :]
@@ -232,7 +232,7 @@ def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
 ) -> None:
     past, filters, backbone = History(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
     queries = Queries.of(data.valid).take(slice(0, 30))
-    scored = Scoring(backbone, past, transitions, unseen=QUICK.strangers).of(queries)
+    scored = Scoring(backbone, past, transitions, unseen=QUICK.unseen_candidates).of(queries)
     scores, features, mask = scored.scores, scored.features, filters.mask(name, queries)
     assert features is not None
     cases = Cases.of(scored, filters)
@@ -252,7 +252,7 @@ def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
     assert close(found, expected, 0.005)
 
 
-def test_the_fixed_residual_ranks_the_same_beside_learned_ones(
+def test_the_paper_s_residual_ranks_the_same_next_to_learned_ones(
     data: Dataset, transitions: Transitions, fits: dict[str, Fit]
 ) -> None:
     queries, backbone = Queries.of(data.test).take(slice(0, 200)), RecurrenceDyadic.fit(data)
@@ -269,11 +269,11 @@ def test_the_fixed_residual_ranks_the_same_beside_learned_ones(
     assert np.array_equal(beside.answer_lag, alone.answer_lag, equal_nan=True)
 
 
-def test_models_that_read_different_strangers_are_not_mixed(
+def test_models_that_read_different_unseen_candidates_are_not_mixed(
     data: Dataset, transitions: Transitions, fitted: Learned
 ) -> None:
     plain = Learned(PLAIN, fitted.net)
-    with pytest.raises(SettingsError, match="strangers"):
+    with pytest.raises(SettingsError, match="unseen candidates"):
         replay(
             Scoring(RecurrenceDyadic.fit(data), History(data.events), transitions, learned=[plain, fitted]),
             Queries.of(data.test),
@@ -286,10 +286,10 @@ def test_a_group_that_is_left_out_moves_nothing() -> None:
     x, relation = torch.randn(50, len(NAMES)) * 3 + 1, torch.zeros(50, dtype=torch.int64)
     net = LearnedNet(2, QUICK)
     torch.nn.init.normal_(net.body[-1].weight)
-    net.standardise(x.split(7), ("pair", "company"))
+    net.standardise(x.split(7), ("pair", "common_neighbours"))
     net.eval()
     other = x.clone()
-    for group in ("pair", "company"):
+    for group in ("pair", "common_neighbours"):
         other[:, group_columns()[group]] += 5
     assert torch.equal(net(x, relation), net(other, relation))
     other[:, group_columns()["actor"]] += 5
@@ -319,7 +319,7 @@ def test_corrections_at_a_step_do_not_see_it_or_anything_after(
 
     def read(events: EventLog) -> tuple[torch.Tensor, torch.Tensor]:
         past = History(events)
-        found = FeatureReader(past, transitions, fitted.settings.strangers).read(
+        found = FeatureReader(past, transitions, fitted.settings.unseen_candidates).read(
             queries, score_queries(backbone, queries, past)
         )
         return found.x, dense(fitted, found, queries)
@@ -342,15 +342,15 @@ def test_fitting_is_deterministic_and_never_reads_test(
     assert all(torch.equal(a, again.tensors()[name]) for name, a in fitted.tensors().items())
 
 
-def test_of_a_mixture_it_reads_what_every_member_says(data: Dataset, transitions: Transitions) -> None:
-    mixture = Mixture.fit(data, MixtureSettings(members=("hri", "recurrence-dyadic")))
+def test_of_a_ensemble_it_reads_what_every_member_says(data: Dataset, transitions: Transitions) -> None:
+    ensemble = Ensemble.fit(data, EnsembleSettings(members=("hri", "recurrence-dyadic")))
     past, queries = History(data.events), Queries.of(data.valid).take(slice(0, 30))
-    scores = score_queries(mixture, queries, past)
+    scores = score_queries(ensemble, queries, past)
     found = FeatureReader(past, transitions, 5).read(queries, scores)
     assert scores.members is not None
     expected = scores.members[:, found.row, found.candidate].T
     assert torch.equal(found.x[:, len(NAMES) :], expected.float())
-    learned = fit_learned([Slice(Validation.of(data, mixture), transitions)], QUICK, seed=3)["time"].model
+    learned = fit_learned([Slice(Validation.of(data, ensemble), transitions)], QUICK, seed=3)["time"].model
     assert learned.net.members == 2
     together = learned.corrections(found, queries.relation)
     assert close(together, dense(learned, found, queries))
@@ -402,7 +402,7 @@ def test_a_cross_fitted_run_differs_from_a_plain_one(data: Dataset, tmp_path: Pa
     for share in (0.0, 0.3):
         own = replace(QUICK, cross_fit=share, max_epochs=1)
         folder = tmp_path / f"run{share}"
-        made.append(fit_run(data, tmp_path / "backbone", folder, READER, method="learned", learned_settings=own)[0])
+        made.append(fit_run(data, tmp_path / "backbone", folder, READER, residual="learned", learned_settings=own)[0])
     plain, crossed = (run.learned("time") for run in made)
     assert plain is not None
     assert crossed is not None
@@ -415,11 +415,11 @@ def test_the_backbone_of_before_is_kept_for_the_next_fit(
 ) -> None:
     train("recurrence-dyadic", data, tmp_path / "backbone")
     own = replace(QUICK, cross_fit=0.3, max_epochs=1)
-    fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, method="learned", learned_settings=own)
+    fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, residual="learned", learned_settings=own)
     assert (tmp_path / "backbone-before-0.3" / "config.toml").is_file()
     trained: list[str] = []
     monkeypatch.setattr("bridgemem.backbones.trained.train", lambda name, *rest: trained.append(name))
-    fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, method="learned", learned_settings=own)
+    fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, residual="learned", learned_settings=own)
     assert not trained
 
 
@@ -433,7 +433,7 @@ def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
         if other == "no note" and number:  # as a kill once left it
             (second / "trained.json").unlink()
         run, _ = fit_run(
-            data, tmp_path / "backbone", tmp_path / str(seed), READER, method="learned", learned_settings=own
+            data, tmp_path / "backbone", tmp_path / str(seed), READER, residual="learned", learned_settings=own
         )
         assert training_note(second)["seed"] == run.config.backbone_seed == seed
 
@@ -441,7 +441,7 @@ def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
 def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:
     train("recurrence-dyadic", data, tmp_path / "backbone")
     own = replace(QUICK, cross_fit=0.3, max_epochs=1)
-    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=own)
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, residual="learned", learned_settings=own)
     records = evaluate(run, data)
     assert {record.method for record in records} == {"backbone", "bridgemem", "cross-fitted"}
     # and what the backbone was set to
@@ -449,7 +449,7 @@ def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, t
     assert all(finding.passed is not False for finding in audit(run, data))
     with pytest.raises(RunError, match="cross-fitted"):
         ablate_learned(run, data)
-    outcome = bridgemem("ablate", run.folder, "--method", "learned")
+    outcome = bridgemem("ablate", run.folder, "--residual", "learned")
     assert outcome.code == 2
     assert "cross-fitted" in outcome.err
 
@@ -468,14 +468,16 @@ def test_a_learned_run_is_saved_read_evaluated_and_audited(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train("recurrence-dyadic", data, tmp_path / "backbone")
-    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, method="learned", learned_settings=QUICK)
+    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, residual="learned", learned_settings=QUICK)
     records = evaluate(run, data)
     learned = [r for r in records if r.method == "learned"]
-    assert {(r.filter, r.selection) for r in learned} == {
+    assert {(r.filter, r.selected_by) for r in learned} == {
         (f, s) for f in ("raw", "static", "time") for s in ("static", "time")
     }
     assert all(r.fit_seconds is not None and r.fit_seconds > 0 for r in learned)
-    assert all(r.settings["strangers"] == QUICK.strangers and r.settings["lambda"] is None for r in learned)
+    assert all(
+        r.settings["unseen_candidates"] == QUICK.unseen_candidates and r.settings["lambda"] is None for r in learned
+    )
     findings = audit(run, data, steps=2)
     assert all(finding.passed is not False for finding in findings)
     # what preferred one residual was measured with a network that is gone
@@ -514,13 +516,15 @@ def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> 
                 LearnedSettings(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="no group of features called 'moon'"):
         LearnedSettings(without=("moon",))
-    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--method", "magic")
+    outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--residual", "magic")
     assert outcome.code == 2
-    assert "method is fixed or learned" in outcome.err
-    fixed = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--learned-set", "strangers=3")
+    assert "residual is bridgemem or learned" in outcome.err
+    fixed = bridgemem(
+        "fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--learned-set", "unseen_candidates=3"
+    )
     assert fixed.code == 2
-    assert "--method learned" in fixed.err
-    options = ("--method", "learned", "--learned-set", "cross_fit=2")
+    assert "--residual learned" in fixed.err
+    options = ("--residual", "learned", "--learned-set", "cross_fit=2")
     outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", *options)
     assert outcome.code == 2
     assert "cross_fit must be" in outcome.err

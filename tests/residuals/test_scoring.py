@@ -51,12 +51,12 @@ class Certain(Backbone):
         raise NotImplementedError
 
 
-def test_only_candidates_met_in_the_window_are_corrected():
+def test_only_candidates_seen_in_the_window_are_corrected():
     events = random_log(5, n=150, steps=120)
     transitions = random_transitions(events.prefix(60))
     queries = Queries.of(events.between(60, 120))
     evidence = transitions.evidence(queries, History(events))
-    met = {
+    seen = {
         (row, c)
         for row, (a, t) in enumerate(zip(queries.actor.tolist(), queries.step.tolist(), strict=True))
         for s, o, step in zip(events.subject.tolist(), events.object.tolist(), events.step.tolist(), strict=True)
@@ -65,8 +65,8 @@ def test_only_candidates_met_in_the_window_are_corrected():
         if first == a
     }
     found = list(zip(evidence.row.tolist(), evidence.candidate.tolist(), strict=True))
-    assert found == sorted(met), "each pair once, in the order that ranking needs"
-    assert 0 < len(met) < len(queries) * events.n_entities, "there must be candidates without history too"
+    assert found == sorted(seen), "each pair once, in the order that ranking needs"
+    assert 0 < len(seen) < len(queries) * events.n_entities, "there must be candidates without history too"
     assert ((evidence.lag >= 1) & (evidence.lag <= 65)).all()
     assert all(x.isfinite().all() for x in (evidence.a_ct, evidence.a_nn, evidence.support))
 
@@ -237,14 +237,14 @@ def test_a_constant_backbone_scores_as_chance():
     assert (replayed.of("raw") == (events.n_entities + 1) / 2).all()
 
 
-def test_the_mass_on_met_candidates_stands_in_for_a_missing_oracle():
+def test_the_mass_on_seen_candidates_stands_in_for_a_missing_oracle():
     world = small_world()
     queries, past = Queries.of(world.dataset.valid), History(world.events)
     backbone = Popularity.fit(world.dataset)
     scores = score_queries(backbone, queries, past)
-    met = torch.zeros_like(scores.log_p, dtype=torch.bool)
-    met[past.met(queries.actor, queries.step)] = True
-    expected = (scores.log_p.softmax(1) * met).sum(1)
+    seen = torch.zeros_like(scores.log_p, dtype=torch.bool)
+    seen[past.seen(queries.actor, queries.step)] = True
+    expected = (scores.log_p.softmax(1) * seen).sum(1)
     assert close(scores.uncertainty, expected, FLOAT64)
 
 

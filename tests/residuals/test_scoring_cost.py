@@ -19,7 +19,7 @@ from bridgemem.residuals.scoring import Choice, Scoring, replay
 
 ENTITIES, ROWS = 400, 100  # of a batch
 CELLS = ENTITIES * ROWS
-LEARNED = LearnedSettings(hidden=8, relation_width=4, strangers=5)
+LEARNED = LearnedSettings(hidden=8, relation_width=4, unseen_candidates=5)
 
 
 @pytest.fixture(scope="module")

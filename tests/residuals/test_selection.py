@@ -109,7 +109,7 @@ def test_selection_obeys_the_constraint_on_real_ranks(name):
         assert getattr(selection.chosen, metric) >= getattr(selection.backbone, metric)
     best = max(row["mrr"] for row in selection.grid if row["allowed"])
     assert selection.chosen.mrr == best
-    # popularity has no oracle, so the entropy of its scores is tried beside the mass on met candidates
+    # popularity has no oracle, so the entropy of its scores is tried next to the mass on seen candidates
     tried = replace(FITTED, gates=(*FITTED.gates, "entropy"))
     assert [(row["lam"], row["gate"], row["tau"]) for row in selection.grid] == [
         (c.lam, c.gate, c.tau) for c in grid(tried)

@@ -10,7 +10,7 @@ from tests.builders import small_world
 from tests.precision import same
 
 from bridgemem.backbones.base import Scores, score_queries
-from bridgemem.backbones.mixture import Mixture, MixtureSettings
+from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.config import Settings
@@ -33,8 +33,8 @@ class Counting:
         return self.scorer.name
 
     @property
-    def oracle(self) -> bool:
-        return self.scorer.oracle
+    def own_uncertainty(self) -> bool:
+        return self.scorer.own_uncertainty
 
     def score(self, queries: Queries, past: History) -> Scores:
         self.asked.append(len(queries))
@@ -49,7 +49,7 @@ def backbone() -> RecurrenceDyadic:
 def test_kept_scores_are_those_of_the_scorer(backbone: RecurrenceDyadic) -> None:
     dataset = small_world().dataset.without_test()
     past, queries = History(dataset.events), Queries.of(dataset.valid)
-    mixed = Mixture.fit(dataset, MixtureSettings(members=("hri", "recurrence-dyadic")))
+    mixed = Ensemble.fit(dataset, EnsembleSettings(members=("hri", "recurrence-dyadic")))
     for scorer in (backbone, mixed):
         counting = Counting(scorer)
         kept, expected = ScoredOnce(counting, queries, past), score_queries(scorer, queries, past)
@@ -99,7 +99,7 @@ def test_a_fit_scores_every_validation_query_once(monkeypatch: pytest.MonkeyPatc
         return score(self, queries, past)
 
     monkeypatch.setattr(RecurrenceDyadic, "score", noted)
-    quick, small = Settings(max_epochs=1), LearnedSettings(max_epochs=1, strangers=3, hidden=4)
+    quick, small = Settings(max_epochs=1), LearnedSettings(max_epochs=1, unseen_candidates=3, hidden=4)
     Forecaster("recurrence-dyadic", residual=residual, settings=quick, learned_settings=small).fit(dataset)
     valid = Queries.of(dataset.valid)
     assert len(asked) == len(valid)

@@ -92,35 +92,35 @@ def test_a_forecast_is_that_of_the_run(client: Any, recurrence_run: Path, invers
     found = client.post("/v1/forecast", json={**ASKED, "top": 5, "inverse": inverse}).json()
     assert (found["time"], found["step"], found["inverse"]) == (NEXT, 40, inverse)
     assert [tuple(c.values()) for c in found["candidates"]] == [
-        (c.name, c.rank, c.backbone_rank, c.score, c.backbone_score, c.residual, c.probability) for c in expected
+        (c.name, c.rank, c.backbone_rank, c.score, c.backbone_score, c.residual, c.p_given_event) for c in expected
     ]
 
 
 def test_the_parts_of_an_explanation_sum_to_the_score_of_the_forecast(client: Any) -> None:
     best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
     why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
-    assert why["method"] == "fixed"
+    assert why["residual_name"] == "bridgemem"
     assert why["score"] == pytest.approx(best["score"])
     assert why["base"] + sum(e["part"] for e in why["events"]) == pytest.approx(why["score"])
     assert best["name"] in why["sentence"]
 
 
 def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path, tmp_path: Path) -> None:
-    few = (*TINY_READER, "--method", "learned", "--learned-set", "max_epochs=1")
+    few = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).code == 0
     with EventStore(tmp_path / "events.duckdb") as store:
-        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store, method="learned")))
-        assert client.get("/v1/model").json()["method"] == "learned"
+        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store, residual="learned")))
+        assert client.get("/v1/model").json()["residual"] == "learned"
         best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
         why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
-    assert why["method"] == "learned"
+    assert why["residual_name"] == "learned"
     assert why["start"] + sum(why["groups"].values()) == pytest.approx(why["residual"])
     assert (why["score"], why["rank"]) == (pytest.approx(best["score"]), best["rank"])
 
 
 def test_a_horizon_keeps_the_ranking_of_its_first_step(client: Any) -> None:
-    one, week = (client.post("/v1/forecast", json={**ASKED, "within": within}).json() for within in (None, 7))
-    assert (one["within"], week["within"]) == (None, 7)
+    one, week = (client.post("/v1/forecast", json={**ASKED, "horizon": horizon}).json() for horizon in (None, 7))
+    assert (one["horizon"], week["horizon"]) == (None, 7)
     assert [c["rank"] for c in week["candidates"]] == [c["rank"] for c in one["candidates"]]
 
 
@@ -250,16 +250,16 @@ def test_an_acknowledged_event_is_used_by_the_next_forecast(client: Any) -> None
 
 def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
     known = {c["name"] for c in client.post("/v1/forecast", json={**ASKED, "top": 20}).json()["candidates"]}
-    questions = [{**ASKED, "at": at, "top": 20} for at in ("2024-01-20", NEXT)]
+    queries = [{**ASKED, "at": at, "top": 20} for at in ("2024-01-20", NEXT)]
     why = {**ASKED, "at": NEXT, "candidate": "Belmor"}
     before = (
-        [client.post("/v1/forecast", json=q).json() for q in questions],
+        [client.post("/v1/forecast", json=q).json() for q in queries],
         client.post("/v1/explain", json=why).json(),
     )
     for number, day in enumerate((NEXT, SECOND_NEXT, "2024-03-01")):
         rows = [event("Arvan", "visit", name, day) for name in sorted(known)]
         assert client.post("/v1/events", json=batch(*rows, key=str(number))).status_code == 200
-    after = [client.post("/v1/forecast", json=q).json() for q in questions], client.post("/v1/explain", json=why).json()
+    after = [client.post("/v1/forecast", json=q).json() for q in queries], client.post("/v1/explain", json=why).json()
     assert after == before
     # and they are seen one step later, so that the test can fail
     later = client.post("/v1/explain", json={**why, "at": SECOND_NEXT}).json()
@@ -267,17 +267,17 @@ def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
 
 
 def test_names_of_a_later_step_take_no_share_of_an_answer_before_it(client: Any) -> None:
-    question, why = {**ASKED, "at": NEXT, "top": 99}, {**ASKED, "at": NEXT, "candidate": "Belmor"}
-    before = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", question), ("explain", why))]
+    query, why = {**ASKED, "at": NEXT, "top": 99}, {**ASKED, "at": NEXT, "candidate": "Belmor"}
+    before = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", query), ("explain", why))]
     crowd = [event(f"New {i}", "visit", "Arvan", NEXT) for i in range(50)]
     assert client.post("/v1/events", json=batch(*crowd)).status_code == 200
-    after = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", question), ("explain", why))]
-    chances = [[c.pop("probability") for c in found[0]["candidates"]] for found in (before, after)]
+    after = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", query), ("explain", why))]
+    chances = [[c.pop("p_given_event") for c in found[0]["candidates"]] for found in (before, after)]
     assert chances[1] == pytest.approx(chances[0])
     assert after == before
     early = client.post("/v1/explain", json={**why, "candidate": "New 7"})
     assert (early.status_code, "no candidate" in early.json()["error"]) == (404, True)
-    later = client.post("/v1/forecast", json={**question, "at": SECOND_NEXT}).json()["candidates"]
+    later = client.post("/v1/forecast", json={**query, "at": SECOND_NEXT}).json()["candidates"]
     assert {f"New {i}" for i in range(50)} < {c["name"] for c in later}
 
 
@@ -346,7 +346,7 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(client: Any, body: str |
     refused(client.post("/v1/forecast", content=body, headers=JSON), 422)
 
 
-def test_a_form_from_another_page_is_no_question(client: Any) -> None:
+def test_a_form_from_another_page_is_no_query(client: Any) -> None:
     refused(client.post("/v1/forecast", content=json.dumps(ASKED), headers={"Content-Type": "text/plain"}), 422)
 
 
@@ -468,9 +468,9 @@ def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, mon
     alone = [client.post("/v1/forecast", json={**ASKED, "actor": name}).json() for name in ACTORS]
     live.add([("Arvan", "visit", "Kel", "2024-05-01")], source="test", key="another view")
     monkeypatch.setattr(Widened, "score", counting)
-    questions = [{**ASKED, "actor": name, "at": NEXT} for name in ACTORS]
+    queries = [{**ASKED, "actor": name, "at": NEXT} for name in ACTORS]
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda question: client.post("/v1/forecast", json=question).json(), questions))
+        together = list(pool.map(lambda query: client.post("/v1/forecast", json=query).json(), queries))
     assert together == alone
     assert most == 1
 

@@ -91,7 +91,7 @@ def known(names: tuple[str, ...]) -> st.SearchStrategy[str]:
     return st.sampled_from(names)
 
 
-QUESTION = {
+QUERY = {
     "actor": known(ACTORS),
     "relation": known(RELATIONS),
     "at": st.none() | st.integers(0, 99_999_999) | st.dates().map(str) | st.datetimes().map(str) | st.text(max_size=9),
@@ -101,18 +101,14 @@ QUESTION = {
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
-    question=st.fixed_dictionaries(
-        {**QUESTION, "top": st.integers(1, 1000), "within": st.none() | st.integers(1, 10_000)}
-    ),
+    query=st.fixed_dictionaries({**QUERY, "top": st.integers(1, 1000), "horizon": st.none() | st.integers(1, 10_000)}),
     candidate=known(ACTORS),
 )
-def test_questions_about_known_names_break_nothing_either(
-    document: Any, question: dict[str, Any], candidate: str
-) -> None:
-    answer = document["/v1/forecast"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
+def test_queries_about_known_names_break_nothing_either(document: Any, query: dict[str, Any], candidate: str) -> None:
+    answer = document["/v1/forecast"]["post"].Case(body=query).call_and_validate(checks=CHECKS)
     # a horizon longer than the past before it is refused, and nothing is explained about several steps
-    long = answer.status_code == 422 and (question["within"] or 1) > 1
-    assert question["at"] is not None or answer.status_code == 200 or (long and question["within"] > DAYS)
-    question = {**{name: value for name, value in question.items() if name in QUESTION}, "candidate": candidate}
-    again = document["/v1/explain"]["post"].Case(body=question).call_and_validate(checks=CHECKS)
+    long = answer.status_code == 422 and (query["horizon"] or 1) > 1
+    assert query["at"] is not None or answer.status_code == 200 or (long and query["horizon"] > DAYS)
+    query = {**{name: value for name, value in query.items() if name in QUERY}, "candidate": candidate}
+    again = document["/v1/explain"]["post"].Case(body=query).call_and_validate(checks=CHECKS)
     assert again.status_code == answer.status_code or long

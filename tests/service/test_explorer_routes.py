@@ -142,7 +142,7 @@ def test_the_overview_counts_every_event_once(client: Any, live: LiveForecaster)
     assert client.post("/v1/forecast", json=asked).status_code == 200
 
 
-def test_the_first_question_is_what_was_done_most_lately() -> None:
+def test_the_first_query_is_what_was_done_most_lately() -> None:
     found = overview(log(*[(0, 0, 1, step) for step in range(30)], (2, 1, 0, 30), (2, 1, 1, 31), (1, 0, 0, 31)))
     assert (found.actor, found.relation) == ("c", "s")
 
@@ -204,7 +204,7 @@ def test_the_backbone_s_view_has_the_ranks_of_the_forecast(client: Any, live: Li
     assert short[3:] == [o for o in seen if o["name"] == last]
 
 
-def test_the_page_s_questions_see_an_event_as_soon_as_it_is_stored(client: Any) -> None:
+def test_the_page_s_queries_see_an_event_as_soon_as_it_is_stored(client: Any) -> None:
     event = {"subject": "Arvan", "relation": "visit", "object": "<i>Newland</i>", "time": "2024-02-10"}
     stored = client.post("/v1/events", json={"source": "test", "key": "one", "events": [event]})
     assert stored.status_code == 200
@@ -244,9 +244,9 @@ def test_the_command_serves_the_page_to_this_machine_alone_and_ends_well(recurre
         assert found is not None, process.communicate()
         with urllib.request.urlopen(found[0], timeout=60) as answer:
             assert b"<title>bridgemem explorer</title>" in answer.read()
-        stranger = urllib.request.Request(f"{found[0]}/explore", headers={"Host": "evil.example"})
+        unseen = urllib.request.Request(f"{found[0]}/explore", headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="421"):
-            urllib.request.urlopen(stranger, timeout=60)
+            urllib.request.urlopen(unseen, timeout=60)
     finally:
         process.terminate()
         _, err = process.communicate(timeout=60)
@@ -297,7 +297,7 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
     assert (found.split, found.queries) == ("test", records[0]["queries"])
     for m in found.measured:
         chosen = None if m.method == "backbone" else "time" if m.filter == "raw" else m.filter
-        (record,) = [r for r in records if (r["method"], r["filter"], r["selection"]) == (m.method, m.filter, chosen)]
+        (record,) = [r for r in records if (r["method"], r["filter"], r["selected_by"]) == (m.method, m.filter, chosen)]
         assert m.metrics == {name: record[name] for name in m.metrics}
         assert m.gain == record["gain"]
     assert {(m.method, m.filter) for m in found.measured} == {

@@ -1,4 +1,4 @@
-"""Kept scores: the backbone's own, asked once for each question and history, within bounds."""
+"""Kept scores: the backbone's own, asked once for each query and history, within bounds."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def past() -> History:
     return History(small_world().dataset.events)
 
 
-def test_a_question_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: History) -> None:
+def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: History) -> None:
     kept = KeptScores(backbone)
-    questions = [one(3, 2, 40), one(3, 2, 41), one(3, 4, 40), one(4, 2, 40)]
-    for question in questions * 2:
-        assert torch.equal(kept.score(question, past).log_p, RecurrenceDyadic.score(backbone, question, past).log_p)
-    assert backbone.asked == len(questions)
-    assert (kept.used.hits, kept.used.misses) == (len(questions), len(questions))
+    queries = [one(3, 2, 40), one(3, 2, 41), one(3, 4, 40), one(4, 2, 40)]
+    for query in queries * 2:
+        assert torch.equal(kept.score(query, past).log_p, RecurrenceDyadic.score(backbone, query, past).log_p)
+    assert backbone.asked == len(queries)
+    assert (kept.used.hits, kept.used.misses) == (len(queries), len(queries))
 
 
 def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: History) -> None:
-    kept, question = KeptScores(backbone), one(3, 2, 59)
+    kept, query = KeptScores(backbone), one(3, 2, 59)
     events = small_world().dataset.events
-    early = kept.score(question, History(events.prefix(20))).log_p
-    assert not torch.equal(kept.score(question, past).log_p, early)
+    early = kept.score(query, History(events.prefix(20))).log_p
+    assert not torch.equal(kept.score(query, past).log_p, early)
     assert backbone.asked == 2
 
 
@@ -71,8 +71,8 @@ def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Histo
     row = backbone.score(one(0, 0, 40), past).log_p.nbytes
     kept = KeptScores(backbone, most=2 * row)
     first, second, third = (one(actor, 0, 40) for actor in range(3))
-    for question in (first, second, first, third):
-        kept.score(question, past)
+    for query in (first, second, first, third):
+        kept.score(query, past)
     before = backbone.asked
     kept.score(first, past)
     kept.score(third, past)

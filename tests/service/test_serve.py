@@ -84,7 +84,7 @@ def test_the_load_test_of_no_run_says_so(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_an_error_under_load_is_shown() -> None:
-    model = {"dataset": "d", "backbone": "b", "method": "fixed", "events": 1, "entities": 1, "relations": 1}
+    model = {"dataset": "d", "backbone": "b", "residual": "bridgemem", "events": 1, "entities": 1, "relations": 1}
     outcome = Outcome(errors=["forecast: 500 no"], memory=[1], wall=1.0, model=model)
     assert "1 errors" in report(outcome, Plan())
     assert "- forecast: 500 no" in report(outcome, Plan())

@@ -236,7 +236,7 @@ def test_a_file_that_becomes_a_link_while_a_folder_is_linked_is_not_followed(
         monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(RunError, match="is a symbolic link"):
         link_or_copy(source, tmp_path / "run")
-    assert (tmp_path / "run" / "weights.safetensors").is_symlink(), "the link itself, and nothing behind it"
+    assert (tmp_path / "run" / "weights.safetensors").is_symlink(), "the link itself, and not its target"
 
 
 def no_links(*_: object, **__: object) -> None:
@@ -269,15 +269,15 @@ def test_whoever_changes_a_file_waits_for_whoever_does_already(tmp_path: Path) -
 
 
 def test_other_processes_find_the_file_locked_until_it_is_written(tmp_path: Path) -> None:
-    beside = tmp_path / ".a.lock"
-    with locked(tmp_path / "a"), beside.open("a") as other, pytest.raises(BlockingIOError):
+    lock_file = tmp_path / ".a.lock"
+    with locked(tmp_path / "a"), lock_file.open("a") as other, pytest.raises(BlockingIOError):
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with pytest.raises(StoppedError), locked(tmp_path / "a"):
         raise StoppedError
     assert left_in(tmp_path) == []
-    beside.touch()  # what a kill leaves
+    lock_file.touch()  # what a kill leaves
     with locked(tmp_path / "a"):
-        assert beside.exists()
+        assert lock_file.exists()
     assert left_in(tmp_path) == []
 
 

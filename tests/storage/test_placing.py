@@ -36,10 +36,10 @@ def test_a_kill_at_any_line_leaves_the_old_folder_or_the_new_one(tmp_path: Path)
     said = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     seen = []
     for line in said.splitlines():
-        exchange, there, kills, left, last, beside = json.loads(line)
+        exchange, there, kills, left, last, left_over = json.loads(line)
         assert kills > 50
         assert left == (["new", "old"] if there else ["new", "nothing"])
-        assert (last, beside) == ("last", ["run"]), "what the killed ones left is gone"
+        assert (last, left_over) == ("last", ["run"]), "what the killed ones left is gone"
         seen.append((exchange, there))
     assert len(set(seen)) == 4
 

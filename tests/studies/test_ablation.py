@@ -60,7 +60,7 @@ def records(run: Run) -> list[Record]:
 
 def measured(run: Run, method: str, filter_name: str, split: str = "test") -> dict[str, Any]:
     wanted = None if method == "backbone" else filter_name
-    (row,) = (r for r in run.metrics()[split] if (r["filter"], r["selection"]) == (filter_name, wanted))
+    (row,) = (r for r in run.metrics()[split] if (r["filter"], r["selected_by"]) == (filter_name, wanted))
     return row
 
 
@@ -77,7 +77,7 @@ def test_every_change_has_one_record_under_every_filter(records: list[Record]) -
     for name in SELECTION_FILTERS:
         labels = [r.method for r in records if r.filter == name]
         assert sorted(labels) == sorted(f"ablation:{label}" for label in [*WEIGHED, *REFITTED, "history=frozen"])
-    assert all(r.selection == r.filter for r in records)
+    assert all(r.selected_by == r.filter for r in records)
     assert len({r.key() for r in records}) == len(records)
 
 
@@ -191,7 +191,7 @@ def test_settings_that_are_the_run_s_own_are_no_change() -> None:
 @pytest.fixture(scope="module")
 def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("learned") / "run"
-    done = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--method", "learned", *TINY_READER)
+    done = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--residual", "learned", *TINY_READER)
     assert done.code == 0, done.err
     return Run(folder)
 
@@ -205,14 +205,19 @@ def test_the_tables_know_every_change_of_the_learned_residual() -> None:
 def test_every_step_reads_more_than_the_one_before() -> None:
     changes = learned_changes(LearnedSettings())
     ladder = [*(changes[label] for label in STEPS), LearnedSettings()]
-    assert [set(settings.without) for settings in ladder] == [{"company", "actor"}, {"company"}, set(), set()]
-    assert [settings.strangers > 0 for settings in ladder] == [False, False, False, True]
+    assert [set(settings.without) for settings in ladder] == [
+        {"common_neighbours", "actor"},
+        {"common_neighbours"},
+        set(),
+        set(),
+    ]
+    assert [settings.unseen_candidates > 0 for settings in ladder] == [False, False, False, True]
 
 
 def test_no_change_reads_a_group_that_the_run_left_out() -> None:
     changes = learned_changes(LearnedSettings(without=("pair",)))
     assert all("pair" in changed.without for changed in changes.values())
-    assert set(changes["plain"].without) == {"pair", "company", "actor"}
+    assert set(changes["plain"].without) == {"pair", "common_neighbours", "actor"}
 
 
 def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filter(
@@ -223,9 +228,9 @@ def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filt
     monkeypatch.setattr(
         ablation, "learned_changes", lambda settings: {label: make(settings) for label, make in changed.items()}
     )
-    whole = [r for r in evaluate(learned_run) if r.method == "learned" and r.filter == r.selection]
+    whole = [r for r in evaluate(learned_run) if r.method == "learned" and r.filter == r.selected_by]
     found = ablate_learned(learned_run)
-    assert sorted((r.method, r.filter, r.selection) for r in found) == sorted(
+    assert sorted((r.method, r.filter, r.selected_by) for r in found) == sorted(
         (f"{LEARNED}{label}", name, name) for label in changed for name in SELECTION_FILTERS
     )
     for name in SELECTION_FILTERS:
@@ -235,7 +240,7 @@ def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filt
         assert figures(same) == figures(own)
         assert same.gain == own.gain
         assert same.lock == own.lock
-        assert one(found, "learned=plain", name).settings["strangers"] == 0
+        assert one(found, "learned=plain", name).settings["unseen_candidates"] == 0
         records = [*whole, *found]
         assert [row[1:] for row in groups_table(records, name).rows][1][1] == "+0.0000"
         assert len(steps_table(records, name).rows) == len(STEPS) + 2

@@ -1,4 +1,4 @@
-"""Analysis: ablations beside the run that they change, parts that make up a whole, relations from both ends."""
+"""Analysis: ablations next to the run that they change, parts that make up a whole, relations from both ends."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_change_read_on_validation_is_not_held_against_test() -> None:
 
 
 def test_each_filter_shows_the_changes_of_its_own_choice() -> None:
-    under: dict[str, Any] = {"filter": "static", "selection": "static", "lock": "static"}
+    under: dict[str, Any] = {"filter": "static", "selected_by": "static", "lock": "static"}
     made = [residual(), change("k=1", 0.40), residual(mrr=0.6, **under), change("k=1", 0.65, **under)]
     assert column(ablation_table(made, "time"), "icews14, cenet")["k=1"] == "-0.0500"
     assert column(ablation_table(made, "static"), "icews14, cenet")["k=1"] == "+0.0500"
@@ -96,7 +96,7 @@ def test_without_an_ablation_of_a_recorded_run_the_command_is_named(records: lis
         ablation_table(records, "time")
 
 
-def test_changes_of_a_learned_residual_are_no_changes_of_the_fixed_one() -> None:
+def test_changes_of_a_learned_residual_are_no_changes_of_the_paper_s_one() -> None:
     made = [residual(), change("k=1", 0.40)]
     more = [learned(), relearned("plain", 0.44), relearned("without pair", 0.43)]
     assert ablation_table([*made, *more], "time") == ablation_table(made, "time")
@@ -106,7 +106,11 @@ def test_changes_of_a_learned_residual_are_no_changes_of_the_fixed_one() -> None
 
 # --- the learned residual --------------------------------------------------------------------------------------------
 
-LADDER = [relearned("plain", 0.44), relearned("no strangers, without company", 0.445), relearned("no strangers", 0.46)]
+LADDER = [
+    relearned("plain", 0.44),
+    relearned("no unseen candidates, without common_neighbours", 0.445),
+    relearned("no unseen candidates", 0.46),
+]
 
 
 def test_every_step_is_shown_with_its_gain_over_the_one_before() -> None:
@@ -152,12 +156,12 @@ def test_a_change_is_held_against_the_residual_learned_in_the_same_run(make: Any
     expected = make(own, "time")
     others = [learned(seed=41, mrr=0.9), learned(lock="other", mrr=0.9), learned(split="valid", mrr=0.9)]
     others += [
-        learned(filter="static", selection="static", mrr=0.9),
+        learned(filter="static", selected_by="static", mrr=0.9),
         learned(subset="some", mrr=0.9),
         residual(mrr=0.9),
     ]
     others += [relearned(label, 0.1, lock="unknown") for label in ("plain", "without pair", "without moon")]
-    others += [relearned(label, 0.1, filter="static", selection="static") for label in ("plain", "without pair")]
+    others += [relearned(label, 0.1, filter="static", selected_by="static") for label in ("plain", "without pair")]
     assert make(others + own, "time") == expected
     assert make(own + others, "time") == expected
 
@@ -168,7 +172,7 @@ def test_a_change_is_held_against_the_residual_learned_in_the_same_run(make: Any
     [[], [learned()], [learned(), relearned("other", 0.4)], [relearned("plain", 0.4), relearned("without x", 0.4)]],
 )
 def test_without_a_change_of_a_recorded_learned_residual_the_command_is_named(make: Any, records: list[Record]) -> None:
-    with pytest.raises(DataError, match="`bridgemem ablate RUN --method learned --records FILE`"):
+    with pytest.raises(DataError, match="`bridgemem ablate RUN --residual learned --records FILE`"):
         make(records, "time")
 
 
@@ -213,7 +217,7 @@ def test_parts_that_a_data_set_lacks_stay_empty() -> None:
     assert column(table, "wiki share") == {"0": "", "1-99": "100.0%"}
 
 
-def test_what_an_earlier_fit_left_behind_is_not_counted() -> None:
+def test_what_an_earlier_fit_left_after_is_not_counted() -> None:
     made = [part("support: 0", 10, lock="earlier"), part("support: 1-99", 100), part("support: 100-999", 100)]
     assert column(parts_table(made, "support", "time"), "icews14 share") == {"1-99": "50.0%", "100-999": "50.0%"}
 
@@ -254,7 +258,7 @@ def test_no_relation_is_shown_twice(n: int) -> None:
 
 def test_relations_with_few_queries_of_other_data_and_other_filters_are_left_out() -> None:
     made = [*related(4), part("relation: rare", 49, 0.9), *related(9, dataset="wiki")]
-    made += [part("relation: static", 99, 0.9, filter="static", selection="static")]
+    made += [part("relation: static", 99, 0.9, filter="static", selected_by="static")]
     table = relations_table(made, "time", "icews14")
     assert [row[0] for row in table.rows] == ["r03", "r02", "r01", "r00"]
     assert "icews14" in table.title

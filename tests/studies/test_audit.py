@@ -199,7 +199,7 @@ def test_ranks_and_figures_edited_together_are_found(run: Run) -> None:
     write_table(run.ranks_path("test"), columns)
 
     def fit_in(metrics: dict[str, Any]) -> dict[str, Any]:
-        (row,) = (r for r in metrics["test"] if (r["selection"], r["filter"]) == ("time", "time"))
+        (row,) = (r for r in metrics["test"] if (r["selected_by"], r["filter"]) == ("time", "time"))
         gains = paired_gains(columns["backbone_time"], better, columns["step"])
         row.update(Metrics.of(better).as_dict(), gain={m: [g.value, g.low, g.high] for m, g in gains.items()})
         return metrics
@@ -351,7 +351,7 @@ def test_evidence_that_reads_the_present_is_found(monkeypatch: pytest.MonkeyPatc
 @pytest.fixture(scope="module")
 def opinions() -> list[Learned]:
     """Learned residuals of two filters that were not trained but have strong opinions."""
-    found, settings = [], LearnedSettings(hidden=8, relation_width=4, strangers=5)
+    found, settings = [], LearnedSettings(hidden=8, relation_width=4, unseen_candidates=5)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for _ in range(2):
@@ -391,7 +391,7 @@ def test_a_learned_residual_that_reads_the_present_is_found(
 
 def test_a_leak_that_one_filter_alone_has_is_found(opinions: list[Learned], monkeypatch: pytest.MonkeyPatch) -> None:
     leak(monkeypatch, Neighbours, "weights_before", 0)
-    plain = replace(opinions[0].settings, strangers=0)
+    plain = replace(opinions[0].settings, unseen_candidates=0)
     at_the_start = LearnedNet(2 * small_world().events.n_relations, plain)  # where f is zero, whatever it reads
     deaf, other = (Learned(plain, net) for net in (at_the_start, opinions[1].net))
     assert blindness(Recurrence, learned=[deaf]) == [True, True, True]

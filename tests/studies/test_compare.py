@@ -1,4 +1,4 @@
-"""Compare: paired differences of two runs, and the refusal of runs that answered different questions."""
+"""Compare: paired differences of two runs, and the refusal of runs that answered different queries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_does_not_differ_from_itself(first: Run) -> None:
 
 def test_differences_are_those_of_the_measured_figures(first: Run, second: Run) -> None:
     measured = [
-        {("backbone" if r["selection"] is None else f"bridgemem_by_{r['selection']}", r["filter"]): r for r in rows}
+        {("backbone" if r["selected_by"] is None else f"bridgemem_by_{r['selected_by']}", r["filter"]): r for r in rows}
         for rows in (run.metrics()["test"] for run in (first, second))
     ]
     found = compare(first, second)

@@ -1,4 +1,4 @@
-"""Questions: what the other questions of a step give away, counted as a plain loop counts it, and no more than that."""
+"""Query-set leakage: what other queries give away, counted as a plain loop counts it, and no more than that."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.studies import leakage as questions
-from bridgemem.studies.analysis import questions_table
+from bridgemem.studies import leakage
+from bridgemem.studies.analysis import leakage_table
 from bridgemem.studies.leakage import READINGS, SMOOTHING, WEIGHTS, Asked, Reader, count, measure, read
 from builders import Row, dataset_of, log_of, random_log, rows_of, small_world
 from measurements import campaign, residual
@@ -44,13 +44,13 @@ def found(records: Iterable[Record], method: str, filter_name: str) -> Record:
 
 
 def directed(row: Row, n_relations: int) -> list[tuple[int, int, int]]:
-    """Both questions of a fact, each with its answer."""
+    """Both queries of a fact, each with its answer."""
     subject, relation, object_, _ = row
     return [(subject, relation, object_), (object_, relation + n_relations, subject)]
 
 
 def plain_cues(events: EventLog, reading: str, query: tuple[int, int, int]) -> dict[int, set[int]]:
-    """What every entity is asked about beside a query (actor, relation, step), by the definition."""
+    """What every entity is asked about next to a query (actor, relation, step), by the definition."""
     actor, relation, step = query
     n, found = events.n_relations, defaultdict(set)
     for row in rows_of(events):
@@ -67,12 +67,12 @@ def columns(queries: Queries) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in named), strict=True))
 
 
-# --- counting and reading, beside a plain loop -----------------------------------------------------------------------
+# --- counting and reading, next to a plain loop -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_the_table_of_ratios_is_what_a_plain_count_gives(reading: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "AT_ONCE", 100)  # many small batches
+    monkeypatch.setattr(leakage, "AT_ONCE", 100)  # many small batches
     events = random_log(3)
     backbone, past, queries = RecurrenceDyadic.fit(dataset_of(events)), History(events), Queries.of(events)
     (reader,) = count(queries, backbone, past, [Asked(events, reading)])
@@ -120,7 +120,7 @@ def test_ranks_are_those_of_the_sum_and_do_not_depend_on_the_batches(monkeypatch
     backbone, past, filters = RecurrenceDyadic.fit(dataset_of(events)), History(events), Filters(events)
     queries, reader = Queries.of(events), Reader(Asked(events, "pass"), some_ratios(events))
     ranks = read(queries, backbone, past, filters, [reader], [(0.0, 0.7)])
-    monkeypatch.setattr(questions, "AT_ONCE", 100)
+    monkeypatch.setattr(leakage, "AT_ONCE", 100)
     np.testing.assert_array_equal(read(queries, backbone, past, filters, [reader], [(0.0, 0.7)]), ranks)
 
     score = score_queries(backbone, queries, past).log_p.double()
@@ -132,16 +132,16 @@ def test_ranks_are_those_of_the_sum_and_do_not_depend_on_the_batches(monkeypatch
     assert close(ranks[0, FILTERS.index("raw"), 1], plain)
 
 
-# --- what a question may see -----------------------------------------------------------------------------------------
+# --- what a query may see -----------------------------------------------------------------------------------------
 
 
-def test_its_own_question_is_no_cue_for_an_actor_but_its_other_questions_are() -> None:
+def test_its_own_query_is_no_cue_for_an_actor_but_its_other_queries_are() -> None:
     events = log_of([(0, 0, 1, 4), (0, 0, 2, 4), (3, 1, 3, 4), (3, 2, 4, 4)])
     queries, ratios = Queries.of(events), torch.ones((7, 6), dtype=torch.float64)
     ratios[-1] = 0
     row, candidate, cue = Reader(Asked(events, "pass"), ratios).cues(queries)
     given = {(int(r), int(c)): float(v) for r, c, v in zip(row, candidate, cue, strict=True)}
-    # asked twice, it is still one question
+    # asked twice, it is still one query
     assert given[0, 0] == given[2, 0] == 0
     assert given[4, 0] == 1
     # 3 asks itself under relation 1, and is asked under relation 2 as well
@@ -149,13 +149,13 @@ def test_its_own_question_is_no_cue_for_an_actor_but_its_other_questions_are() -
     assert given[0, 3] == 1
     assert (0, 1) not in given
     single = log_of([(3, 1, 3, 4)])
-    told, _ = Asked(single, "pass").beside(Queries.of(single), torch.tensor([3, 3]))
+    told, _ = Asked(single, "pass").other_relations(Queries.of(single), torch.tensor([3, 3]))
     assert told.tolist() == []
-    told, about = Asked(single, "step").beside(Queries.of(single), torch.tensor([3, 3]))
+    told, about = Asked(single, "step").other_relations(Queries.of(single), torch.tensor([3, 3]))
     assert (told.tolist(), about.tolist()) == ([0, 1], [4, 1])
 
 
-def test_a_pass_is_blind_to_the_questions_of_the_other_direction() -> None:
+def test_a_pass_is_blind_to_the_queries_of_the_other_direction() -> None:
     events = random_log(11, n=300, steps=6)
     now = events.step == events.end - 1
     other = events.object.copy()
@@ -181,9 +181,9 @@ def test_steps_before_and_after_are_not_read() -> None:
 
 
 def telling_log() -> EventLog:
-    """0 meets one of 1 to 4, and whoever that is goes on to meet 5 in the same step."""
-    met = np.random.default_rng(2).integers(1, 5, size=60).tolist()
-    return log_of([row for t, b in enumerate(met) for row in ((0, 0, b, t), (b, 1, 5, t))], n_relations=2)
+    """0 meets one of 1 to 4, and that one goes on to meet 5 in the same step."""
+    seen = np.random.default_rng(2).integers(1, 5, size=60).tolist()
+    return log_of([row for t, b in enumerate(seen) for row in ((0, 0, b, t), (b, 1, 5, t))], n_relations=2)
 
 
 def test_answers_that_are_asked_something_are_found() -> None:
@@ -191,19 +191,19 @@ def test_answers_that_are_asked_something_are_found() -> None:
     records = measure(dataset, flat(dataset))
     # six candidates alike: rank 3.5
     assert found(records, "backbone", "time").mrr == pytest.approx(1 / 3.5)
-    # of a pass: (0, r) -> b and (5, r') -> b are told by b's question; the answers of the other two are not asked
+    # of a pass: (0, r) -> b and (5, r') -> b are told by b's query; the answers of the other two are not asked
     # anything, and stay among five alike
-    told = found(records, "questions:pass", "time")
+    told = found(records, "leakage:pass", "time")
     assert told.mrr == pytest.approx((1 + 1 / 3 + 1 / 3 + 1) / 4)
     assert told.settings["answers_asked"] == 0.5
     # of both directions: every answer asks back
-    whole = found(records, "questions:step", "time")
+    whole = found(records, "leakage:step", "time")
     assert whole.mrr == 1
     assert whole.settings["answers_asked"] == 1
     assert whole.gain["mrr"] == pytest.approx([1 - 1 / 3.5] * 3)
 
 
-def test_questions_that_know_nothing_are_worth_nothing() -> None:
+def test_queries_that_know_nothing_are_worth_nothing() -> None:
     rng = np.random.default_rng(4)
     rows = np.stack([rng.integers(20, size=3000), rng.integers(3, size=3000), rng.integers(20, size=3000)], axis=1)
     step = np.sort(rng.integers(100, size=3000))
@@ -211,11 +211,11 @@ def test_questions_that_know_nothing_are_worth_nothing() -> None:
     # no two candidates alike: whatever breaks ties, even at random, gains on the mean rank of the tied
     records = measure(dataset, Popularity(Popularity.default, torch.from_numpy(rng.random(20))))
     for name in SELECTION_FILTERS:
-        gain, low, _ = found(records, "questions:pass", name).gain["mrr"]
+        gain, low, _ = found(records, "leakage:pass", name).gain["mrr"]
         assert low <= 0
         assert abs(gain) < 0.01
         # but a fact that is asked both ways gives itself away
-        assert found(records, "questions:step", name).gain["mrr"][1] > 0.1
+        assert found(records, "leakage:step", name).gain["mrr"][1] > 0.1
 
 
 # --- the protocol ----------------------------------------------------------------------------------------------------
@@ -234,8 +234,8 @@ def test_the_backbone_has_the_figures_of_its_evaluation(measured: list[Record]) 
 
 def test_a_reading_is_recorded_under_the_filters_that_its_weight_was_chosen_for(measured: list[Record]) -> None:
     own = [r for r in measured if r.method != "backbone"]
-    assert [(r.method, r.filter, r.selection) for r in own] == [
-        (f"questions:{reading}", name, name) for reading in READINGS for name in SELECTION_FILTERS
+    assert [(r.method, r.filter, r.selected_by) for r in own] == [
+        (f"leakage:{reading}", name, name) for reading in READINGS for name in SELECTION_FILTERS
     ]
     for r in own:
         base = found(measured, "backbone", r.filter)
@@ -267,7 +267,7 @@ def test_the_table_is_counted_on_as_much_of_train_as_validation_is_long(monkeypa
         counted.extend(queries.step.tolist())
         return count(queries, *rest)
 
-    monkeypatch.setattr(questions, "count", watched)
+    monkeypatch.setattr(leakage, "count", watched)
     measure(dataset, RecurrenceDyadic.fit(dataset))
     start, end = dataset.valid_start, dataset.test_start
     assert end is not None
@@ -276,9 +276,9 @@ def test_the_table_is_counted_on_as_much_of_train_as_validation_is_long(monkeypa
 
 def test_the_weight_is_the_best_of_validation_and_the_smallest_of_equals() -> None:
     ranks = np.full((len(FILTERS), 3, 4), 2.0)
-    assert questions._best(ranks, "time") == 0
+    assert leakage._best(ranks, "time") == 0
     ranks[FILTERS.index("time"), 2] = 1
-    assert (questions._best(ranks, "time"), questions._best(ranks, "static")) == (2, 0)
+    assert (leakage._best(ranks, "time"), leakage._best(ranks, "static")) == (2, 0)
 
 
 def test_a_trained_backbone_is_recorded_with_its_seed() -> None:
@@ -288,7 +288,7 @@ def test_a_trained_backbone_is_recorded_with_its_seed() -> None:
 
 
 def test_too_many_relations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "MOST_CELLS", 10)
+    monkeypatch.setattr(leakage, "MOST_CELLS", 10)
     dataset = dataset_of(telling_log())
     with pytest.raises(DataError, match="merge or drop rare ones"):
         measure(dataset, flat(dataset))
@@ -304,14 +304,14 @@ def test_one_entity_alone_is_read_without_harm() -> None:
 
 def reading(name: str, **changes: Any) -> Record:
     settings = {"weight": 0.5, "answers_asked": 0.25}
-    own = {"method": f"questions:{name}", "backbone": "recurrence", "settings": settings, "lock": None, "seed": 0}
+    own = {"method": f"leakage:{name}", "backbone": "recurrence", "settings": settings, "lock": None, "seed": 0}
     return residual(**{**own, **changes})
 
 
-def test_both_readings_stand_beside_the_past_alone() -> None:
-    static = {"filter": "static", "selection": "static", "mrr": 0.65}
+def test_both_readings_stand_next_to_the_past_alone() -> None:
+    static = {"filter": "static", "selected_by": "static", "mrr": 0.65}
     more = reading("step", mrr=0.55, gain={"mrr": [0.15, 0.14, 0.16]}, settings={"weight": 16, "answers_asked": 1.0})
-    table = questions_table([residual(), reading("pass", **static), more, reading("pass")])
+    table = leakage_table([residual(), reading("pass", **static), more, reading("pass")])
     one, two = "+0.0500 [+0.0400, +0.0600]", "+0.1500 [+0.1400, +0.1600]"
     assert table.rows == [
         ["icews14, recurrence, time-aware", ".4000", ".4500", one, "0.5", "25.0%", ".5500", two, "16", "100.0%"],
@@ -320,12 +320,12 @@ def test_both_readings_stand_beside_the_past_alone() -> None:
     assert "No forecasts" in table.note
 
 
-def test_readings_of_questions_are_in_no_other_table() -> None:
-    others = [r for r in campaign() if not r.method.startswith(questions.QUESTIONS)]
+def test_readings_of_queries_are_in_no_other_table() -> None:
+    others = [r for r in campaign() if not r.method.startswith(leakage.LEAKAGE)]
     made = [*others, *(reading(name, backbone="cenet") for name in READINGS)]
     for name, table in tables(others).items():
-        if name == "questions":
-            with pytest.raises(DataError, match="`bridgemem questions DATA --records FILE`"):
+        if name == "leakage":
+            with pytest.raises(DataError, match="`bridgemem leakage DATA --records FILE`"):
                 table()
             continue
         try:

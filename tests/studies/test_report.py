@@ -17,7 +17,7 @@ from bridgemem.studies.report import Row, filter_table, paper, rows, selected, s
 from measurements import GPU, backbone, campaign, change, learned, part, relearned, reseeded, residual
 
 CPU = "cpu 2 threads"
-STATIC: dict[str, Any] = {"filter": "static", "selection": "static"}
+STATIC: dict[str, Any] = {"filter": "static", "selected_by": "static"}
 
 
 def cells(table: Table, label: str) -> dict[str, str]:
@@ -55,7 +55,7 @@ def test_one_measurement_has_no_spread_and_a_backbone_no_gain() -> None:
         {"fingerprint": "other"},
         {"split": "valid"},
         {"filter": "static"},
-        {"selection": "static"},
+        {"selected_by": "static"},
         {"backbone": "recurrence"},
         {"method": "learned"},
         {"history": "frozen"},
@@ -103,8 +103,8 @@ def test_rows_come_in_the_order_of_data_set_backbone_and_method() -> None:
 
 @pytest.mark.parametrize(("shown", "choice"), [("static", "static"), ("time", "time"), ("raw", "time")])
 def test_a_filter_shows_the_choice_made_under_it_and_raw_that_of_the_time_aware_one(shown: str, choice: str) -> None:
-    made = [residual(filter=f, selection=s) for f in ("raw", "static", "time") for s in ("static", "time")]
-    assert [(r.filter, r.selection) for r in selected(made, shown)] == [(shown, choice)]
+    made = [residual(filter=f, selected_by=s) for f in ("raw", "static", "time") for s in ("static", "time")]
+    assert [(r.filter, r.selected_by) for r in selected(made, shown)] == [(shown, choice)]
 
 
 def test_backbones_are_shown_under_every_filter() -> None:
@@ -128,9 +128,9 @@ def test_seed_0_is_a_seed_like_any_other() -> None:
 
 
 def test_parts_and_ablations_are_in_no_main_table() -> None:
-    whole = [backbone(), residual(), backbone(**STATIC | {"selection": None}), residual(**STATIC)]
-    more = [r for f in ("static", "time") for r in (change("k=1", 0.9, filter=f, selection=f),)]
-    more += [part("support: 1-99", 10, filter=f, selection=f) for f in ("static", "time")]
+    whole = [backbone(), residual(), backbone(**STATIC | {"selected_by": None}), residual(**STATIC)]
+    more = [r for f in ("static", "time") for r in (change("k=1", 0.9, filter=f, selected_by=f),)]
+    more += [part("support: 1-99", 10, filter=f, selected_by=f) for f in ("static", "time")]
     more += [residual(subset="repeated", mrr=0.9), residual(subset="repeated", mrr=0.9, **STATIC)]
     for table in (main_table, short_table):
         assert table(more + whole) == table(whole)
@@ -164,26 +164,26 @@ def test_an_ablation_of_the_history_does_not_hide_a_frozen_run() -> None:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_paper_stands_only_beside_cenet_under_the_static_filter() -> None:
+def test_the_paper_stands_only_next_to_cenet_under_the_static_filter() -> None:
     methods = {"cenet": backbone(), "bridgemem": residual()}
     names = ("static", "time", "raw")
-    made = [replace(r, filter=f, selection=r.selection and "static") for r in methods.values() for f in names]
+    made = [replace(r, filter=f, selected_by=r.selected_by and "static") for r in methods.values() for f in names]
     made += [residual(filter="time"), residual(filter="raw")]
     made += [replace(r, backbone="recurrence") for r in made] + [replace(r, split="valid") for r in made]
     made += [replace(r, dataset="own") for r in made]
     table = filter_table(made, "static")
-    beside = {row[0]: row[-4:] for row in table.rows}
+    printed_cells = {row[0]: row[-4:] for row in table.rows}
     assert table.header[-4:] == ["paper MRR", "paper H@1", "paper H@3", "paper H@10"]
     printed = paper()["table1"]["icews14"]
     for label, name in (("icews14, cenet", "cenet"), ("icews14, cenet + bridgemem", "bridgemem")):
-        assert [float(cell) for cell in beside.pop(label)] == printed[name]
+        assert [float(cell) for cell in printed_cells.pop(label)] == printed[name]
     # of validation the paper prints the MRR alone
     before, after = paper()["validation_mrr"]["icews14"]
     for label, mrr in (("icews14 (valid), cenet", before), ("icews14 (valid), cenet + bridgemem", after)):
-        own, *others = beside.pop(label)
+        own, *others = printed_cells.pop(label)
         assert (float(own), others) == (mrr, ["", "", ""])
-    assert len(beside) > 4
-    assert set(map(tuple, beside.values())) == {("", "", "", "")}
+    assert len(printed_cells) > 4
+    assert set(map(tuple, printed_cells.values())) == {("", "", "", "")}
     for name in ("time", "raw"):
         assert not [h for h in filter_table(made, name).header if "paper" in h]
 
@@ -234,8 +234,8 @@ def test_the_short_table_has_the_mrr_of_the_main_one_and_no_residual_on_counting
 
 
 def test_the_short_table_has_cenet_the_training_free_rows_and_what_is_learned_on_them() -> None:
-    made = [r for f in ("static", "time") for r in (backbone(filter=f), residual(filter=f, selection=f))]
-    made += [learned(filter=f, selection=f) for f in ("static", "time")]
+    made = [r for f in ("static", "time") for r in (backbone(filter=f), residual(filter=f, selected_by=f))]
+    made += [learned(filter=f, selected_by=f) for f in ("static", "time")]
     every = ("recurrence", "recurrence-dyadic", "cenet", "cygnet", "tirgn", "hri", "popularity", "own-model")
     short = short_table([replace(r, backbone=name) for r in made for name in every])
     names = [
@@ -266,7 +266,7 @@ def test_the_spread_is_that_of_the_backbone_and_of_the_residual_on_one_backbone(
     ]
 
 
-def test_the_spread_of_the_learned_residual_is_shown_beside_that_of_the_fixed_one() -> None:
+def test_the_spread_of_the_learned_residual_is_shown_next_to_that_of_the_paper_s_one() -> None:
     made = [r for seed, v in ((42, 0.46), (43, 0.48)) for r in (residual(seed=seed), learned(seed=seed, mrr=v))]
     table = spread_table([*made, learned(seed=44, mrr=0.9, history="frozen"), reseeded(learned(mrr=0.9), 43)])
     assert cells(table, "icews14, learned on one cenet")["range"] == ".4600 to .4800"
@@ -284,7 +284,7 @@ def test_the_spread_mixes_neither_splits_nor_filters() -> None:
     }
 
 
-def test_the_cost_is_that_of_the_quickest_run_on_each_device_beside_the_papers() -> None:
+def test_the_cost_is_that_of_the_quickest_run_on_each_device_next_to_the_papers() -> None:
     made = [residual(fit_seconds=9.04, refit_seconds=5.0), residual(seed=43, fit_seconds=8.0, refit_seconds=6.0)]
     made[1] = replace(made[1], settings={"epochs": 19})
     made += [residual(device=CPU, fit_seconds=30.0, refit_seconds=None)]
@@ -301,7 +301,7 @@ def test_the_cost_is_that_of_the_quickest_run_on_each_device_beside_the_papers()
     assert CPU in table.note
 
 
-def test_the_learned_table_has_what_is_learned_its_backbone_the_fixed_one_and_the_paper_for_scale() -> None:
+def test_the_learned_table_has_what_is_learned_its_backbone_the_paper_s_one_and_the_paper_for_scale() -> None:
     made = [backbone(), residual(), learned(), learned(seed=43, mrr=0.49)]
     made += [backbone(filter="static", mrr=0.6), learned(**STATIC, mrr=0.65)]
     others = [backbone(backbone="cygnet"), residual(backbone="cygnet"), backbone(dataset="wiki")]
@@ -331,7 +331,7 @@ def test_the_paper_is_for_scale_once_a_data_set_and_only_on_its_test() -> None:
 
 
 def test_what_was_learned_under_one_filter_is_never_shown_under_another() -> None:
-    table = learned_table([learned(), learned(filter="static", selection="time", mrr=0.9)])
+    table = learned_table([learned(), learned(filter="static", selected_by="time", mrr=0.9)])
     assert [row[4] for row in table.rows] == ["", "", ""]
 
 

@@ -26,7 +26,7 @@ def test_a_bar_is_the_mean_gain_over_the_seeds_of_the_residual() -> None:
 def test_only_whole_splits_of_one_backbone_and_its_own_choice_are_drawn() -> None:
     loud = {m: [0.9, 0.9, 0.9] for m in METRICS}
     made = [residual(), backbone(), part("support: 0", 9, 0.9), change("k=1", 0.9, gain=loud)]
-    made += [residual(selection="static", gain=loud), residual(filter="static", gain=loud)]
+    made += [residual(selected_by="static", gain=loud), residual(filter="static", gain=loud)]
     made += [residual(history="frozen", gain=loud), reseeded(residual(gain=loud), 43)]
     made += [residual(backbone="recurrence", gain=loud), residual(device="cpu", gain=loud)]
     assert gains_figure(made, "time") == gains_figure([residual()], "time")

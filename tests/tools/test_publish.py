@@ -50,7 +50,7 @@ def test_the_same_records_give_the_same_bytes(published: Path, tmp_path: Path) -
         assert path.read_bytes() == (published / path.name).read_bytes(), path.name
 
 
-def test_what_the_benchmarks_measured_beside_the_pages_counts_as_cost(tmp_path: Path) -> None:
+def test_what_the_benchmarks_measured_next_to_the_pages_counts_as_cost(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
     rows = [
         {"operation": "select + fit", "seconds": 0.25, "counts": {"parameters": 83_021, "transitions": 88_988}},
@@ -86,7 +86,7 @@ def test_every_table_can_be_made_of_a_whole_campaign() -> None:
         assert make().rows, name
 
 
-def test_questions_of_several_steps_and_probabilities_change_no_other_table() -> None:
+def test_queries_of_several_steps_and_probabilities_change_no_other_table() -> None:
     plain, more = tables(campaign()), tables([*campaign(), *ahead()])
     for name in plain.keys() - {"calibration", "horizons"}:
         assert more[name]() == plain[name](), name

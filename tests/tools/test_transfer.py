@@ -27,7 +27,7 @@ def lines(records: list[Record]) -> dict[str, dict[str, str]]:
 def both(**changes: Any) -> list[Record]:
     """A backbone and both residuals on it, under both filters."""
     made = [r for f in ("static", "time") for r in (backbone(filter=f, mrr=0.4 if f == "time" else 0.56),)]
-    made += [make(filter=f, selection=f) for make in (residual, learned) for f in ("static", "time")]
+    made += [make(filter=f, selected_by=f) for make in (residual, learned) for f in ("static", "time")]
     return [replace(r, **changes) for r in made]
 
 
@@ -70,7 +70,7 @@ def test_the_paper_matches_the_filter_whose_mrr_is_nearer(name: str, static: flo
 
 @pytest.mark.parametrize("filter_name", ["static", "time"])
 def test_nothing_is_said_of_the_papers_filter_where_one_was_not_measured(filter_name: str) -> None:
-    row = lines([backbone(filter=filter_name), residual(), residual(filter="static", selection="static")])
+    row = lines([backbone(filter=filter_name), residual(), residual(filter="static", selected_by="static")])
     assert row["icews14, cenet"]["paper"] == figure(paper()["table1"]["icews14"]["cenet"][0])
     assert row["icews14, cenet"][MATCHES] == ""
 
@@ -107,7 +107,7 @@ def test_backbones_come_in_the_papers_order() -> None:
     assert list(lines(made)) == [f"icews14, {name}" for name in [*named, "aaa", "recurrence"]]
 
 
-def test_validation_stands_beside_the_papers_validation_figure_and_no_published_one() -> None:
+def test_validation_stands_next_to_the_papers_validation_figure_and_no_published_one() -> None:
     made = [*both(dataset="gdelt", split="valid"), *both(dataset="gdelt", split="valid", backbone="cygnet")]
     found = lines(made)
     assert found["gdelt (valid), cenet"]["paper"] == figure(paper()["validation_mrr"]["gdelt"][0])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bridgemem.training.captured import WARM, DecoupledSteps, Steps, quick_products
+from bridgemem.training.captured import WARM, DecoupledSteps, Steps, tf32_matmul
 from precision import close
 
 BATCHES, EPOCHS = WARM + 2, 4
@@ -100,8 +100,8 @@ def test_decoupled_steps_are_those_of_the_library(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_quick_products_are_a_gpus_alone_and_end_with_the_training(device: str) -> None:
+def test_tf32_matmul_are_a_gpus_alone_and_end_with_the_training(device: str) -> None:
     before = torch.get_float32_matmul_precision()
-    with quick_products(torch.device(device)):
+    with tf32_matmul(torch.device(device)):
         assert torch.get_float32_matmul_precision() == ("high" if device == "cuda" else before)
     assert torch.get_float32_matmul_precision() == before

@@ -1,4 +1,4 @@
-"""What is corrected: forecasters behind one contract, built in or added by other installed packages."""
+"""What is corrected: forecasters under one contract, built in or added by other installed packages."""
 
 from __future__ import annotations
 
@@ -34,14 +34,19 @@ BACKBONES = {
     "regcn": Entry("bridgemem.backbones.regcn", "Regcn", "RE-GCN: states evolved over the last snapshots"),
     "tirgn": Entry("bridgemem.backbones.tirgn", "Tirgn", "TiRGN: RE-GCN with time vectors and the whole past"),
     "est": Entry("bridgemem.backbones.est", "Est", "EST: an actor's last events, over slowly written entity states"),
-    "infer": Entry("bridgemem.backbones.infer", "Infer", "INFER: mined temporal rules over facts that fade with time"),
+    "infer": Entry("bridgemem.backbones.infer", "Infer", "INFER: mined temporal rules over facts that decay with time"),
     "tpar": Entry("bridgemem.backbones.tpar", "Tpar", "TPAR: recursive encoding of the temporal paths from the actor"),
     "csi": Entry("bridgemem.backbones.csi", "Csi", "CSI (reconstructed): paths split into causal and shortcut links"),
-    "mixture": Entry("bridgemem.backbones.mixture", "Mixture", "several of the trained ones, with an equal say each"),
+    "ensemble": Entry(
+        "bridgemem.backbones.ensemble", "Ensemble", "several of the trained ones, with an equal say each"
+    ),
     "hri": Entry("bridgemem.backbones.hri", "Hri", "HRI: decayed repetition, and the relation's usual answers", False),
     "recurrence": Entry("bridgemem.backbones.recurrence", "Recurrence", "the exact triple, its last time first", False),
     "recurrence-dyadic": Entry(
-        "bridgemem.backbones.recurrence", "RecurrenceDyadic", "recurrence, and how recently the pair met at all", False
+        "bridgemem.backbones.recurrence",
+        "RecurrenceDyadic",
+        "recurrence, and how recently the pair interacted at all",
+        False,
     ),
     "popularity": Entry("bridgemem.backbones.recurrence", "Popularity", "the most active entities, for all", False),
     "stored": Entry("bridgemem.backbones.stored", "Stored", "the scores of any outside model, from a folder", False),
@@ -109,7 +114,7 @@ def _package(point: metadata.EntryPoint) -> str:
 
 
 def _load(name: str, points: list[metadata.EntryPoint]) -> type[Backbone]:
-    """The class behind an entry point, or the one sentence that says why there is none."""
+    """The class of an entry point, or the one sentence that says why there is none."""
     from bridgemem.backbones.base import Backbone
 
     if len(points) > 1:

@@ -14,7 +14,7 @@ from bridgemem.backbones.scorer import Scorer
 from bridgemem.errors import NO_MEMORY, BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.evidence.gate import met_mass
+from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 
@@ -47,9 +47,9 @@ class Backbone(ABC):
 
     name: ClassVar[str]
     default: ClassVar[Any]
-    # whether its uncertainty is its own; otherwise it is the mass on met candidates, and entropy is tried beside it
-    oracle: ClassVar[bool] = False
-    # how many backbones it is made of, if it is a mixture of several
+    # whether its uncertainty is its own; otherwise it is the mass on seen candidates, and entropy is tried next to it
+    own_uncertainty: ClassVar[bool] = False
+    # how many backbones it is made of, if it is an ensemble of several
     n_members: int = 0
     settings: Any
 
@@ -134,7 +134,7 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
 
 
 def score_queries(backbone: Scorer, queries: Queries, past: History) -> Scores:
-    """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on met candidates."""
+    """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on seen candidates."""
     blind = queries.unanswered()
     try:
         found = backbone.score(blind, past)
@@ -149,4 +149,4 @@ def score_queries(backbone: Scorer, queries: Queries, past: History) -> Scores:
     scores = check_scores(found, blind, past.events.n_entities, backbone.name)
     if scores.uncertainty is not None:
         return scores
-    return replace(scores, uncertainty=met_mass(scores.of_candidates, *past.met(queries.actor, queries.step)))
+    return replace(scores, uncertainty=seen_mass(scores.of_candidates, *past.seen(queries.actor, queries.step)))

@@ -369,7 +369,7 @@ class Cenet(Backbone):
     """CENET as released, with sparse history; the log of p0 and the oracle's probability as uncertainty."""
 
     name: ClassVar[str] = "cenet"
-    oracle: ClassVar[bool] = True
+    own_uncertainty: ClassVar[bool] = True
     default: ClassVar[CenetSettings] = CenetSettings()
 
     def __init__(self, settings: CenetSettings, net: CenetNet) -> None:
@@ -415,8 +415,8 @@ class Cenet(Backbone):
         p = net.logits(pair, is_object_query, seen).softmax(1).view(2, n, entities).sum(0)
         u = net.oracle(torch.cat([pair, net.frequency_feature(seen)], dim=1)).squeeze(1).sigmoid()
         trusted = torch.zeros((n, entities), dtype=torch.bool, device=p.device)
-        trusted[past.met_in_role(queries.actor, queries.relation, queries.step)] = True
-        # an oracle that expects something new trusts the candidates never met
+        trusted[past.seen_in_role(queries.actor, queries.relation, queries.step)] = True
+        # an oracle that expects something new trusts the unseen candidates
         trusted ^= (u <= 0.5)[:, None]
         mask = trusted.to(p.dtype)
         if self.settings.mask == "soft":

@@ -27,7 +27,7 @@ from bridgemem.errors import SettingsError
 
 @dataclass(frozen=True)
 class CsiSettings(PathSettings):
-    """uniform and intervention: lambda 1 and lambda 2, the weights of L_unif and L_int beside L_sup.
+    """uniform and intervention: lambda 1 and lambda 2, the weights of L_unif and L_int next to L_sup.
 
     .5 and 1 are where the reconstruction starts; they are lower here, since it stayed more than a point below TPAR.
     Of .1 with .3 and .02 with .05, validation of icews14 took the latter.
@@ -55,12 +55,12 @@ class CsiLayer(nn.Module):
         self.causal, self.shortcut = Update(settings), Update(settings)
 
     def forward(
-        self, hop: Hop, states: tuple[Tensor, Tensor | None], asked: Tensor, time: Tensor, cells: Sequence[Any]
+        self, hop: Hop, states: tuple[Tensor, Tensor | None], query_relation: Tensor, time: Tensor, cells: Sequence[Any]
     ) -> tuple[Tensor, Tensor | None]:
         """The states (causal, shortcut) of the nodes after the hop; shortcut states are made where there were any."""
         causal, shortcut = states
         # both shares of a link are read off the causal states
-        a_c, a_s = self.attention(hop, causal, self.relation, asked, time).softmax(1).unbind(1)
+        a_c, a_s = self.attention(hop, causal, self.relation, query_relation, time).softmax(1).unbind(1)
         if shortcut is not None:
             # what makes this branch say nothing must not wear down the tables that the causal one reads
             x = link_sum(hop, a_s, shortcut, self.relation.detach(), time.detach())
@@ -79,26 +79,28 @@ class CsiNet(PathNet):
         self.shortcut_cell = nn.GRUCell(d, d) if settings.gru else None
         self.causal_out, self.shortcut_out, self.exchanged_out = (nn.Linear(d, 1, bias=False) for _ in range(3))
 
-    def forward(self, hops: Sequence[Hop], asked: Tensor) -> Tensor:
+    def forward(self, hops: Sequence[Hop], query_relation: Tensor) -> Tensor:
         # the shortcut states feed nothing that is ranked by
-        causal, _ = self.states(hops, asked, None)
+        causal, _ = self.states(hops, query_relation, None)
         return self.causal_out(causal).squeeze(1)
 
-    def states(self, hops: Sequence[Hop], asked: Tensor, shortcut: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def states(
+        self, hops: Sequence[Hop], query_relation: Tensor, shortcut: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """The states (causal, shortcut) after the last hop, [nodes, d] each; shortcut [n, d]: the first, or None."""
         time, cells = self.time(), (self.causal_cell, self.shortcut_cell)
-        states = self.start(asked), shortcut
+        states = self.start(query_relation), shortcut
         for layer, hop in zip(self.layers, hops, strict=True):
-            states = layer(hop, states, asked, time, cells)
+            states = layer(hop, states, query_relation, time, cells)
         return states
 
-    def start(self, asked: Tensor) -> Tensor:
-        return self.causal_out.weight.new_zeros(len(asked), self.settings.width)
+    def start(self, query_relation: Tensor) -> Tensor:
+        return self.causal_out.weight.new_zeros(len(query_relation), self.settings.width)
 
-    def loss(self, hops: Sequence[Hop], asked: Tensor, answer: Tensor, n_entities: int) -> Tensor:
+    def loss(self, hops: Sequence[Hop], query_relation: Tensor, answer: Tensor, n_entities: int) -> Tensor:
         """L_sup + lambda 1 L_unif + lambda 2 L_int, means over the batch."""
-        s, n, last = self.settings, len(asked), hops[-1]
-        causal, shortcut = self.states(hops, asked, self.start(asked))
+        s, n, last = self.settings, len(query_relation), hops[-1]
+        causal, shortcut = self.states(hops, query_relation, self.start(query_relation))
         assert shortcut is not None
 
         def dense(out: nn.Linear, h: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ class _Trainer:
         return 2 * (self.settings.l2 * size - net.mix(log_c, log_g).mean())
 
     def run(self, progress: Progress) -> None:
-        """All epochs, or those that are left; facts are met in order of time, as they will be in use."""
+        """All epochs, or those that are left; facts come in order of time, as they will be in use."""
         epochs, batches = self.settings.epochs, len(self.batches)
         parameters = list(self.net.parameters())
         optimizer = torch.optim.Adam(parameters, lr=self.settings.learning_rate, amsgrad=True, fused=True)

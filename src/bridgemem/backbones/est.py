@@ -98,7 +98,7 @@ class Tokens:
 class Sequences:
     """Both sides of every event under the one who acts, in total order: an actor's past is one slice.
 
-    facts int64 [k + m, 3] are (relation, tail, step), behind k blanks that let a slice reach before the first one.
+    facts int64 [k + m, 3] are (relation, tail, step), after k blanks that let a slice reach before the first one.
     """
 
     line: Timeline

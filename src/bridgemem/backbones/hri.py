@@ -97,7 +97,7 @@ class _Facts:
         self.by_pair = Timeline.build(past.relation_key(actor, relation), step, answer, past.device)
         self.by_relation = Timeline.build(relation, step, answer, past.device)
         self.pair_step = self.by_pair.step
-        # one step more, for whoever looks up the first or last fact where there is none
+        # one step more, for a lookup of the first or last fact where there is none
         self.relation_step = torch.cat([self.by_relation.step, self.by_relation.step.new_zeros(1)])
         self.n_entities = past.events.n_entities
 

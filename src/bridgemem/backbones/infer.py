@@ -1,4 +1,4 @@
-"""INFER (Li et al., ICLR 2025): mined temporal rules, applied as max-product walks over facts that fade with time."""
+"""INFER (Li et al., ICLR 2025): mined temporal rules, applied as max-product walks over facts that decay with time."""
 
 from __future__ import annotations
 
@@ -258,10 +258,10 @@ class FadingFacts:
         for now in range(begin, step + 1):
             if now > begin and self._cut(now) == now:
                 low, high = np.searchsorted(self.steps, [now - 1, now])
-                met = self.triple[low:high]
-                count[met] += 1
-                last[met] = now - 1
-                growth[met] = self.growth[count[met]]
+                again = self.triple[low:high]
+                count[again] += 1
+                last[again] = now - 1
+                growth[again] = self.growth[count[again]]
             validity = (s.unit / (now - last)).sqrt_().float()
             value = validity.add_(value.mul_(growth)).clamp_(max=1)
         known = self.row[self.first < self._cut(step)]
@@ -435,7 +435,7 @@ class Infer(Backbone):
         tree, walks = self.prefixes, Walks(weights, self.n_entities, self.settings.prune)
         total = torch.zeros((len(actor), self.n_entities), dtype=torch.int64, device=actor.device)
         query, rule = expand(tree.first[relation], tree.last[relation])
-        # from the longest bodies to their beginnings: every (actor, prefix) once, whoever asks for it
+        # from the longest bodies to their beginnings: every (actor, prefix) once, however often it is needed
         plans, longer = [], query.new_empty(0)
         for length in range(len(tree.parent), 0, -1):
             parent, end = tree.parent[length - 1], tree.relation[length - 1]

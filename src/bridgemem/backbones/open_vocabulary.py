@@ -19,7 +19,7 @@ from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.queries import Queries
-from bridgemem.evidence.gate import met_mass
+from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.overlay import GrownLog
 from bridgemem.memory.past import History
 from bridgemem.memory.past_overlay import history_of
@@ -106,15 +106,15 @@ class Widened(Backbone):
             return scores
         uncertainty = own.uncertainty.new_empty(len(queries))
         uncertainty[rows] = own.uncertainty
-        met = past.met(rest.actor, rest.step)
-        uncertainty[others] = met_mass(scores.of_candidates[others], *met).to(uncertainty.dtype)
+        seen = past.seen(rest.actor, rest.step)
+        uncertainty[others] = seen_mass(scores.of_candidates[others], *seen).to(uncertainty.dtype)
         return replace(scores, uncertainty=uncertainty)
 
     def _absent(self, queries: Queries, past: History) -> Tensor | None:
         """The entities that came later and had no event before the step of each query, bool [n, E]; None without."""
         later = torch.arange(self.n_entities, past.events.n_entities, device=past.device)
         steps, which = queries.step.unique(return_inverse=True)
-        seen, _ = past.met(later.repeat(len(steps)), steps.repeat_interleave(len(later)))
+        seen, _ = past.seen(later.repeat(len(steps)), steps.repeat_interleave(len(later)))
         unseen = torch.ones(len(steps) * len(later), dtype=torch.bool, device=past.device).index_fill_(0, seen, False)
         if not unseen.any():
             return None

@@ -146,15 +146,15 @@ def walk(
     for most in edges:
         asker, key = row, row * E + entity
         source, at = expand(*links.recent(entity, until[row], most, window))
-        asked = asker[source]
+        query = asker[source]
         # with frozen history a fact can be further back than the window is long
-        lag = (step[asked] - links.line.step[at]).clamp(max=window)
+        lag = (step[query] - links.line.step[at]).clamp(max=window)
         place = torch.arange(len(key), device=actor.device)
         after = len(key) + n_relations
         itself = torch.stack([place, torch.full_like(place, after - 1), torch.full_like(place, after)], dim=1)
         link = torch.stack([source, links.relation[at] + len(key), lag + after], dim=1)
         # stable, so that sums run over the links in an order of the query's own, whatever else is in the batch
-        into, order = torch.cat([key, asked * E + links.line.value[at]]).to(narrow).sort(stable=True)
+        into, order = torch.cat([key, query * E + links.line.value[at]]).to(narrow).sort(stable=True)
         node, count = into.unique_consecutive(return_counts=True)
         node = node.long()
         row, entity = node // E, node % E
@@ -201,14 +201,14 @@ class LinkAttention(nn.Module):
     def __init__(self, width: int, hidden: int, logits: int) -> None:
         super().__init__()
         # W1 in its four blocks: then a link adds up numbers of tables that are `hidden` wide, not 4d
-        self.of_node, self.of_relation, self.of_asked, self.of_time = (
+        self.of_node, self.of_relation, self.of_query_relation, self.of_time = (
             nn.Linear(width, hidden, bias=False) for _ in range(4)
         )
         self.out = nn.Linear(hidden, logits, bias=False)
 
-    def forward(self, hop: Hop, h: Tensor, z: Tensor, asked: Tensor, time: Tensor) -> Tensor:
+    def forward(self, hop: Hop, h: Tensor, z: Tensor, query_relation: Tensor, time: Tensor) -> Tensor:
         """[links, logits]; asked int64 [n]: the directed relation of each query; the others as in `link_sum`."""
-        node = self.of_node(h) + F.embedding(asked[hop.asker], self.of_asked(z))
+        node = self.of_node(h) + F.embedding(query_relation[hop.asker], self.of_query_relation(z))
         table = torch.cat([node, self.of_relation(z), self.of_time(time)])
         return self.out(F.embedding_bag(hop.parts, table, mode="sum").relu())
 
@@ -248,11 +248,11 @@ class PathNet(nn.Module, ABC):
         self.time = RelativeTime(settings)
 
     @abstractmethod
-    def loss(self, hops: Sequence[Hop], asked: Tensor, answer: Tensor, n_entities: int) -> Tensor:
+    def loss(self, hops: Sequence[Hop], query_relation: Tensor, answer: Tensor, n_entities: int) -> Tensor:
         """What training makes small; asked, answer int64 [n]."""
 
     @abstractmethod
-    def forward(self, hops: Sequence[Hop], asked: Tensor) -> Tensor:
+    def forward(self, hops: Sequence[Hop], query_relation: Tensor) -> Tensor:
         """The score f of every node after the last hop, [nodes]."""
 
     def walk(self, links: Links, queries: Queries, until: Tensor) -> tuple[Hop, ...]:
@@ -318,7 +318,7 @@ def train(net: PathNet, batches: Batches, checkpoint: Checkpoint, title: str, pr
 
 
 class PathBackbone(Backbone):
-    """A path encoder behind the contract; what it has not reached from the actor ranks behind all that it has."""
+    """A path encoder under the contract; what it has not reached from the actor ranks after all that it has."""
 
     network: ClassVar[type[PathNet]]
 

@@ -24,13 +24,13 @@ from bridgemem.progress import SILENT, Progress
 class RecurrenceSettings:
     """score = popularity_weight * share of c
 
-    + [triple seen] triple * (1 + decay^lag) + [pair seen either way] (met + recency / (1 + lag)).
+    + [triple seen] triple * (1 + decay^lag) + [pair seen either way] (seen_pair + recency / (1 + lag)).
     """
 
     popularity_weight: float = 0.001
     decay: float = 0.9
     triple: float = 1.0
-    met: float = 0.0
+    seen_pair: float = 0.0
     recency: float = 0.0
 
 
@@ -67,10 +67,10 @@ class Popularity(Backbone):
             # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
             fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
             score[seen.row, seen.candidate] += s.triple * (1 + fresh)
-        if s.met or s.recency:
+        if s.seen_pair or s.recency:
             states = past.dyads.partners(queries.actor, queries.step, k=1, window=0, until=past.cut(queries.step))
             lag = states.lag[:, 0].to(score.dtype)
-            score[states.row, states.candidate] += s.met + s.recency / (1 + lag)
+            score[states.row, states.candidate] += s.seen_pair + s.recency / (1 + lag)
         return Scores(log_base(score))
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
@@ -100,7 +100,7 @@ class Recurrence(Popularity):
 
 
 class RecurrenceDyadic(Popularity):
-    """Recurrence, and how recently the pair met at all."""
+    """Recurrence, and how recently the pair interacted at all."""
 
     name: ClassVar[str] = "recurrence-dyadic"
-    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(met=0.05, recency=0.5)
+    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(seen_pair=0.05, recency=0.5)

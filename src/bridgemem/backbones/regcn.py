@@ -27,7 +27,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
-from bridgemem.training.captured import Steps, quick_products
+from bridgemem.training.captured import Steps, tf32_matmul
 from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
@@ -349,7 +349,7 @@ class Trainer:
         targets = self.targets(1, self.n_train)
         if steps.on_gpu:
             self.prepare(targets)
-        quick, shown = quick_products(self.net.relation.device), f"training {title}"
+        quick, shown = tf32_matmul(self.net.relation.device), f"training {title}"
         with quick, steps.running(), progress.task(shown, total=s.epochs * len(targets)) as advance:
             advance(epoch * len(targets))
             while epoch < s.epochs and int(selection.stale) < s.patience:

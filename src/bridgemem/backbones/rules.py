@@ -20,7 +20,7 @@ MIX = np.uint64(0x9E3779B97F4A7C15)  # odd, so that the numbers of a body's edge
 class Rules:
     """head(s, o) follows from s -body[0]-> . -body[1]-> . -body[2]-> o; relations are directed, 0..2R-1.
 
-    head int64 [m]; body int64 [m, longest], -1 behind its end; confidence float64 [m]. Ordered by head, and the most
+    head int64 [m]; body int64 [m, longest], -1 after its end; confidence float64 [m]. Ordered by head, and the most
     confident first.
     """
 

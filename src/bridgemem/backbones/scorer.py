@@ -17,8 +17,8 @@ class Scorer(Protocol):
     def name(self) -> str: ...
 
     @property
-    def oracle(self) -> bool:
-        """Whether its uncertainty is its own; otherwise it is the mass on met candidates."""
+    def own_uncertainty(self) -> bool:
+        """Whether its uncertainty is its own; otherwise it is the mass on seen candidates."""
         ...
 
     def score(self, queries: Queries, past: History) -> Scores:

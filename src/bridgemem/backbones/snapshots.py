@@ -185,12 +185,16 @@ class Snapshots:
         self.n_entities, self.n_relations = events.n_entities, events.n_relations
         self.steps, first, facts = np.unique(events.step.astype(np.int64), return_index=True, return_counts=True)
         self.bounds = 2 * np.append(first, len(events)).astype(np.int64)
-        # n facts of a snapshot fill its first n places, and their inverses the n places behind them
+        # n facts of a snapshot fill its first n places, and their inverses the n places after them
         ahead = np.arange(len(events)) + np.repeat(first, facts)
-        behind = ahead + np.repeat(facts, facts)
+        inverse_places = ahead + np.repeat(facts, facts)
         self.columns = np.empty((3, 2 * len(events)), dtype=np.int64)
         self.columns[:, ahead] = events.subject, events.relation, events.object
-        self.columns[:, behind] = events.object, events.relation.astype(np.int64) + self.n_relations, events.subject
+        self.columns[:, inverse_places] = (
+            events.object,
+            events.relation.astype(np.int64) + self.n_relations,
+            events.subject,
+        )
         self._tensors = torch.from_numpy(self.columns).to(device)
         self._made: dict[int, Snapshot] = {}
         self._joined: dict[tuple[range, int], tuple[list[Snapshot], Rows]] = {}

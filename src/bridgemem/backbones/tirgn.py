@@ -48,8 +48,8 @@ class ConvolvedLayer(GraphLayer):
         edges, own = snapshot.ends(torch.cat([a, z])).split([2 * len(snapshot), len(snapshot.active)])
         ends = self.norm(edges.view(-1, 2, self.width))
         # the mean of the mixed is the mixed mean, and there are fewer entities than edges
-        met = snapshot.incoming(ends.flatten(1)).view(-1, 2, self.width)
-        message = torch.baddbmm(self.mix.bias, self.mix.weight.expand(len(met), -1, -1), met).squeeze(1)
+        incoming = snapshot.incoming(ends.flatten(1)).view(-1, 2, self.width)
+        message = torch.baddbmm(self.mix.bias, self.mix.weight.expand(len(incoming), -1, -1), incoming).squeeze(1)
         return torch.cat([message, own], dim=1)
 
 

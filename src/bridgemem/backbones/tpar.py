@@ -36,8 +36,8 @@ class TparLayer(nn.Module):
         self.attention = LinkAttention(settings.width, settings.attention, 1)
         self.update = Update(settings)
 
-    def forward(self, hop: Hop, h: Tensor, asked: Tensor, time: Tensor, cell: nn.GRUCell | None) -> Tensor:
-        a = self.attention(hop, h, self.relation, asked, time).squeeze(1).sigmoid()
+    def forward(self, hop: Hop, h: Tensor, query_relation: Tensor, time: Tensor, cell: nn.GRUCell | None) -> Tensor:
+        a = self.attention(hop, h, self.relation, query_relation, time).squeeze(1).sigmoid()
         return self.update(hop, link_sum(hop, a, h, self.relation, time), h, cell)
 
 
@@ -51,15 +51,15 @@ class TparNet(PathNet):
         self.cell = nn.GRUCell(d, d) if settings.gru else None
         self.out = nn.Linear(d, 1, bias=False)
 
-    def forward(self, hops: Sequence[Hop], asked: Tensor) -> Tensor:
-        time, h = self.time(), self.out.weight.new_zeros(len(asked), self.settings.width)
+    def forward(self, hops: Sequence[Hop], query_relation: Tensor) -> Tensor:
+        time, h = self.time(), self.out.weight.new_zeros(len(query_relation), self.settings.width)
         for layer, hop in zip(self.layers, hops, strict=True):
-            h = layer(hop, h, asked, time, self.cell)
+            h = layer(hop, h, query_relation, time, self.cell)
         return self.out(h).squeeze(1)
 
-    def loss(self, hops: Sequence[Hop], asked: Tensor, answer: Tensor, n_entities: int) -> Tensor:
+    def loss(self, hops: Sequence[Hop], query_relation: Tensor, answer: Tensor, n_entities: int) -> Tensor:
         """Cross-entropy over all entities; the mean, where the paper has the sum, so that `clip` fits any batch."""
-        f = spread(hops[-1], self(hops, asked), len(asked), n_entities)
+        f = spread(hops[-1], self(hops, query_relation), len(query_relation), n_entities)
         return F.cross_entropy(f, answer)
 
 

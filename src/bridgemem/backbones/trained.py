@@ -52,7 +52,7 @@ def train(
 ) -> Backbone:
     """Train a backbone on the train split and save it in a folder.
 
-    A long training keeps its state beside that folder until it is saved; started again, it goes on from there. The
+    A long training keeps its state next to that folder until it is saved; started again, it goes on from there. The
     state of one on other data or with other settings is refused, or given up where `replace` says so, and so is a
     backbone that is there. Without settings, it has those of the data set.
     """
@@ -111,7 +111,7 @@ def open_backbone(folder: Path) -> Backbone:
 
 
 def training_note(folder: Path) -> dict[str, Any]:
-    """What `train` noted beside a backbone; nothing for one that came from elsewhere."""
+    """What `train` noted next to a backbone; nothing for one that came from elsewhere."""
     path = folder / "trained.json"
     note = read_json(path) if path.is_file() else {}
     if not isinstance(note, dict):

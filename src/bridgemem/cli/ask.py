@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Actor = Annotated[str, typer.Option("--actor", help="Who acts, by name.")]
-Relation = Annotated[str, typer.Option("--relation", help="The relation asked for, by name.")]
-AskedActor = Annotated[str | None, typer.Option("--actor", help="Who acts, by name.")]
-AskedRelation = Annotated[str | None, typer.Option("--relation", help="The relation asked for, by name.")]
+Relation = Annotated[str, typer.Option("--relation", help="The query relation, by name.")]
+QueryActor = Annotated[str | None, typer.Option("--actor", help="Who acts, by name.")]
+QueryRelation = Annotated[str | None, typer.Option("--relation", help="The query relation, by name.")]
 At = Annotated[str | None, typer.Option("--at", help="The time asked for; the first unknown step when left out.")]
 Inverse = Annotated[
     bool, typer.Option("--inverse", help="Ask for (?, relation, actor) instead of (actor, relation, ?).")
@@ -43,25 +43,25 @@ def register(app: typer.Typer) -> None:
 
 def forecast(
     run: RunFolder,
-    actor: AskedActor = None,
-    relation: AskedRelation = None,
+    actor: QueryActor = None,
+    relation: QueryRelation = None,
     at: At = None,
     top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
     inverse: Inverse = False,
-    within: Annotated[
+    horizon: Annotated[
         int | None,
-        typer.Option("--within", help="Ask for any of so many steps, from the first unknown one or --at on."),
+        typer.Option("--horizon", help="Ask for any of that many steps, from the first unknown one or --at on."),
     ] = None,
-    questions: Annotated[
+    queries: Annotated[
         Path | None,
-        typer.Option("--questions", help="A CSV file of questions: actor, relation, and if wanted at, direction."),
+        typer.Option("--queries", help="A CSV file of queries: actor, relation, and if wanted at, direction."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --questions: the .csv or .parquet file to write.")
+        Path | None, typer.Option("--out", "-o", help="With --queries: the .csv or .parquet file to write.")
     ] = None,
     force: Force = False,
-    selection: Selection = "time",
-    method: Residual = None,
+    selected_by: Selection = "time",
+    residual: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
@@ -71,32 +71,34 @@ def forecast(
     """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
     from bridgemem.errors import SettingsError
 
-    opened = partial(_opened, run, store, duplicates, selection, method, data_dir, memory_dir)
-    if questions is not None:
+    opened = partial(_opened, run, store, duplicates, selected_by, residual, data_dir, memory_dir)
+    if queries is not None:
         if actor is not None or relation is not None or at is not None or inverse:
-            raise SettingsError("--questions holds actor, relation, at and direction; leave these options out.")
+            raise SettingsError("--queries holds actor, relation, at and direction; leave these options out.")
         if out is None:
-            raise SettingsError("--questions needs --out, a .csv or .parquet file for the answers.")
-        _check_apart(out, questions)
+            raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
+        _check_apart(out, queries)
         check_new(out, force)
-        _forecast_all(run, opened, questions, out, top, within, force, as_json)
+        _forecast_all(run, opened, queries, out, top, horizon, force, as_json)
         return
     if out is not None:
-        raise SettingsError("--out is for the answers to --questions; a single forecast is printed.")
+        raise SettingsError("--out is for the answers to --queries; a single forecast is printed.")
     if actor is None or relation is None:
-        raise SettingsError("ask with --actor and --relation, or with --questions and a CSV file of them.")
+        raise SettingsError("ask with --actor and --relation, or with --queries and a CSV file of them.")
     forecaster, remark = opened()
     _aside(remark, as_json)
-    found = forecaster.forecast(actor, relation, at, top, inverse, within)
+    found = forecaster.forecast(actor, relation, at, top, inverse, horizon)
 
     def text() -> None:
         asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
         label, step = forecaster.events.clock.label, int(forecaster.query(actor, relation, at, inverse).step)
-        when = f"at {label(step)}" if (within or 1) == 1 else f"from {label(step)} to {label(step + (within or 1) - 1)}"
+        when = (
+            f"at {label(step)}" if (horizon or 1) == 1 else f"from {label(step)} to {label(step + (horizon or 1) - 1)}"
+        )
         known = _knows(forecaster, relation)
         by = ", by the learned residual" if known and forecaster.learned is not None else ""
         _show_candidates(f"{asked} {when}{by}", found)
-        say(_meaning(forecaster, run, within, known))
+        say(_meaning(forecaster, run, horizon, known))
         if remark:
             say(remark)
 
@@ -107,8 +109,8 @@ def _opened(
     run: Path,
     store: str | None,
     duplicates: str,
-    selection: str,
-    method: str | None,
+    selected_by: str,
+    residual: str | None,
     data_dir: Path | None,
     memory_dir: Path | None,
 ) -> tuple[Predictor, str]:
@@ -122,28 +124,28 @@ def _opened(
 
     place = default_store(run) if store is None else Path(store)
     if store == "none" or (store is None and not place.is_file()):
-        return Run(run).predictor(selection, data_dir, method, memory_dir), ""
+        return Run(run).predictor(selected_by, data_dir, residual, memory_dir), ""
     from bridgemem.live.eventstore import EventStore, StoreInUseError
     from bridgemem.live.forecasting import LiveForecaster
 
     try:
         with EventStore(place, duplicates=duplicates, read_only=True) as events:
-            live = LiveForecaster(Run(run), events, selection, method, data_dir, memory_dir)
+            live = LiveForecaster(Run(run), events, selected_by, residual, data_dir, memory_dir)
     except BridgeMemError as problem:
         if store is not None:
             raise
         # nobody named the store, and without it the run can be asked as it was fitted, or says why it cannot
-        plain = Run(run).predictor(selection, data_dir, method, memory_dir)
+        plain = Run(run).predictor(selected_by, data_dir, residual, memory_dir)
         if not isinstance(problem, StoreInUseError | DataError):
             raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
         warn(f"bridgemem: {problem} The events stored there are left out.")
         return plain, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
-    return live.view.forecaster, f"{count} read behind the run's own, from {place.name}."
+    return live.view.forecaster, f"{count} read after the run's own, from {place.name}."
 
 
 def _aside(remark: str, as_json: bool) -> None:
-    """Where a remark behind the answer would spoil it, it goes beside it."""
+    """Where a remark after the answer would spoil it, it goes next to it."""
     if remark and as_json:
         warn(f"bridgemem: {remark}")
 
@@ -156,13 +158,13 @@ def _knows(forecaster: Predictor, relation: str) -> bool:
 
 
 def _show_candidates(title: str, found: list[Candidate]) -> None:
-    header = ["candidate", "rank", "backbone", "probability", "score", "backbone score", "residual"]
+    header = ["candidate", "rank", "backbone", "p_given_event", "score", "backbone score", "residual"]
     rows = [
         [
             c.name,
             str(c.rank),
             str(c.backbone_rank),
-            "" if c.probability is None else f"{c.probability:.1%}",
+            "" if c.p_given_event is None else f"{c.p_given_event:.1%}",
             f"{c.score:.3f}",
             f"{c.backbone_score:.3f}",
             f"{c.residual:+.3f}",
@@ -172,7 +174,7 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
     table(title, header, rows)
 
 
-def _meaning(forecaster: Predictor, run: Path, within: int | None, known: bool = True) -> str:
+def _meaning(forecaster: Predictor, run: Path, horizon: int | None, known: bool = True) -> str:
     """What the probabilities are probabilities of, or why there are none."""
     if not known:
         return (
@@ -180,51 +182,51 @@ def _meaning(forecaster: Predictor, run: Path, within: int | None, known: bool =
         )
     if forecaster.calibration is None:
         return f"No probabilities: the run was never calibrated; `bridgemem calibrate {run}` does it."
-    if within is None:
+    if horizon is None:
         return "Probability: that the partner is this one, given that such an event happens."
     return (
-        f"Probability: at least one such event within {counted(within, 'step')}, given that there is "
+        f"Probability: at least one such event within {counted(horizon, 'step')}, given that there is "
         "one with anybody; the ranking is that of the first step."
     )
 
 
-def _check_apart(out: Path, questions: Path) -> None:
-    """Refuse to write answers over their questions."""
+def _check_apart(out: Path, queries: Path) -> None:
+    """Refuse to write answers over their queries."""
     from bridgemem.errors import SettingsError
 
-    if out.exists() and questions.exists() and out.samefile(questions):
-        raise SettingsError(f"--out is the file of questions itself, {questions}; choose another name.")
+    if out.exists() and queries.exists() and out.samefile(queries):
+        raise SettingsError(f"--out is the file of queries itself, {queries}; choose another name.")
 
 
 def _forecast_all(
     run: Path,
     opened: Callable[[], tuple[Predictor, str]],
-    questions: Path,
+    queries: Path,
     out: Path,
     top: int,
-    within: int | None,
+    horizon: int | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Answer a file of questions and write the answers to another, or neither."""
-    from bridgemem.forecasting.batch_queries import answer, check_format, read_questions
+    """Answer a file of queries and write the answers to another, or neither."""
+    from bridgemem.forecasting.batch_queries import answer, check_format, read_queries
 
     check_format(out)
-    asked = read_questions(questions)
+    asked = read_queries(queries)
     forecaster, remark = opened()
     _aside(remark, as_json)
     with terminal_progress(quiet=as_json) as progress:
-        made = answer(forecaster, asked, top, within, str(questions), progress)
+        made = answer(forecaster, asked, top, horizon, str(queries), progress)
     made.write(out, force)
     rows = sum(map(len, made.candidates))
 
     def text() -> None:
-        say(f"Answered {counted(len(asked), 'question')} in {counted(rows, 'row')}; see {out}.")
-        say(_meaning(forecaster, run, within))
+        say(f"Answered {counted(len(asked), 'query')} in {counted(rows, 'row')}; see {out}.")
+        say(_meaning(forecaster, run, horizon))
         if remark:
             say(remark)
 
-    emit({"questions": len(asked), "rows": rows, "out": out}, as_json, text)
+    emit({"queries": len(asked), "rows": rows, "out": out}, as_json, text)
 
 
 def explain(
@@ -240,22 +242,22 @@ def explain(
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
     force: Force = False,
-    selection: Selection = "time",
-    method: Residual = None,
+    selected_by: Selection = "time",
+    residual: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,
 ) -> None:
-    """Why a candidate has its score: parts that add up, and the events behind them."""
+    """Why a candidate has its score: parts that add up, and the events they come from."""
     from bridgemem.forecasting.explanation_card import card_files, check_format
-    from bridgemem.forecasting.explanations import FixedExplanation, LearnedExplanation
+    from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 
     if card is not None:
         for file in card_files(check_format(card), len(candidate)):
             check_new(file, force)
-    forecaster, remark = _opened(run, store, duplicates, selection, method, data_dir, memory_dir)
+    forecaster, remark = _opened(run, store, duplicates, selected_by, residual, data_dir, memory_dir)
     _aside(remark, as_json)
     # a candidate that is named twice is explained once
     names = {forecaster.events.entities.id(name): name for name in candidate}
@@ -268,8 +270,8 @@ def explain(
     def text() -> None:
         for one in found:
             say(one.sentence())
-            if isinstance(one, FixedExplanation):
-                _show_fixed(one)
+            if isinstance(one, BridgeMemExplanation):
+                _show_bridgemem(one)
             elif isinstance(one, LearnedExplanation):
                 _show_learned(one)
         for path in written:
@@ -282,11 +284,11 @@ def explain(
 
 
 def _write_card(forecaster: Predictor, query: Queries, found: dict[int, Explanation], path: Path) -> list[Path]:
-    """A card of the candidates of one question, by their ids."""
+    """A card of the candidates of one query, by their ids."""
     from bridgemem.forecasting.explanation_card import Shown, pair_events, write_card
 
     events, actor, step = forecaster.events, int(query.actor), int(query.step)
-    chance = {c.name: c.probability for c in forecaster.answers(query, events.n_entities)[0]}
+    chance = {c.name: c.p_given_event for c in forecaster.answers(query, events.n_entities)[0]}
     shown = [
         Shown(e, step, pair_events(forecaster.past, actor, candidate, step), chance[e.candidate])
         for candidate, e in found.items()
@@ -321,7 +323,7 @@ def calibrate(
             ]
             for name, c in found.items()
         ]
-        asked = counted(next(iter(found.values())).questions, "question")
+        asked = counted(next(iter(found.values())).queries, "query")
         table(f"Calibrated on {asked} of validation", header, rows)
 
     emit({name: asdict(c) for name, c in found.items()}, as_json, text)
@@ -337,13 +339,13 @@ def _event_rows(events: Any) -> list[list[str]]:
     ]
 
 
-def _show_fixed(found: Any) -> None:
+def _show_bridgemem(found: Any) -> None:
     say(
         f"  score {found.score:.4f} = {found.base:.4f} + lambda {found.lam:g} x gate {found.gate:.4f} "
         f"x A {found.a:.4f} (A_ct {found.a_ct:.4f}, A_nn {found.a_nn:.4f}, rho {found.rho:.4f})"
     )
     if found.events:
-        table("Events behind it", EVENT_HEADER, _event_rows(found.events))
+        table("Events it comes from", EVENT_HEADER, _event_rows(found.events))
 
 
 def _show_learned(found: Any) -> None:
@@ -359,16 +361,16 @@ def _show_learned(found: Any) -> None:
         *([group, f"{part:+.4f}", f"{found.apart[group]:+.4f}"] for group, part in found.groups.items()),
         ["score", f"{found.score:+.4f}", ""],
     ]
-    table("\nParts of the score", ["part", "value", "beside the average candidate"], rows)
-    if found.met:
-        rows = [["(had the two never met)", "", "", "", f"{found.never_met:+.4f}"], *_event_rows(found.events)]
+    table("\nParts of the score", ["part", "value", "relative to the average candidate"], rows)
+    if found.seen:
+        rows = [["(had the two never interacted)", "", "", "", f"{found.unseen_pair:+.4f}"], *_event_rows(found.events)]
         if found.earlier is not None:
             e = found.earlier
             rows.append(
                 [counted(e.count, "earlier event"), f"{e.first} to {e.last}", "", f"{e.share:.1%}", f"{e.part:+.4f}"]
             )
         rows.append(["transitions + pair + recurrence", "", "", "", f"{found.between:+.4f}"])
-        table("\nEvents behind it", EVENT_HEADER, rows)
-    if found.company:
-        rows = [[party.name, f"{party.share:.1%}"] for party in found.company]
-        table("\nCompany they share", ["through", "share"], rows)
+        table("\nEvents it comes from", EVENT_HEADER, rows)
+    if found.common_neighbours:
+        rows = [[party.name, f"{party.share:.1%}"] for party in found.common_neighbours]
+        table("\nCommon neighbours", ["through", "share"], rows)

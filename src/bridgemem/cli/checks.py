@@ -1,4 +1,4 @@
-"""Commands that question results: ablate, compare, audit, questions."""
+"""Commands that check results: ablate, compare, audit, leakage."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder that was evaluated.")]
 Split = Annotated[str, typer.Option("--split", help="test or valid.")]
-READING_WORDS = {"pass": "+ the other questions of the pass", "step": "+ all other questions of the step"}
+READING_WORDS = {"pass": "+ the other queries of the pass", "step": "+ all other queries of the step"}
 
 
 def register(app: typer.Typer) -> None:
-    for command in (ablate, compare, audit, questions):
+    for command in (ablate, compare, audit, leakage):
         app.command()(command)
 
 
@@ -42,9 +42,9 @@ def _split(run: Run, wanted: str) -> str:
 def ablate(
     run: RunFolder,
     split: Split = "test",
-    method: Annotated[
-        str, typer.Option("--method", help="fixed: the paper's residual; learned: each change is fitted anew.")
-    ] = "fixed",
+    residual: Annotated[
+        str, typer.Option("--residual", help="bridgemem: the paper's residual; learned: each change is fitted anew.")
+    ] = "bridgemem",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
     data_dir: DataDir = None,
@@ -58,7 +58,7 @@ def ablate(
     from bridgemem.studies import ablation
     from bridgemem.training.devices import check_device
 
-    residual = residual_of(method)
+    residual = residual_of(residual)
     opened = Run(run)
     split = _split(opened, split)
     learned = residual == "learned"
@@ -94,12 +94,12 @@ def _selected(run: Run, split: str, method: str) -> dict[str, float]:
     remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
     try:
         rows = run.metrics().get(split, [])
-        wanted = [row for row in rows if (row["method"], row["selection"]) == (method, row["filter"])]
+        wanted = [row for row in rows if (row["method"], row["selected_by"]) == (method, row["filter"])]
         found = {row["filter"]: float(row["mrr"]) for row in wanted}
     except (AttributeError, KeyError, TypeError, ValueError):
         raise RunError(f"{run.folder}/metrics.json is damaged; evaluate again: {remedy}.") from None
     if method == "learned" and rows and not found:
-        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned, and evaluate it.")
+        raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned, and evaluate it.")
     if set(found) != set(SELECTION_FILTERS):
         raise RunError(f"{run.folder} was not evaluated on {split} yet; {remedy}.")
     return {name: found[name] for name in SELECTION_FILTERS}
@@ -111,7 +111,7 @@ def compare(
     split: Split = "test",
     as_json: Json = False,
 ) -> None:
-    """Paired differences of two runs on the same queries: B less A, with 95 % intervals over whole steps."""
+    """Paired differences of two runs on the same queries: B - A, with 95 % intervals over whole steps."""
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.runs import Run
@@ -182,7 +182,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def questions(
+def leakage(
     data: Annotated[
         str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.", metavar="DATA")
     ],
@@ -197,12 +197,12 @@ def questions(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What reading the other questions of a step is worth. No forecast: what is asked at t is not known before t."""
+    """What reading the other queries of a step is worth. No forecast: what is asked at t is not known before t."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure, interval
     from bridgemem.events.loading import load
     from bridgemem.residuals.selection import SELECTION_FILTERS
-    from bridgemem.studies.analysis import QUESTIONS
+    from bridgemem.studies.analysis import LEAKAGE
     from bridgemem.studies.leakage import measure
     from bridgemem.training.devices import check_device
 
@@ -211,24 +211,24 @@ def questions(
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
         dataset = load(data, data_dir=data_dir, progress=progress)
-        model, seed = _asked_backbone(backbone, dataset, device)
+        model, seed = _backbone_of(backbone, dataset, device)
         no_test(dataset, "test")
         found = measure(dataset, model, seed, device, progress)
     if records is not None:
         # the backbone's own records come from those who evaluate it, with all that they know of it
-        write_records(records, [r for r in found if r.method.startswith(QUESTIONS)])
+        write_records(records, [r for r in found if r.method.startswith(LEAKAGE)])
 
     def text() -> None:
         first, words = found[0], {"backbone": "from the past alone", **READING_WORDS}
         say(f"{first.dataset}, {first.split}, {counted(first.queries, 'query')}, {first.backbone}")
-        say("This is no forecast: what is asked at t is not known before t. It is what reading the questions is worth.")
+        say("This is no forecast: what is asked at t is not known before t. It is what reading the queries is worth.")
         if first.split == "valid":
             say("The weights were chosen on these same queries.")
         for f in SELECTION_FILTERS:
             rows = []
             for r in (r for r in found if r.filter == f):
                 told = [interval(r.gain["mrr"]), f"{r.settings['weight']:g}"] if r.gain else ["", ""]
-                name = words[r.method.removeprefix(QUESTIONS)]
+                name = words[r.method.removeprefix(LEAKAGE)]
                 rows.append([name, *(figure(getattr(r, metric)) for metric in HEADINGS), *told])
             header = ["read", *HEADINGS.values(), "gain in MRR [95 %]", "weight"]
             table(f"\n{FILTER_WORDS[f].capitalize()}", header, rows)
@@ -236,7 +236,7 @@ def questions(
     emit([asdict(r) for r in found], as_json, text)
 
 
-def _asked_backbone(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
+def _backbone_of(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
     """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
     from bridgemem.backbones import backbone_class, backbone_names, is_trained
     from bridgemem.backbones.trained import check_trained_on, open_backbone, training_note

@@ -41,10 +41,12 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
-    within: Annotated[
-        int | None, typer.Option("--within", help="Ask for any of so many steps at once, instead of each alone.")
+    horizon: Annotated[
+        int | None, typer.Option("--horizon", help="Ask for any of that many steps at once, instead of each alone.")
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Share the steps out among so many processes.")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="Share the steps out among that many processes.")
+    ] = 1,
     master: Annotated[
         str | None, typer.Option("--master", help="Share the steps out among the tasks of this Spark cluster.")
     ] = None,
@@ -66,11 +68,11 @@ def evaluate(
     from bridgemem.evaluation import shards
     from bridgemem.evaluation.evaluate import evaluate as evaluate_run
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.evaluation.reliability import evaluate_within
+    from bridgemem.evaluation.reliability import evaluate_horizon
     from bridgemem.runs import Run
     from bridgemem.training.devices import check_device
 
-    _check_ways(split, within, workers, master, shard, join, cells, records)
+    _check_ways(split, horizon, workers, master, shard, join, cells, records)
     part, opened = None if shard is None else shards.Shard.parse(shard), Run(run)
     _check_writable(opened.folder)
     if records is not None and records.exists():
@@ -82,8 +84,8 @@ def evaluate(
             path = shards.write_part(opened, part, split, device, data_dir, memory_dir, progress, cells)
             _show_part(opened.folder, part, split, path, as_json)
             return
-        if within is not None:
-            found = evaluate_within(opened, within, dataset, split, device, progress)
+        if horizon is not None:
+            found = evaluate_horizon(opened, horizon, dataset, split, device, progress)
         elif join:
             found = shards.join_parts(opened, split, device, data_dir, memory_dir)
         elif workers > 1:
@@ -96,14 +98,14 @@ def evaluate(
             found = evaluate_run(opened, dataset, split, device, progress, cells)
     if records is not None:
         write_records(records, found)
-    steps = "" if within is None else f", any of {within} steps"
+    steps = "" if horizon is None else f", any of {horizon} steps"
     title = f"{dataset.name}, {split}, {counted(found[0].queries, 'query')}{steps}"
     emit([asdict(r) for r in found], as_json, lambda: show(found, title))
 
 
 def _check_ways(
     split: str,
-    within: int | None,
+    horizon: int | None,
     workers: int,
     master: str | None,
     shard: str | None,
@@ -116,9 +118,9 @@ def _check_ways(
 
     if split not in ("test", "valid"):
         raise SettingsError(f"split is test or valid, not {split!r}.")
-    if sum((within is not None, workers > 1, master is not None, shard is not None, join)) > 1:
-        raise SettingsError("--within, --workers, --master, --shard and --join are five ways to read; choose one.")
-    if cells is not None and (join or within is not None or master is not None):
+    if sum((horizon is not None, workers > 1, master is not None, shard is not None, join)) > 1:
+        raise SettingsError("--horizon, --workers, --master, --shard and --join are five ways to read; choose one.")
+    if cells is not None and (join or horizon is not None or master is not None):
         raise SettingsError("--cells is for reading steps one by one, by itself, with --workers or with --shard.")
     if shard is not None and records is not None:
         raise SettingsError("a shard has no records of its own; give --records with --join.")

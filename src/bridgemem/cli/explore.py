@@ -26,8 +26,8 @@ def explore(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page, or only say where it is.")
     ] = True,
-    selection: Selection = "time",
-    method: Residual = None,
+    selected_by: Selection = "time",
+    residual: Residual = None,
     data_dir: DataDir = None,
 ) -> None:
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
@@ -41,7 +41,7 @@ def explore(
     asset(CHARTS)  # what is not installed is told before anything is opened
     opened = Run(run)
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
-        live = LiveForecaster(opened, events, selection, method, data_dir)
+        live = LiveForecaster(opened, events, selected_by, residual, data_dir)
         limits = Limits()
         app = create_app(live, limits=limits, hosts=(HOST, "localhost"), page=explorer_router)
         if browser:

@@ -90,7 +90,7 @@ def ingest(
         _show_receipt(receipt, new)
         if left_out:
             were = "was" if left_out == 1 else "were"
-            say(f"{counted(left_out, 'row')} {were} left out; ingest what is mended alone, or the others count again.")
+            say(f"{counted(left_out, 'row')} {were} left out; ingest what is fixed alone, or the others count again.")
         if reached is not None:
             say(f"{whose} was read up to {reached}.")
 
@@ -135,14 +135,14 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     left_out = reading.rejects.count + len(faults)
     if left_out and not (skip and events):
         remedy = ", or say --skip-rejected to take the other rows" if events else ""
-        raise DataError(f"{' '.join(told)} Nothing was taken in; mend the file{remedy}.")
+        raise DataError(f"{' '.join(told)} Nothing was taken in; fix the file{remedy}.")
     return events, left_out, " ".join(told)
 
 
 def stored(
     store: StoreFile,
     source: Annotated[str | None, typer.Option("--source", help="Only what came from this source.")] = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="So many of the events, those that came last.")] = 20,
+    last: Annotated[int, typer.Option("--last", min=1, help="That many of the events, those that came last.")] = 20,
     as_json: Json = False,
 ) -> None:
     """List what an event store holds, with the ids that retract takes."""
@@ -167,7 +167,7 @@ def stored(
 def retract(
     store: StoreFile,
     event: Annotated[str, typer.Argument(help="The id of the event, as ingest and stored name it: e12.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why it is taken back; kept beside it.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Why it is taken back; kept next to it.")] = "",
     as_json: Json = False,
 ) -> None:
     """Take a stored event back: forecasts are then as if it had never come."""

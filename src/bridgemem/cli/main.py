@@ -109,7 +109,7 @@ def main() -> None:
         sys.exit(2)
     except Exception as problem:
         warn(_unexpected(problem))
-        # as the cause, so that whoever runs a command in process sees what went wrong
+        # as the cause, so that a caller that runs a command in process sees what went wrong
         raise SystemExit(1) from problem
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 Method = Annotated[
     str,
     typer.Option(
-        "--method", help="fixed: the paper's residual; learned: a learned one beside it, which evaluate reads too."
+        "--residual",
+        help="bridgemem: the paper's residual; learned: a learned one next to it, which evaluate reads too.",
     ),
 ]
 LearnedSet = Annotated[
@@ -65,7 +66,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
     check_device(device)
     with terminal_progress(quiet=quiet) as progress:
         made = run_demo(seed=seed, device=device, progress=progress)
-    order = ["recurrence", "recurrence-dyadic", "cenet", "cenet + bridgemem", "ceiling"]
+    order = ["recurrence", "recurrence-dyadic", "cenet", "cenet + bridgemem", "oracle (upper bound)"]
 
     def text() -> None:
         events = made.dataset.events
@@ -83,11 +84,9 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
         table(title, ["filter: method", *HEADINGS.values()], rows)
         say()
         for f, gain in made.gains.items():
-            share = f", {made.headroom[f]:.0%} of the headroom to the ceiling" if f in made.headroom else ""
+            share = f", {made.headroom[f]:.0%} of the headroom to the oracle" if f in made.headroom else ""
             say(f"Gain in MRR, {FILTER_WORDS[f]}: {gain.value:+.4f} [{gain.low:+.4f}, {gain.high:+.4f}]{share}.")
-        say(
-            "Under the static filter the ceiling is no bound: the mask gives the answer away to whoever counts triples."
-        )
+        say("Under the static filter the oracle is no bound: counting triples finds the answer by the mask.")
         say()
         say(made.forecast.sentence())
 
@@ -163,7 +162,7 @@ def fit(
     device: Device = "cpu",
     step: Step = None,
     history: HistoryKind = "rolling",
-    method: Method = "fixed",
+    residual: Method = "bridgemem",
     set_: Set = None,
     learned_set: LearnedSet = None,
     data_dir: DataDir = None,
@@ -182,12 +181,12 @@ def fit(
     from bridgemem.storage.files import reserved_free
 
     began = time.perf_counter()
-    settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
+    settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
     if not Path(backbone).is_dir():
         _check_training_free(backbone, data)
     model = Forecaster(
         backbone,
-        residual=residual_of(method),
+        residual=residual_of(residual),
         settings=settings,
         learned_settings=learned,
         history=history,
@@ -253,17 +252,17 @@ def _show_held_out(filter_name: str, held: HeldOut) -> None:
     """What each residual made of the later part of validation, and which of them forecasts are made with."""
     from bridgemem.evaluation.tables import FILTER_WORDS, figure, interval
 
-    found = {"backbone": held.backbone, "fixed": held.bridgemem, "learned, before it was fitted here": held.learned}
+    found = {"backbone": held.backbone, "bridgemem": held.bridgemem, "learned, before it was fitted here": held.learned}
     title = f"\nThe later part of validation, {FILTER_WORDS[filter_name]}, {held.queries:,} queries"
     table(title, ["residual", "MRR"], [[name, figure(mrr)] for name, mrr in found.items()])
-    other, beyond = ("fixed", "is above") if held.better == "learned" else ("learned", "is not above")
+    other, beyond = ("bridgemem", "is above") if held.better == "learned" else ("learned", "is not above")
     say(
-        f"Forecasts under this filter use the {held.better} residual: the learned one's gain over the fixed one, "
-        f"{interval(list(held.gain))}, {beyond} a standard error. --method {other} asks for the other.\n"
+        f"Forecasts under this filter use the {held.better} residual: the learned one's gain over the paper's, "
+        f"{interval(list(held.gain))}, {beyond} a standard error. --residual {other} asks for the other.\n"
     )
 
 
-def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSettings | None:
+def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSettings | None:
     """The learned residual's settings, refused where none is fitted."""
     from bridgemem.config import override
     from bridgemem.errors import SettingsError
@@ -271,8 +270,8 @@ def _learned_settings(method: str, assignments: list[str] | None) -> LearnedSett
 
     if not assignments:
         return None
-    if method != "learned":
-        raise SettingsError("--learned-set is for --method learned.")
+    if residual != "learned":
+        raise SettingsError("--learned-set is for --residual learned.")
     return override(LearnedSettings(), assignments)
 
 
@@ -285,7 +284,7 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     records: Records = Path("results/records.jsonl"),
     history: HistoryKind = "rolling",
-    method: Method = "fixed",
+    residual: Method = "bridgemem",
     retrain: Annotated[bool, typer.Option("--retrain", help="Train the backbone again even if it is there.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
@@ -294,14 +293,14 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train the backbone, fit, select on validation, test once, write runs and records, the paper's row beside ours."""
+    """Train the backbone, fit, select on validation, test once, and write runs and records."""
     from bridgemem.config import Settings, override
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.events.loading import load
     from bridgemem.studies import reproduce as study
 
     wanted = seeds_of(seeds)
-    settings, learned = override(Settings(), set_ or []), _learned_settings(method, learned_set)
+    settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
     if records.exists():
         read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
@@ -321,7 +320,7 @@ def reproduce(
                 history=history,
                 retrain=retrain,
                 progress=progress,
-                residual=residual_of(method),
+                residual=residual_of(residual),
                 learned_settings=learned,
             )
     write_records(records, made.records)

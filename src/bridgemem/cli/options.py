@@ -36,10 +36,10 @@ SubjectColumn = Annotated[str, typer.Option("--subject", help="Heading of the su
 RelationColumn = Annotated[str, typer.Option("--relation", help="Heading of the relation column.")]
 ObjectColumn = Annotated[str, typer.Option("--object", help="Heading of the object column.")]
 TimeColumn = Annotated[str, typer.Option("--time", help="Heading of the time column.")]
-Selection = Annotated[str, typer.Option("--selection", help="Whose choice to use: time or static.")]
+Selection = Annotated[str, typer.Option("--selected-by", help="Whose choice to use: time or static.")]
 Residual = Annotated[
     str | None,
-    typer.Option("--method", help="Which residual: fixed or learned; the one that did better on validation."),
+    typer.Option("--residual", help="Which residual: bridgemem or learned; the one that did better on validation."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NewEvents = Annotated[
@@ -83,10 +83,10 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def residual_of(method: str) -> str:
-    """The residual that --method names."""
+def residual_of(residual: str) -> str:
+    """The residual that --residual names."""
     from bridgemem.errors import SettingsError
 
-    if method not in ("fixed", "learned"):
-        raise SettingsError(f"method is fixed or learned, not {method!r}.")
-    return "bridgemem" if method == "fixed" else method
+    if residual not in ("bridgemem", "learned"):
+        raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
+    return "bridgemem" if residual == "bridgemem" else residual

@@ -58,7 +58,7 @@ def say(text: str = "") -> None:
 
 
 def warn(text: str) -> None:
-    """A remark beside the result, where it cannot spoil a pipe."""
+    """A remark next to the result, where it cannot spoil a pipe."""
     sys.stderr.write(visible(text) + "\n")
 
 

@@ -33,7 +33,7 @@ def report(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Tables from the records, one filter a table; with --by, where the gain comes from."""
+    """Tables from the records, one filter a table; with --by, gain by stratum."""
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.records import read_records
     from bridgemem.ranking.filters import FILTERS
@@ -100,12 +100,12 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     from bridgemem.errors import DataError
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.residuals.selection import SELECTION_FILTERS
-    from bridgemem.studies.analysis import QUESTIONS, parts_table, questions_table, relations_table
+    from bridgemem.studies.analysis import LEAKAGE, leakage_table, parts_table, relations_table
     from bridgemem.studies.probabilities import calibration_table, curve_tables
     from bridgemem.studies.report import filter_table, standard
 
-    if by is None and all(r.method.startswith(QUESTIONS) for r in records):
-        return [questions_table(records)]
+    if by is None and all(r.method.startswith(LEAKAGE) for r in records):
+        return [leakage_table(records)]
     if by is None:
         return [filter_table(standard(records), f) for f in (FILTERS if filters == "all" else (filters,))]
     if by == "calibration":
@@ -120,7 +120,7 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
 
 
 def _write(path: Path, made: list[Any], records: list[Any], by: str | None) -> list[Path]:
-    """One page of tables, with a picture of the curves beside it where they are asked for."""
+    """One page of tables, with a picture of the curves next to it where they are asked for."""
     from bridgemem.storage.files import whole_file
     from bridgemem.studies.probabilities import draw_curves
 

@@ -45,8 +45,8 @@ def serve(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Seconds for a client to send its headers, and again for its body.")
     ] = 15.0,
-    selection: Selection = "time",
-    method: Residual = None,
+    selected_by: Selection = "time",
+    residual: Residual = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
 ) -> None:
@@ -64,7 +64,7 @@ def serve(
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     opened = Run(run)
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
-        live = LiveForecaster(opened, events, selection, method, data_dir, memory_dir)
+        live = LiveForecaster(opened, events, selected_by, residual, data_dir, memory_dir)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 
@@ -83,7 +83,7 @@ def open_store(run: Path, store: Path | None, duplicates: str, max_new_relations
 
 
 def default_store(run: Path) -> Path:
-    """Where a run's new events are kept unless told otherwise: beside its folder, which may be replaced as a whole.
+    """Where a run's new events are kept unless told otherwise: next to its folder, which may be replaced as a whole.
 
     A refreshed run goes on with the store it was refreshed over, unless there is one of its own.
     """

@@ -25,7 +25,7 @@ from bridgemem.storage.files import read_json, whole_file
 NAME = "README.md"
 METHOD_WORDS = {
     "backbone": "backbone alone",
-    "bridgemem": "with the fixed residual",
+    "bridgemem": "with bridgemem",
     "learned": "with the learned one",
     "cross-fitted": "with the learned one, cross-fitted",
 }
@@ -182,7 +182,7 @@ def _splits(records: list[Record]) -> list[str]:
 def _shown(records: list[Record], split: str, filter_name: str) -> list[Record]:
     """The backbone and the residuals under one filter; raw shows the time-aware choice, having none of its own."""
     wanted = (None, "time" if filter_name == "raw" else filter_name)
-    found = [r for r in records if (r.split, r.filter) == (split, filter_name) and r.selection in wanted]
+    found = [r for r in records if (r.split, r.filter) == (split, filter_name) and r.selected_by in wanted]
     return [r for method in METHOD_WORDS for r in found if r.method == method]
 
 
@@ -278,7 +278,7 @@ def _selection(run: Run, selections: dict[str, Selection]) -> str:
     )
     learned = [name for name in SELECTION_FILTERS if run.learned(name) is not None]
     if learned:
-        text += "\n\nBeside this fixed residual the run has a learned one, fitted on validation once for each filter."
+        text += "\n\nBeside the paper's residual the run has a learned one, fitted on validation once for each filter."
     return "\n\n".join([text, *_compared(run, learned)])
 
 
@@ -297,7 +297,7 @@ def _compared(run: Run, learned: list[str]) -> list[str]:
         ]
         for name, held in found.items()
     ]
-    header = ["filter", "queries", "backbone", "fixed", "learned", "learned over fixed", "forecasts use"]
+    header = ["filter", "queries", "backbone", "bridgemem", "learned", "learned over bridgemem", "forecasts use"]
     about = (
         "MRR on the later part of validation, with the learned residual as fitted on the part before. Forecasts use "
         "the learned one where it gains more than a standard error, unless told otherwise:"

@@ -27,7 +27,7 @@ from bridgemem.storage.tables import ASKED, write_table
 from bridgemem.training.devices import describe_device
 
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
-# the columns of a table of ranks beside the ranks: what was asked, and what was known of it
+# the columns of a table of ranks next to the ranks: what was asked, and what was known of it
 KNOWN = (*ASKED, "uncertainty", "answer_support", "answer_lag", "triple_seen")
 CROSS_FITTED = "cross-fitted"  # the method of a learned residual that was fitted on the end of train too
 
@@ -136,7 +136,7 @@ def evaluate_backbone(
     base = _base(dataset, split, name, device, len(queries))
     return [
         Record(
-            **base, method="backbone", filter=f, selection=None, history="rolling", seed=0, **_values(replayed, f, 0)
+            **base, method="backbone", filter=f, selected_by=None, history="rolling", seed=0, **_values(replayed, f, 0)
         )
         for f in FILTERS
     ]
@@ -173,7 +173,7 @@ def record(
         history=config.history,
         method=method,
         filter=filter_name,
-        selection=selection.filter,
+        selected_by=selection.filter,
         seed=config.seed,
         settings={**used, **(changed or {})},
         gain={metric: [g.value, g.low, g.high] for metric, g in gains.items()},
@@ -244,7 +244,7 @@ def records_of(
             history=config.history,
             method="backbone",
             filter=f,
-            selection=None,
+            selected_by=None,
             seed=config.backbone_seed,
             settings={"backbone_seed": config.backbone_seed, **trained},
             **_values(replayed, f, 0),
@@ -257,7 +257,7 @@ def records_of(
     for name, selection in selections.items():
         if f"learned_by_{name}" not in columns:
             continue
-        # what the learned residual weighs and costs is its own: lambda, gate and tau are the fixed one's
+        # what the learned residual weighs and costs is its own: lambda, gate and tau are the paper's
         fit = run.learning(name)
         own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
         own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}

@@ -24,7 +24,7 @@ class Record:
     backbone: str
     method: str
     filter: str
-    selection: str | None
+    selected_by: str | None
     history: str
     seed: int
     queries: int
@@ -45,7 +45,7 @@ class Record:
 
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
-        named = ("dataset", "split", "backbone", "method", "filter", "selection", "history", "seed", "subset")
+        named = ("dataset", "split", "backbone", "method", "filter", "selected_by", "history", "seed", "subset")
         device = self.device.split(":")[0].split(" ")[0]
         return json.dumps(
             [getattr(self, name) for name in (*named, "horizon")] + [device, self.settings.get("backbone_seed")]

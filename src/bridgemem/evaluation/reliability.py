@@ -1,4 +1,4 @@
-"""Reliability: a run's probabilities, fitted on validation and measured on a split, and questions of several steps."""
+"""Reliability: a run's probabilities, fitted on validation and measured on a split, and queries of several steps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
 from bridgemem.training.devices import describe_device
 
-# two numbers need no more questions than this, and a reliability curve few more
+# two numbers need no more queries than this, and a reliability curve few more
 MOST_FITTED = 20_000
 MOST_MEASURED = 100_000
-SHOWN = 10  # candidates of a question that a forecast shows
+SHOWN = 10  # candidates of a query that a forecast shows
 
 
 def sample(queries: Queries, most: int) -> Queries:
-    """All queries, or so many of them, always the same ones and in their order."""
+    """All queries, or that many of them, always the same ones and in their order."""
     if len(queries) <= most:
         return queries
     rows = np.sort(np.random.default_rng(0).choice(len(queries), most, replace=False))
@@ -76,15 +76,15 @@ def calibrate(
 class Reliability:
     """How far the probabilities of one method were right: of the best candidate, and of all that are shown.
 
-    within: 1 for a single step, where a forecast comes true with the answer of the question; more for so many steps,
+    horizon: 1 for a single step, where a forecast comes true with the answer of the query; more for that many steps,
     where it comes true with any of the window's answers. metrics: of raw ranks, of single steps alone.
     """
 
     method: str
-    selection: str
+    selected_by: str
     split: str
-    within: int
-    questions: int
+    horizon: int
+    queries: int
     best: Curve
     shown: Curve
     metrics: Metrics | None
@@ -110,7 +110,7 @@ def reliability(
     run: Run,
     dataset: Dataset | None = None,
     split: str = "test",
-    within: int = 1,
+    horizon: int = 1,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> list[Reliability]:
@@ -119,8 +119,8 @@ def reliability(
     past = history(run, dataset, split, device)
     scoring = scoring_of(run, past, "known" if split == "test" else "train")
     known = {name: _calibration(run, name) for name in run.methods()[1:]}
-    windowed = Windowed.of(dataset, split, within, device) if within > 1 else None
-    queries = sample(windowed.questions() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
+    windowed = Windowed.of(dataset, split, horizon, device) if horizon > 1 else None
+    queries = sample(windowed.distinct() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
     activity = Activity(dataset.events, device) if windowed else None
     gathered: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in known}
     for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):
@@ -131,7 +131,7 @@ def reliability(
             p = known[name].probabilities(score).gather(1, best)
             kept: tuple[Tensor, ...]
             if windowed and activity:
-                p = at_least_once(p, activity.draws(batch, past.cut(batch.step), within))
+                p = at_least_once(p, activity.draws(batch, past.cut(batch.step), horizon))
                 kept = (p, windowed.hits(batch).gather(1, best))
             else:
                 assert batch.answer is not None
@@ -139,18 +139,18 @@ def reliability(
                 ranks = answer_ranks(scored.scores.log_p, answers, scored.row, scored.candidate, own, [_no_mask(batch)])
                 kept = (p, best == answers[:, None], ranks[0, 0])
             gathered[name].append(tuple(column.cpu() for column in kept))
-    return [_measured(name, split, within, parts, known[name]) for name, parts in gathered.items()]
+    return [_measured(name, split, horizon, parts, known[name]) for name, parts in gathered.items()]
 
 
 def _measured(
-    name: str, split: str, within: int, parts: list[tuple[Tensor, ...]], calibration: Calibration
+    name: str, split: str, horizon: int, parts: list[tuple[Tensor, ...]], calibration: Calibration
 ) -> Reliability:
     """parts: by batch the probabilities and hits of the shown candidates [n, shown], and the raw ranks if known [n]."""
     p, hit, *ranks = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
     metrics = Metrics.of(ranks[0]) if ranks else None
     best, shown = Curve.of(p[:, 0], hit[:, 0]), Curve.of(p.ravel(), hit.ravel())
-    method, selection = name.split("_by_")
-    return Reliability(method, selection, split, within, len(p), best, shown, metrics, calibration)
+    method, selected_by = name.split("_by_")
+    return Reliability(method, selected_by, split, horizon, len(p), best, shown, metrics, calibration)
 
 
 def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
@@ -185,10 +185,10 @@ def reliability_records(run: Run, found: list[Reliability]) -> list[Record]:
             backbone=config.backbone,
             method=f"calibration:{one.method}",
             filter="raw",
-            selection=one.selection,
+            selected_by=one.selected_by,
             history=config.history,
             seed=config.seed,
-            queries=one.questions,
+            queries=one.queries,
             settings={"backbone_seed": config.backbone_seed, **one.settings()},
             device=describe_device("cpu"),
             version=config.version,
@@ -203,36 +203,38 @@ def reliability_records(run: Run, found: list[Reliability]) -> list[Record]:
     ]
 
 
-def evaluate_within(
+def evaluate_horizon(
     run: Run,
-    within: int,
+    horizon: int,
     dataset: Dataset | None = None,
     split: str = "test",
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> list[Record]:
-    """Metrics of h-step questions on a split, under all filters, for the backbone and every residual of the run.
+    """Metrics of h-step queries on a split, under all filters, for the backbone and every residual of the run.
 
     The split is cut into windows of h steps. Every answer of a window is asked once, from what was known before the
     window began; filters take out the other answers of the same window. Gains are resampled by whole windows.
     """
-    if within < 2:
-        raise SettingsError(f"--within asks for windows of at least 2 steps, not {within}; leave it out for one step.")
+    if horizon < 2:
+        raise SettingsError(
+            f"--horizon asks for windows of at least 2 steps, not {horizon}; leave it out for one step."
+        )
     dataset = _readable(run, dataset, split)
-    windowed = Windowed.of(dataset, split, within, device)
+    windowed = Windowed.of(dataset, split, horizon, device)
     past, part = history(run, dataset, split, device), "known" if split == "test" else "train"
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    label = f"reading {split}, {within} steps at once"
+    label = f"reading {split}, {horizon} steps at once"
     scoring = scoring_of(run, past, part)
     replayed = replay(scoring, windowed.queries(), filters=windowed.filters, progress=progress, label=label)
     reading = Reading(replayed, {name: column for column, name in enumerate(run.methods())})
-    measured = {(m.method, m.selection): m for m in reliability(run, dataset, split, within, device, progress)}
+    measured = {(m.method, m.selected_by): m for m in reliability(run, dataset, split, horizon, device, progress)}
     windows = len(np.unique(windowed.asked.step))
     records = []
     for record in records_of(run, dataset, split, reading, selections, device):
-        own = measured.get((record.method, record.selection or ""))
+        own = measured.get((record.method, record.selected_by or ""))
         settings = {**record.settings, "windows": windows, **(own.settings() if own else {})}
         # of a single window there is nothing to resample
-        records.append(replace(record, horizon=within, settings=settings, gain=record.gain if windows > 1 else {}))
-    run.write_metrics({split: [asdict(record) for record in records]}, within, finish=write_card)
+        records.append(replace(record, horizon=horizon, settings=settings, gain=record.gain if windows > 1 else {}))
+    run.write_metrics({split: [asdict(record) for record in records]}, horizon, finish=write_card)
     return records

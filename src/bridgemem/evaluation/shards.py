@@ -48,7 +48,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= self.of:
-            raise SettingsError(f"a shard is written as 1/{max(self.of, 1)}, the first of so many, not as {self}.")
+            raise SettingsError(f"a shard is written as 1/{max(self.of, 1)}, the first of that many, not as {self}.")
 
     def __str__(self) -> str:
         return f"{self.number}/{self.of}"

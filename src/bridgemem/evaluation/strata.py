@@ -1,4 +1,4 @@
-"""Mechanism: where the gain comes from, as the same figures on parts of the queries."""
+"""Strata: gain by stratum, as the same figures on parts of the queries."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _by_edges(values: np.ndarray, edges: tuple[int, ...], none: str) -> dict[str
     return masks
 
 
-def _met(columns: Columns) -> np.ndarray:
-    """Whether the answer has a dyadic state: the pair met inside the window; bool [n]."""
+def _seen(columns: Columns) -> np.ndarray:
+    """Whether the answer has a dyadic state: the pair interacted inside the window; bool [n]."""
     return ~np.isnan(columns["answer_lag"])
 
 
 def by_support(columns: Columns) -> dict[str, np.ndarray]:
     """By n_B of the answer's own state; 0 where its events were never seen to lead anywhere."""
-    support = np.where(_met(columns), columns["answer_support"], np.nan)
+    support = np.where(_seen(columns), columns["answer_support"], np.nan)
     return _by_edges(support, SUPPORT_EDGES, "no dyadic past")
 
 
@@ -54,11 +54,11 @@ def by_uncertainty(columns: Columns) -> dict[str, np.ndarray]:
 
 def by_repeat(columns: Columns) -> dict[str, np.ndarray]:
     """By whether the exact triple was seen before, and if not, whether the pair has a dyadic past."""
-    seen, past = columns["triple_seen"].astype(bool), _met(columns)
+    seen, past = columns["triple_seen"].astype(bool), _seen(columns)
     return {
-        "triple seen before": seen,
-        "triple new, pair met lately": ~seen & past,
-        "triple new, pair not met lately": ~seen & ~past,
+        "seen triple": seen,
+        "seen pair": ~seen & past,
+        "unseen pair": ~seen & ~past,
     }
 
 
@@ -111,7 +111,7 @@ def _record(run: Run, columns: Columns, mask: np.ndarray, part: str, filter_name
         backbone=config.backbone,
         method=f"ablation:part={part}",
         filter=filter_name,
-        selection=filter_name,
+        selected_by=filter_name,
         history=config.history,
         seed=config.seed,
         queries=len(after),

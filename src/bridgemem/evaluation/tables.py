@@ -50,5 +50,5 @@ def place(dataset: str, split: str) -> str:
 
 
 def fitted_here(method: str, split: str) -> str:
-    """What is said behind the name of a residual that was fitted on the very queries it is measured on."""
+    """What is said after the name of a residual that was fitted on the very queries it is measured on."""
     return ", fitted on these queries" if split == "valid" and method in MAIN_METHODS[2:] else ""

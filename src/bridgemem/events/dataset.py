@@ -28,7 +28,7 @@ class Identity:
 
     @property
     def digest(self) -> str:
-        """One digest of all parts. It is unkeyed: whoever changes the data can compute it again."""
+        """One digest of all parts. It is unkeyed: anyone who changes the data can compute it again."""
         return _digest(sorted(asdict(self).items()))
 
 

@@ -68,7 +68,7 @@ _ICEWS = "ICEWS Coded Event Data (Harvard Dataverse, doi:10.7910/DVN/28075), und
 _GDELT = "The GDELT Project (gdeltproject.org), free to use with citation; split of RE-Net"
 _RENET = "INK-USC/RE-Net"
 _RENET_YEARS, _RENET_NAMES = "6ea8383af38d8afdcfe6e928bcae72841af72672", "9264ba7c204c8e869cde1c51511f613434f5a353"
-# the RE-GCN splits as plain files, and the names behind the ids of two RE-Net ones
+# the RE-GCN splits as plain files, and the names of the ids of two RE-Net ones
 _KGMH = "LiaoMengqi/KGMH"
 _KGMH_OLD, _KGMH_NEW = "21face01c10d497147613e38aec4cbbd69b29073", "9cbde266bf4943254f8aac119303e769187e61ae"
 _KGMH_FOLDER = "data/temporal/extrapolation"
@@ -293,7 +293,7 @@ def _copies(benchmark: Benchmark, data_dir: str | Path | None) -> Iterator[Path]
 
 
 def _read_folder(benchmark: Benchmark, folder: Path, progress: Progress) -> Dataset:
-    """A data set from its text files: train, valid and test of four columns, and the names behind the ids."""
+    """A data set from its text files: train, valid and test of four columns, and the names of the ids."""
     files = [split_file(folder, split) for split in benchmark.splits]
     logs = [replace(log, clock=benchmark.clock) for log in read_splits(folder, files, benchmark.unit, progress)]
     if benchmark.sorted_train:

@@ -1,4 +1,4 @@
-"""EventLog: what happened, as immutable columns in one total order, with the names behind the ids."""
+"""EventLog: what happened, as immutable columns in one total order, with the names of the ids."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ How an event of step t comes about, given all events of strictly earlier steps:
 
 1. The pair {a, c} is drawn with probability
    q_t(a, c) = (1 - distractors) w_ac(t) / W(t) + distractors act_a act_c / Z,
-   where w_ac(t) is the pair's own weight, raised by `boost` while its last event is recent, and zero for strangers;
+   where w_ac(t) is the pair's own weight, raised by `boost` while its last event is recent, else zero;
    W(t) and Z sum over unordered pairs, so q_t does too. Distractors are noise in WHO meets.
 2. The directed relation is drawn from the planted table T, in the row of the token of the pair's last event, or from
    the base rates where the pair has no event within the window. Noise in WHAT happens is mixed into T itself, so
@@ -29,7 +29,7 @@ from bridgemem.events.log import Clock, EventLog, Vocabulary, parse_date
 
 WINDOW = 65  # a pair forgets its last event after this many steps
 BINS = (1, 4, 16, 64)  # upper ends of the recency bins: lag 1 | 2-4 | 5-16 | 17-64 | 65 and more
-FADE = (1.0, 0.8, 0.4, 0.1, 0.0)  # what is left of a script link in each recency bin
+DECAY = (1.0, 0.8, 0.4, 0.1, 0.0)  # what is left of a script link in each recency bin
 RECENT = 3  # an event raises its pair's weight for this many steps
 MAX_ACTORS = 2000  # the state is held for all pairs at once
 
@@ -213,7 +213,7 @@ class _Pairs:
     def tokens(self, step: int) -> np.ndarray:
         """int64 [E, E]: token of the last event of (row, column), or -1 where none lies within the window."""
         lag = step - self.last_step
-        token = self.last_directed * len(FADE) + np.searchsorted(BINS, lag, side="left")
+        token = self.last_directed * len(DECAY) + np.searchsorted(BINS, lag, side="left")
         return np.where(lag <= WINDOW, token, -1)
 
 
@@ -266,10 +266,10 @@ def _base(relations: int) -> np.ndarray:
 def _transition(settings: WorldSettings, base: np.ndarray, scripts: tuple[Link, ...]) -> np.ndarray:
     """The planted table T, float64 [2R * 5, 2R]: each link moves its share from the base rates to its effect."""
     R = settings.relations
-    table = np.tile(base, (2 * R * len(FADE), 1))
-    for link, direction, (recency, fade) in product(scripts, (0, 1), enumerate(FADE)):
-        row = (direction * R + RELATIONS.index(link.cause)) * len(FADE) + recency
-        share = settings.strength * fade * link.share
+    table = np.tile(base, (2 * R * len(DECAY), 1))
+    for link, direction, (recency, rate) in product(scripts, (0, 1), enumerate(DECAY)):
+        row = (direction * R + RELATIONS.index(link.cause)) * len(DECAY) + recency
+        share = settings.strength * rate * link.share
         table[row] -= share * base
         table[row, (direction ^ link.reply) * R + RELATIONS.index(link.effect)] += share
     return table

@@ -14,7 +14,7 @@ from torch import Tensor
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import distinct_states
 
-# so many logits stay in the cache from one product to the next, and are worth sharing out; a GPU wants few launches
+# that many logits stay in the cache from one product to the next, and are worth sharing out; a GPU wants few launches
 _CACHED = 1 << 20
 _GPU_ROWS = 1 << 16
 
@@ -37,7 +37,7 @@ class Batch:
 
 
 def piece_rows(width: int, device: torch.device) -> int:
-    """How many states are read at a time where each has so many outputs."""
+    """How many states are read at a time where each has that many outputs."""
     return _GPU_ROWS if device.type == "cuda" else max(_CACHED // width, 64)
 
 
@@ -63,7 +63,7 @@ class StateTable:
         return self._grouped(np.sort(self.code.cpu().numpy()))
 
     def batches(self, order: Tensor, size: int) -> Iterator[Batch]:
-        """The examples in that order, so many at a time; on the host, where the number of states may vary."""
+        """The examples in that order, that many at a time; on the host, where the number of states may vary."""
         code = self.code.index_select(0, order).numpy()
         full = len(code) // size * size
         for row in np.sort(code[:full].reshape(-1, size), axis=1):

@@ -14,10 +14,10 @@ from bridgemem.events.log import EventLog
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 
-# A dense table is the quickest to read, but grows with the square of the relations. Up to so many cells (32 MiB, 457
+# A dense table is the quickest to read, but grows with the square of the relations. Up to that many cells (32 MiB, 457
 # relations in five recency bins) it is dense; above, only the cells that occur are kept.
 MOST_DENSE = 1 << 22
-_BLOCK = 1 << 18  # examples at a time, so that their cells stay small beside them
+_BLOCK = 1 << 18  # examples at a time, so that their cells stay small next to them
 
 
 def log_prior(events: EventLog) -> Tensor:
@@ -142,7 +142,7 @@ class Counting:
 
     def __init__(self, space: TokenSpace, device: str | torch.device = "cpu") -> None:
         self.space, self._cells = space, space.size * space.n_directed
-        # the pad is counted in a row of its own, behind those that are kept: cheaper than looking for it
+        # the pad is counted in a row of its own, after those that are kept: cheaper than looking for it
         size = self._cells + space.n_directed if is_dense(space) else 0
         self._dense = torch.zeros(size, dtype=torch.int64, device=device)
         self._parts = [(self._dense[:0], self._dense[:0])]
@@ -192,7 +192,7 @@ class SparseProbabilities:
         self.space, self.prior, self.strength = table.space, prior, strength
         totals = table._totals()
         self.totals = torch.cat([totals, totals.new_zeros(1)])
-        # one more cell, behind all that can be asked of a token: where a search may end without having found
+        # one more cell, after all that can be asked of a token: where a search may end without having found
         last = table.cells.new_tensor([self.space.size * self.space.n_directed])
         self.cells, self.counts = torch.cat([table.cells, last]), torch.cat([table.counts, last.new_zeros(1)])
 

@@ -32,7 +32,7 @@ class Examples:
         return Examples(self.tokens[rows], self.target[rows], self.step[rows])
 
     def sample(self, most: int, seed: int) -> Examples:
-        """At most so many examples, drawn without replacement by the seed, in their old order."""
+        """At most that many examples, drawn without replacement by the seed, in their old order."""
         if len(self) <= most:
             return self
         chosen = np.random.default_rng(seed).choice(len(self), size=most, replace=False)

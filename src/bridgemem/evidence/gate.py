@@ -27,7 +27,7 @@ def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
 
 
 def relative_entropy(log_p: Tensor) -> Tensor:
-    """Entropy of log scores [n, E] as a share of the largest that so many candidates have, float64 [n] in [0, 1].
+    """Entropy of log scores [n, E] as a share of the largest that this many candidates have, float64 [n] in [0, 1].
 
     A score of -inf belongs to no candidate; 0 where there is a single one.
     """
@@ -41,14 +41,14 @@ def relative_entropy(log_p: Tensor) -> Tensor:
     return by_candidates(share, log_p)
 
 
-def met_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
-    """u_q for a backbone without an oracle: its probability mass on candidates that the actor has met.
+def seen_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
+    """u_q for a backbone without an oracle: its probability mass on candidates that the actor has interacted with.
 
-    log_p [n, E] log scores, not necessarily normalised; (row, candidate) int64 [m] names the met ones -> [n].
+    log_p [n, E] log scores, not necessarily normalised; (row, candidate) int64 [m] names the seen ones -> [n].
     """
     n, entities = log_p.shape
-    met = (row * entities + candidate).unique()
-    mass = by_candidates(lambda own: own.softmax(1), log_p).view(-1)[met].double()
+    seen = (row * entities + candidate).unique()
+    mass = by_candidates(lambda own: own.softmax(1), log_p).view(-1)[seen].double()
     # one after the other in each row: adding by index on a GPU takes another order every time
-    sizes = torch.bincount(met // max(entities, 1), minlength=n)
+    sizes = torch.bincount(seen // max(entities, 1), minlength=n)
     return torch.segment_reduce(mass, "sum", lengths=sizes, unsafe=True).clamp(0, 1).to(log_p.dtype)

@@ -91,18 +91,18 @@ class Reader(nn.Module):
         return torch.cat(blocks) if blocks else tokens.new_empty((0, len(self.log_prior)), dtype=torch.float32)
 
     def evidence_for(
-        self, tokens: Tensor, state: Tensor, asked: Tensor, tables: tuple[Tensor, Tensor] | None = None
+        self, tokens: Tensor, state: Tensor, query_relation: Tensor, tables: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
         """A_nn of the relation asked int64 [m] after a state, given by its row int64 [m] of the tokens: float32 [m].
 
         The same as looking it up in `evidence`, without all the relations that are not asked of other states.
         """
         if len(tokens) <= self._rows:
-            return self.evidence(tokens, tables)[state, asked]
+            return self.evidence(tokens, tables)[state, query_relation]
         found = self.log_prior.new_empty(len(state))
         for at, part in zip(range(0, len(tokens), self._rows), tokens.split(self._rows), strict=True):
             own = ((state >= at) & (state < at + len(part))).nonzero().squeeze(1)
-            found[own] = self.evidence(part, tables)[state[own] - at, asked[own]]
+            found[own] = self.evidence(part, tables)[state[own] - at, query_relation[own]]
         return found
 
     @property

@@ -117,11 +117,11 @@ class Transitions:
     @cached_property
     @torch.no_grad()
     def _token_tables(self) -> tuple[Tensor, Tensor]:
-        # the reader is not trained any more; for a single question this would be a good part of the work
+        # the reader is not trained any more; for a single query this would be a good part of the work
         return self.reader.token_tables()
 
     def evidence(self, queries: Queries, past: History) -> Evidence:
-        """A_ct, A_nn and n_B of every candidate met inside the window, for the relation that each query asks."""
+        """A_ct, A_nn and n_B of every candidate seen inside the window, for the relation that each query asks."""
         s = self.settings
         # a state depends on actor and step alone, so it is read once for all the relations asked of them
         asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)

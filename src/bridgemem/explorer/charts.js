@@ -38,7 +38,7 @@ export function evidenceChart(into, parts, total) {
     at += value;
   }
   rows.push({ name: "score", from: 0, size: total, text: plain(total), fill: colour("accent") });
-  // room on both sides for what is written beside the bars
+  // room on both sides for what is written next to the bars
   const ends = rows.flatMap(({ from, size }) => [from, from + size]);
   const low = Math.min(...ends), high = Math.max(...ends), room = (high - low || 1) * (narrow ? 0.38 : 0.18);
   const trace = {
@@ -163,7 +163,7 @@ function timeRange(at, dates, first, step, span) {
 }
 
 export const METHOD_WORDS = {
-  backbone: "backbone alone", bridgemem: "with fixed residual", learned: "with learned residual",
+  backbone: "backbone alone", bridgemem: "with bridgemem", learned: "with learned residual",
   "cross-fitted": "with learned residual, cross-fitted",
 };
 export const FILTER_WORDS = { raw: "raw", static: "static filter", time: "time-aware filter" };

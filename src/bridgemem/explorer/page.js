@@ -1,4 +1,4 @@
-// The page: one question (actor, direction, relation, step), its candidates, and why one of them stands where it does.
+// The page: one query (actor, direction, relation, step), its candidates, and why one of them stands where it does.
 
 import { SearchBox, ask, byId, label, make, plain, signed, table, whole } from "./ask.js";
 import { backboneChart, evidenceChart, timelineChart } from "./charts.js";
@@ -6,28 +6,28 @@ import { showQuality } from "./quality.js";
 
 const MORE = 10, MOST = 100;
 const GROUP_WORDS = {
-  backbone: "how sure the backbone is", transitions: "what such events lead to", pair: "how often, lately they met",
+  backbone: "how sure the backbone is", transitions: "what such events lead to", pair: "how often and how lately they interacted",
   recurrence: "the very same before", candidate: "the candidate’s activity", actor: "the actor’s activity",
-  company: "company they share", relation: "the relation’s frequency",
+  common_neighbours: "common neighbours", relation: "the relation’s frequency",
 };
-const question = { actor: "", relation: "", inverse: false, step: 0 };
+const query = { actor: "", relation: "", inverse: false, step: 0 };
 let overview, candidates = [], chosen = "", top = MORE, tab = "ask", asking = null, looking = null;
 
-// ---- the question ----------------------------------------------------------------------------------------------------
+// ---- the query ----------------------------------------------------------------------------------------------------
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  question.actor = given.get("actor") ?? question.actor ?? "";
-  question.relation = given.get("relation") ?? question.relation ?? "";
-  question.inverse = given.get("inverse") === "1";
+  query.actor = given.get("actor") ?? query.actor ?? "";
+  query.relation = given.get("relation") ?? query.relation ?? "";
+  query.inverse = given.get("inverse") === "1";
   const step = Number(given.get("step") ?? NaN);
-  question.step = Number.isInteger(step) && step >= overview.start ? Math.min(step, overview.end) : overview.end;
+  query.step = Number.isInteger(step) && step >= overview.start ? Math.min(step, overview.end) : overview.end;
   chosen = given.get("candidate") ?? "";
   tab = given.get("page") === "quality" ? "quality" : "ask";
 }
 
 function writeAddress() {
-  const { actor, relation, inverse, step } = question;
+  const { actor, relation, inverse, step } = query;
   const now = new URLSearchParams({ actor, relation, step: String(step) });
   if (inverse) now.set("inverse", "1");
   if (chosen) now.set("candidate", chosen);
@@ -39,15 +39,15 @@ const actorBox = new SearchBox(byId("actor"), byId("actor-list"), "/v1/entities"
 const relationBox = new SearchBox(byId("relation"), byId("relation-list"), "/v1/relations", (name) => change({ relation: name }));
 
 function change(what) {
-  Object.assign(question, what);
+  Object.assign(query, what);
   if (!("step" in what)) [chosen, top] = ["", MORE];
-  showQuestion();
+  showQuery();
   clearTimeout(change.timer);
   change.timer = setTimeout(forecast, "step" in what ? 140 : 0);
 }
 
-function showQuestion() {
-  const { actor, relation, inverse, step } = question, time = label(overview.clock, step);
+function showQuery() {
+  const { actor, relation, inverse, step } = query, time = label(overview.clock, step);
   actorBox.show(actor);
   relationBox.show(relation);
   for (const radio of document.getElementsByName("inverse")) radio.checked = (radio.value === "1") === inverse;
@@ -76,7 +76,7 @@ function drawActivity() {
 async function forecast() {
   asking?.abort();
   const { signal } = asking = new AbortController();
-  const { actor, relation, inverse, step } = question;
+  const { actor, relation, inverse, step } = query;
   if (!actor || !relation) return;
   byId("list").setAttribute("aria-busy", "true");
   try {
@@ -98,7 +98,7 @@ async function forecast() {
   }
 }
 
-/** No candidate may stand under a question that has no answer. */
+/** No candidate may stand under a query that has no answer. */
 function fail(problem) {
   say(problem.message);
   candidates = [];
@@ -108,7 +108,7 @@ function fail(problem) {
 }
 
 function showAsked(time, happened) {
-  const { actor, relation, inverse, step } = question;
+  const { actor, relation, inverse, step } = query;
   const unknown = make("b", {}, "?");
   const words = inverse
     ? ["Who comes next: ", unknown, " → ", make("em", {}, relation), " → ", make("b", {}, actor)]
@@ -137,10 +137,10 @@ function showCandidates(happened) {
     make("span", { class: "rank" }, whole(candidate.rank)),
     make("span", { class: "name" }, candidate.name),
     make("span", { class: "value muted small" },
-      candidate.probability == null ? plain(candidate.score) : `${(100 * candidate.probability).toFixed(1)}%`),
+      candidate.p_given_event == null ? plain(candidate.score) : `${(100 * candidate.p_given_event).toFixed(1)}%`),
     make("span", { class: "moved" }, ...movement(candidate, happened.has(candidate.name))),
   )));
-  const likely = candidates[0]?.probability != null;
+  const likely = candidates[0]?.p_given_event != null;
   byId("units").textContent = `backbone’s rank → now, ${likely ? "probability" : "log score"}`;
   byId("more").hidden = candidates.length < top || top >= MOST;
   markChosen();
@@ -170,7 +170,7 @@ function choose(option, focus) {
 async function explain() {
   looking?.abort();
   const { signal } = looking = new AbortController();
-  const { actor, relation, inverse, step } = question, candidate = chosen;
+  const { actor, relation, inverse, step } = query, candidate = chosen;
   byId("detail").hidden = !candidate;
   if (!candidate) return;
   const params = { actor, relation, inverse, step, candidate };
@@ -187,7 +187,7 @@ async function explain() {
 /** [name, value] of everything that the score is the sum of, the backbone's own score first. */
 function partsOf(why) {
   const base = ["the backbone’s score", why.base];
-  if (why.method === "fixed") {
+  if (why.residual_name === "bridgemem") {
     const name = (event) => `${event.time} ${event.direction ? "←" : "→"} ${event.relation}`;
     return [base, ...why.events.map((event) => [name(event), event.part])];
   }
@@ -196,7 +196,7 @@ function partsOf(why) {
 }
 
 function showWhy() {
-  const { why, past, opinions } = explain.last, { actor, relation, step } = question;
+  const { why, past, opinions } = explain.last, { actor, relation, step } = query;
   byId("why-title").textContent = `Why ${why.candidate}?`;
   byId("sentence").textContent = why.sentence;
   showFacts(why);
@@ -204,7 +204,7 @@ function showWhy() {
   byId("sum").textContent = `${plain(why.base)} ${why.residual < 0 ? "−" : "+"} ${Math.abs(why.residual).toFixed(2)} = ${plain(why.score)}`;
   table(byId("parts"), ["part", "log score"], [...parts, ["score", why.score]].map(([name, value]) => [name, plain(value, 6)]));
   const shares = new Map(why.events.map((event) => [`${step - event.lag} ${event.relation} ${event.direction}`, event.part]));
-  byId("met").textContent = past.total === 0 ? "" : past.total > past.step.length
+  byId("seen").textContent = past.total === 0 ? "" : past.total > past.step.length
     ? `the newest ${whole(past.step.length)} of ${whole(past.total)} events` : `${whole(past.total)} event${past.total === 1 ? "" : "s"}, strong colours are recent`;
   showBehind(why);
   evidenceChart(byId("evidence"), parts, why.score);
@@ -217,16 +217,16 @@ function showWhy() {
     window.Plotly.purge(timeline);
     timeline.classList.remove("filled");
     timeline.classList.add("empty");
-    timeline.setAttribute("aria-label", "The two have not met before.");
-    timeline.replaceChildren("The two have not met before.");
+    timeline.setAttribute("aria-label", "The two never interacted.");
+    timeline.replaceChildren("The two never interacted.");
   }
 }
 
 function showFacts(why) {
-  const facts = why.method === "fixed"
+  const facts = why.residual_name === "bridgemem"
     ? { "uncertainty": plain(why.uncertainty), "gate": plain(why.gate), "λ": plain(why.lam), "A (count)": signed(why.a_ct), "A (reader)": signed(why.a_nn), "ρ": plain(why.rho) }
     : { "uncertainty": plain(why.uncertainty), "residual": signed(why.residual), "from what happened between them": signed(why.between),
-      ...(why.company.length ? { "shared company": why.company.slice(0, 3).map(({ name }) => name).join(", ") } : {}) };
+      ...(why.common_neighbours.length ? { "common neighbours": why.common_neighbours.slice(0, 3).map(({ name }) => name).join(", ") } : {}) };
   byId("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
@@ -238,8 +238,8 @@ function showBehind(why) {
     const { count, first, last, share, part } = why.earlier;
     rows.push([`${whole(count)} earlier event${count === 1 ? "" : "s"}`, first === last ? first : `${first} to ${last}`, "", `${(100 * share).toFixed(1)}%`, signed(part, 4)]);
   }
-  byId("behind-box").hidden = !rows.length;
-  table(byId("behind"), ["event", "time", "steps before", "share", "part"], rows);
+  byId("events-box").hidden = !rows.length;
+  table(byId("score-events"), ["event", "time", "steps before", "share", "part"], rows);
 }
 
 // ---- the rest --------------------------------------------------------------------------------------------------------
@@ -270,11 +270,11 @@ function listen() {
     radio.addEventListener("change", () => change({ inverse: radio.value === "1" }));
   }
   byId("step").addEventListener("input", (event) => change({ step: Number(event.target.value) }));
-  byId("earlier").addEventListener("click", () => change({ step: Math.max(overview.start, question.step - 1) }));
-  byId("later").addEventListener("click", () => change({ step: Math.min(overview.end, question.step + 1) }));
+  byId("earlier").addEventListener("click", () => change({ step: Math.max(overview.start, query.step - 1) }));
+  byId("later").addEventListener("click", () => change({ step: Math.min(overview.end, query.step + 1) }));
   byId("latest").addEventListener("click", () => change({ step: overview.end }));
   byId("more").addEventListener("click", () => { top = Math.min(MOST, top + MORE); forecast(); });
-  byId("question").addEventListener("submit", (event) => event.preventDefault());
+  byId("query").addEventListener("submit", (event) => event.preventDefault());
   byId("list").addEventListener("click", (event) => {
     choose(event.target.closest("li"), true);
     if (matchMedia("(max-width: 900px)").matches) byId("detail").scrollIntoView({ behavior: "smooth" });
@@ -298,7 +298,7 @@ function listen() {
   // charts take their colours and lengths of labels from the page as it is when they are drawn
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => showTab(tab));
   matchMedia("(max-width: 700px)").addEventListener("change", () => showTab(tab));
-  window.addEventListener("hashchange", () => { readAddress(); showQuestion(); showTab(tab); forecast(); });
+  window.addEventListener("hashchange", () => { readAddress(); showQuery(); showTab(tab); forecast(); });
 }
 
 async function begin() {
@@ -306,11 +306,11 @@ async function begin() {
   try {
     const [about, model] = await Promise.all([ask("/explore/overview"), ask("/v1/model")]);
     overview = about;
-    Object.assign(question, { actor: about.actor, relation: about.relation });
-    byId("model").textContent = `${model.dataset} · ${model.backbone} with ${model.method} residual · ${whole(model.events)} events of ${whole(model.entities)} actors`;
+    Object.assign(query, { actor: about.actor, relation: about.relation });
+    byId("model").textContent = `${model.dataset} · ${model.backbone} with ${model.residual} residual · ${whole(model.events)} events of ${whole(model.entities)} actors`;
     readAddress();
     drawActivity();
-    showQuestion();
+    showQuery();
     if (!about.actor) say("There are no events yet, so there is nobody to ask about.");
     await Promise.all([forecast(), showTab(tab)]);
   } catch (problem) {

@@ -14,7 +14,7 @@ export async function showQuality() {
   const known = quality.split !== null;
   for (const card of document.querySelectorAll("#quality .card, #tiles")) card.hidden = !known;
   byId("measured-on").textContent = known
-    ? `Measured on ${whole(quality.queries)} questions of ${SPLITS[quality.split]}.`
+    ? `Measured on ${whole(quality.queries)} queries of ${SPLITS[quality.split]}.`
     : quality.why;
   if (!known) return;
   tiles();

@@ -27,14 +27,14 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
 
-MOST_BINS = 120  # of the picture of all events behind the slider
+MOST_BINS = 120  # of the picture of all events under the slider
 MOST_EVENTS = 2000  # of one pair; the newest are shown
-LATELY = 0.1  # the share of the events that the first question is taken from
+LATELY = 0.1  # the share of the events that the first query is taken from
 
 
 @dataclass(frozen=True)
 class Overview:
-    """The steps that can be asked for, start..end, how busy they were, and a question to begin with.
+    """The steps that can be asked for, start..end, how busy they were, and a query to begin with.
 
     activity: events in stretches of `stretch` steps from the start to the end; empty without events.
     """
@@ -111,7 +111,7 @@ class Opinion:
 def opinions(
     forecaster: Predictor, actor: str, relation: str, step: int, inverse: bool, candidate: str, top: int
 ) -> list[Opinion]:
-    """The backbone's own best candidates, and behind them the one looked at where it is none of them."""
+    """The backbone's own best candidates, and after them the one looked at where it is none of them."""
     asked = forecaster.query(actor, relation, inverse=inverse)
     query = Queries(asked.actor, asked.relation, torch.tensor([step]))
     log_p = score_queries(forecaster.backbone, query, forecaster.past).of_candidates[0].double()
@@ -127,7 +127,7 @@ def opinions(
 class Measured:
     """One method under one filter; gain: of each metric over the backbone, with both ends of its 95 % interval.
 
-    remark: what is said behind its name, of a residual that was fitted on these very queries.
+    remark: what is said after its name, of a residual that was fitted on these very queries.
     """
 
     method: str
@@ -139,7 +139,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Part:
-    """The queries whose answer has so much support behind it, and the gain in MRR there under one filter."""
+    """The queries whose answer has that much support, and the gain in MRR there under one filter."""
 
     support: str
     filter: str
@@ -186,7 +186,7 @@ def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
         if r["filter"] == f
         and r["method"] in MAIN_METHODS
         and not r.get("subset")
-        and r["selection"] in (None, "time" if f == "raw" else f)
+        and r["selected_by"] in (None, "time" if f == "raw" else f)
     )
 
 

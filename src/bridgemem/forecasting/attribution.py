@@ -20,7 +20,7 @@ from bridgemem.equations import count_evidence
 from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.pairs import PairEvents
-from bridgemem.residuals.features import GROUPS, LAST, NEVER_ASKED, NEVER_MET, FeatureReader, group_columns
+from bridgemem.residuals.features import GROUPS, LAST, UNSEEN_PAIR, UNSEEN_RELATION, FeatureReader, group_columns
 from bridgemem.residuals.learned import Learned, LearnedNet
 from bridgemem.residuals.neighbours import FLOOR, Neighbours
 
@@ -113,8 +113,8 @@ def pair_features(
     made, columns = x.repeat(len(kept), 1), group_columns()
     asked = Queries(*(column.expand(len(kept)) for column in (query.actor, query.relation, query.step)))
     states = latest(pair, int(query.step), kept, LAST)
-    # without any event the pair never met
-    pairs = torch.tensor([NEVER_MET + NEVER_ASKED]).repeat(len(kept), 1)
+    # without any event the pair never interacted
+    pairs = torch.tensor([UNSEEN_PAIR + UNSEEN_RELATION]).repeat(len(kept), 1)
     made[:, columns["pair"]] = pairs.index_copy_(0, states.row, reader.pair_columns(asked, states)).double()
     made[:, columns["recurrence"]] = _recurrence(reader, query, candidate, pair, kept).double()
     made[:, columns["transitions"]] = _transitions(reader, query, pair, kept, x[columns["transitions"]])
@@ -161,12 +161,12 @@ def _transitions(reader: FeatureReader, query: Queries, pair: PairEvents, kept: 
 
 @dataclass(frozen=True)
 class EventParts:
-    """The part of the groups of BETWEEN: never_met + the listed events' parts + the earlier ones' part = total.
+    """The part of the groups of BETWEEN: unseen_pair + the listed events' parts + the earlier ones' part = total.
 
     listed: of the newest events, one by one, newest first. n_earlier: how many older ones share the part `earlier`.
     """
 
-    never_met: float
+    unseen_pair: float
     listed: tuple[float, ...]
     earlier: float
     n_earlier: int
@@ -191,7 +191,7 @@ def event_parts(
     worth = coalitions(learned.net, rows, int(query.relation)) @ between / learned.net.scale.detach()
     parts = (shapley(players) @ worth).tolist() if players else []
     return EventParts(
-        never_met=float(worth[0]),
+        unseen_pair=float(worth[0]),
         listed=tuple(parts[:LISTED]),
         earlier=sum(parts[LISTED:]),
         n_earlier=max(0, pair.n_events - LISTED),
@@ -200,16 +200,16 @@ def event_parts(
 
 
 def third_parties(neighbours: Neighbours, actor: int, candidate: int, cut: int, most: int = 3) -> dict[int, float]:
-    """Through whom two share company before a step, largest first: the share of each in the sum behind the feature.
+    """The common neighbours of two before a step, largest first: the share of each in the sum of the feature.
 
-    Of the fades it is the first, which short-lists strangers too.
+    Of the decay rates it is the first, which short-lists unseen candidates too.
     """
     weight = neighbours.weights_before(cut)[0].double()
-    met = torch.zeros(2, neighbours.n_entities, dtype=torch.float64)
-    for row, party in zip(met, (actor, candidate), strict=True):
+    adjacent = torch.zeros(2, neighbours.n_entities, dtype=torch.float64)
+    for row, party in zip(adjacent, (actor, candidate), strict=True):
         pairs = slice(int(neighbours.bounds[party]), int(neighbours.bounds[party + 1]))
         row[neighbours.partner[pairs]] = weight[pairs]
-    through = met.prod(0)
+    through = adjacent.prod(0)
     share = through / (through.sum() + FLOOR)
     share[[actor, candidate]] = 0.0  # they are no third party to themselves
     best = share.topk(min(most, len(share)))

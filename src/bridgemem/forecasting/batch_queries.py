@@ -1,4 +1,4 @@
-"""Ask: many questions at once, from a file or from Python, answered in one table."""
+"""Ask: many queries at once, from a file or from Python, answered in one table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.queries import Queries
 from bridgemem.events.readers.table import SEPARATORS
-from bridgemem.forecasting.horizon import check_within
+from bridgemem.forecasting.horizon import check_horizon
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
@@ -27,31 +27,31 @@ from bridgemem.storage.tables import as_frame
 COLUMNS = ("actor", "relation", "at", "direction")
 DIRECTIONS = {"": False, "forward": False, "inverse": True}
 ANSWER = (
-    "question",
+    "query",
     "actor",
     "relation",
     "direction",
     "time",
-    "within",
+    "horizon",
     "candidate",
     "rank",
     "backbone_rank",
-    "probability",
+    "p_given_event",
     "score",
     "backbone_score",
     "residual",
 )
-WHOLE = ("question", "within", "rank", "backbone_rank")
-REAL = ("probability", "score", "backbone_score", "residual")
+WHOLE = ("query", "horizon", "rank", "backbone_rank")
+REAL = ("p_given_event", "score", "backbone_score", "residual")
 FORMATS = (".csv", ".parquet")
 NAMED = 100  # bad rows that are named one by one
-# What a spreadsheet would calculate: a text that begins so, also in full width and behind spaces. A CSV file has a
+# What a spreadsheet would calculate: a text that begins so, also in full width and after spaces. A CSV file has a
 # single quote before it. Quotes that stand there already are passed over, so that taking one away gives the text.
 FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 @dataclass(frozen=True)
-class Question:
+class Query:
     """(actor, relation, ?) at a time, or (?, relation, actor) where inverse; without a time, the first unknown step."""
 
     actor: str | int
@@ -62,10 +62,10 @@ class Question:
     problem: str = field(default="", compare=False)  # why a line of a file cannot be asked
 
 
-def read_questions(path: Path) -> list[Question]:
-    """The questions of a text file with a header: actor, relation, and if wanted at and direction.
+def read_queries(path: Path) -> list[Query]:
+    """The queries of a text file with a header: actor, relation, and if wanted at and direction.
 
-    direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no question is
+    direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no query is
     kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied from a CSV
     file of answers as it stands there.
     """
@@ -82,30 +82,30 @@ def read_questions(path: Path) -> list[Question]:
         rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
     else:
         rows = csv.reader(lines, delimiter=separator, strict=True)
-    questions, header = [], list[str]()
+    queries, header = [], list[str]()
     try:
         for row in rows:
             cells = [cell.strip() for cell in row]
             if any(cells) and header:
-                questions.append(_question(header, cells, rows.line_num))
+                queries.append(_query(header, cells, rows.line_num))
             elif any(cells):
                 header = [name.lower() for name in cells]
                 _check_header(path, header)
     except csv.Error as problem:
         raise DataError(f"{path}, line {rows.line_num} is not CSV: {problem}.") from None
-    if not questions:
-        what = "holds no question" if header else "is empty"
-        raise DataError(f"{path} {what}; write one question a line below the header actor,relation.")
-    return questions
+    if not queries:
+        what = "holds no query" if header else "is empty"
+        raise DataError(f"{path} {what}; write one query a line below the header actor,relation.")
+    return queries
 
 
-def _question(header: list[str], cells: list[str], line: int) -> Question:
+def _query(header: list[str], cells: list[str], line: int) -> Query:
     named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=False))
     problem = _problem(named)
     if len(cells) != len(header):
         problem = f"it has {len(cells)} cell{'' if len(cells) == 1 else 's'} and the header has {len(header)}"
     inverse = DIRECTIONS.get(named["direction"].lower(), False)
-    return Question(named["actor"], named["relation"], named["at"] or None, inverse, line, problem)
+    return Query(named["actor"], named["relation"], named["at"] or None, inverse, line, problem)
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -117,7 +117,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             )
     for name in header:
         if name not in COLUMNS:
-            raise DataError(f"{path} has a column {name!r}; the columns of a question are {', '.join(COLUMNS)}.")
+            raise DataError(f"{path} has a column {name!r}; the columns of a query are {', '.join(COLUMNS)}.")
         if header.count(name) > 1:
             raise DataError(f"{path} has two columns called {name!r}; keep one.")
 
@@ -139,18 +139,18 @@ def _named(where: str, wrong: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """Questions with the candidates of each, best first."""
+    """Queries with the candidates of each, best first."""
 
-    questions: Sequence[Question]
+    queries: Sequence[Query]
     times: Sequence[str]
     candidates: Sequence[Sequence[Candidate]]
-    within: int | None
+    horizon: int | None
 
     def columns(self) -> dict[str, list[Any]]:
         """One row a candidate, as lists by column."""
         rows = [
-            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.within, *_values(c))
-            for n, (q, time, found) in enumerate(zip(self.questions, self.times, self.candidates, strict=True), start=1)
+            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.horizon, *_values(c))
+            for n, (q, time, found) in enumerate(zip(self.queries, self.times, self.candidates, strict=True), start=1)
             for c in found
         ]
         return {name: [row[i] for row in rows] for i, name in enumerate(ANSWER)}
@@ -190,7 +190,7 @@ def _read_cell(text: str) -> str:
 
 
 def _values(c: Candidate) -> tuple[Any, ...]:
-    return c.name, c.rank, c.backbone_rank, c.probability, c.score, c.backbone_score, c.residual
+    return c.name, c.rank, c.backbone_rank, c.p_given_event, c.score, c.backbone_score, c.residual
 
 
 def _array(name: str, values: list[Any]) -> np.ndarray:
@@ -216,43 +216,43 @@ def check_format(path: Path) -> str:
 
 def answer(
     forecaster: Predictor,
-    questions: Iterable[Question],
+    queries: Iterable[Query],
     top: int = 10,
-    within: int | None = None,
-    where: str = "the list of questions",
+    horizon: int | None = None,
+    where: str = "the list of queries",
     progress: Progress = SILENT,
 ) -> Answers:
-    """Answer all questions, or none: every one that cannot be asked is named in one error, with its remedy."""
-    asked, queries, wrong = list(questions), [], []
+    """Answer all queries, or none: every one that cannot be asked is named in one error, with its remedy."""
+    asked, in_ids, wrong = list(queries), list[Queries](), list[str]()
     if not asked:
-        raise DataError("there is no question to answer; give at least one.")
-    if within is not None:
-        check_within(within)
+        raise DataError("there is no query to answer; give at least one.")
+    if horizon is not None:
+        check_horizon(horizon)
     for n, q in enumerate(asked, start=1):
         try:
-            queries.append(_asked(forecaster, q, within))
+            in_ids.append(_asked(forecaster, q, horizon))
         except BridgeMemError as problem:
-            wrong.append(f"{f'line {q.line}' if q.line else f'question {n}'}: {str(problem).rstrip('.')}")
+            wrong.append(f"{f'line {q.line}' if q.line else f'query {n}'}: {str(problem).rstrip('.')}")
     if wrong:
         raise DataError(_named(where, wrong))
-    together = Queries(*(torch.cat([getattr(q, name) for q in queries]) for name in ("actor", "relation", "step")))
-    found = _in_batches(forecaster, together, top, within, progress)
+    together = Queries(*(torch.cat([getattr(q, name) for q in in_ids]) for name in ("actor", "relation", "step")))
+    found = _in_batches(forecaster, together, top, horizon, progress)
     clock = forecaster.events.clock
-    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, within)
+    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, horizon)
 
 
-def _asked(forecaster: Predictor, question: Question, within: int | None) -> Queries:
-    """A question in ids, if it can be asked."""
-    if question.problem:
-        raise DataError(question.problem)
-    query = forecaster.query(question.actor, question.relation, question.at, question.inverse)
-    if within is not None:
-        forecaster.check_window(query, within)
-    return query
+def _asked(forecaster: Predictor, query: Query, horizon: int | None) -> Queries:
+    """A query in ids, if it can be asked."""
+    if query.problem:
+        raise DataError(query.problem)
+    in_ids = forecaster.query(query.actor, query.relation, query.at, query.inverse)
+    if horizon is not None:
+        forecaster.check_window(in_ids, horizon)
+    return in_ids
 
 
 def _in_batches(
-    forecaster: Predictor, queries: Queries, top: int, within: int | None, progress: Progress
+    forecaster: Predictor, queries: Queries, top: int, horizon: int | None, progress: Progress
 ) -> list[list[Candidate]]:
     """The candidates of each query in the order of the queries; they are scored step by step."""
     past: History = forecaster.past
@@ -260,7 +260,9 @@ def _in_batches(
     found: list[list[Candidate]] = [[] for _ in range(len(queries))]
     with progress.task("forecasting", total=len(queries)) as advance:
         for rows in order.split(batch_size(past.events.n_entities, past.device)):
-            for row, candidates in zip(rows.tolist(), forecaster.answers(queries.take(rows), top, within), strict=True):
+            for row, candidates in zip(
+                rows.tolist(), forecaster.answers(queries.take(rows), top, horizon), strict=True
+            ):
                 found[row] = candidates
             advance(len(rows))
     return found
@@ -268,16 +270,16 @@ def _in_batches(
 
 def forecast(
     forecaster: Predictor,
-    questions: Question | Iterable[Question] | Path | str,
+    queries: Query | Iterable[Query] | Path | str,
     top: int = 10,
-    within: int | None = None,
+    horizon: int | None = None,
 ) -> Any:
-    """Answers to questions, or to a CSV file of them.
+    """Answers to queries, or to a CSV file of them.
 
     A pandas data frame, one row a candidate; a dict of columns, each a list, where pandas is not installed.
     """
-    if isinstance(questions, Question):
-        return answer(forecaster, [questions], top, within).frame()
-    if isinstance(questions, Path | str):
-        return answer(forecaster, read_questions(Path(questions)), top, within, str(questions)).frame()
-    return answer(forecaster, questions, top, within).frame()
+    if isinstance(queries, Query):
+        return answer(forecaster, [queries], top, horizon).frame()
+    if isinstance(queries, Path | str):
+        return answer(forecaster, read_queries(Path(queries)), top, horizon, str(queries)).frame()
+    return answer(forecaster, queries, top, horizon).frame()

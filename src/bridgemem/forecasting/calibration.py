@@ -37,7 +37,7 @@ class Calibration:
 
     temperature: float
     floor: float
-    questions: int
+    queries: int
     raw_nll: float
     plain_nll: float
     nll: float
@@ -72,7 +72,7 @@ def answer_log_p(score: Tensor, answer: Tensor) -> Tensor:
 def fit_calibration(log_p: np.ndarray, entities: int, lock: str = "") -> Calibration:
     """The temperature and floor under which the answers are likeliest; log_p float64 [n, TEMPERATURES]."""
     if not len(log_p):
-        raise DataError("validation has no question to calibrate on.")
+        raise DataError("validation has no query to calibrate on.")
     plain = _best(log_p, entities, floored=False)
     chosen = _best(log_p, entities, floored=True)
     raw = -float(log_p[:, TEMPERATURES.index(1.0)].mean())

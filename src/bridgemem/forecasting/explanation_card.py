@@ -19,7 +19,7 @@ import numpy as np
 
 from bridgemem.errors import SettingsError
 from bridgemem.events.log import EventLog
-from bridgemem.forecasting.explanations import Explanation, FixedExplanation, LearnedExplanation
+from bridgemem.forecasting.explanations import BridgeMemExplanation, Explanation, LearnedExplanation
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import History
 from bridgemem.storage.files import whole_file
@@ -51,7 +51,7 @@ class Shown:
     explanation: Explanation
     step: int
     events: tuple[PairEvent, ...]
-    probability: float | None = None
+    p_given_event: float | None = None
 
 
 def pair_events(past: History, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
@@ -62,25 +62,25 @@ def pair_events(past: History, actor: int, candidate: int, step: int) -> tuple[P
 
 
 def write_card(path: Path, shown: Sequence[Shown], events: EventLog) -> list[Path]:
-    """A card as .html, with its pictures inside, or as .md, with its pictures beside it; returns all files."""
+    """A card as .html, with its pictures inside, or as .md, with its pictures next to it; returns all files."""
     check_format(path)
     pictures = [timeline(one, events) for one in shown]
     if path.suffix.lower() == ".html":
         _write(path, _html(shown, pictures))
         return [path]
-    beside = [
+    picture_files = [
         None if picture is None else file
         for picture, file in zip(pictures, card_files(path, len(shown))[1:], strict=True)
     ]
-    for file, picture in zip(beside, pictures, strict=True):
+    for file, picture in zip(picture_files, pictures, strict=True):
         if file is not None and picture is not None:
             _write(file, picture)
-    _write(path, _markdown(shown, beside))
-    return [path, *(file for file in beside if file is not None)]
+    _write(path, _markdown(shown, picture_files))
+    return [path, *(file for file in picture_files if file is not None)]
 
 
 def card_files(path: Path, candidates: int) -> list[Path]:
-    """The files that a card of so many candidates may consist of."""
+    """The files that a card of that many candidates may consist of."""
     if path.suffix.lower() == ".html":
         return [path]
     return [path, *(path.with_name(f"{path.stem}-{n}.svg") for n in range(1, candidates + 1))]
@@ -144,7 +144,9 @@ def _draw_events(axes: Axes, one: Shown, rows: list[str]) -> None:
 
     e = one.explanation
     if not one.events:
-        axes.text(0.5, 0.5, "the two never met", transform=axes.transAxes, ha="center", va="center", color="#777777")
+        axes.text(
+            0.5, 0.5, "the two never interacted", transform=axes.transAxes, ha="center", va="center", color="#777777"
+        )
         return
     oldest = max(one.step - one.events[0].step, 1)
     for back, colour, marker in ((False, COLOURS[0], ">"), (True, COLOURS[1], "<")):
@@ -176,13 +178,15 @@ def _short(name: str) -> str:
 
 def _chance(one: Shown) -> str:
     """The probability in words, with what it is a probability of."""
-    return "" if one.probability is None else f"Probability {one.probability:.1%}, given that such an event happens."
+    return (
+        "" if one.p_given_event is None else f"Probability {one.p_given_event:.1%}, given that such an event happens."
+    )
 
 
 def _parts(e: Explanation) -> list[tuple[str, str]]:
     """The score as a sum, line by line."""
     lines = [("the backbone's log score", f"{e.base:+.4f}")]
-    if isinstance(e, FixedExplanation):
+    if isinstance(e, BridgeMemExplanation):
         what = f"lambda {e.lam:g} x gate {e.gate:.4f} x A {e.a:.4f}"
         lines += [(f"{what} (A_ct {e.a_ct:.4f}, A_nn {e.a_nn:.4f}, rho {e.rho:.4f})", f"{e.residual:+.4f}")]
     elif isinstance(e, LearnedExplanation) and e.groups:
@@ -210,7 +214,7 @@ PART_HEADER = ("part of the score", "value")
 
 
 def _title(e: Explanation) -> str:
-    return f"Why {e.candidate}, for {e.question()} at {e.time}"
+    return f"Why {e.candidate}, for {e.query()} at {e.time}"
 
 
 def _alt(e: Explanation) -> str:
@@ -235,7 +239,7 @@ def _markdown(shown: Sequence[Shown], pictures: Sequence[Path | None]) -> str:
     for one, picture in zip(shown, pictures, strict=True):
         e = one.explanation
         lines += [f"# {markdown_text(_title(e))}", "", markdown_text(e.sentence()), ""]
-        lines += [_chance(one), ""] if one.probability is not None else []
+        lines += [_chance(one), ""] if one.p_given_event is not None else []
         if picture is None:
             lines += [NO_PICTURE, ""]
         else:
@@ -270,7 +274,7 @@ def _html(shown: Sequence[Shown], pictures: Sequence[str | None]) -> str:
     for one, picture in zip(shown, pictures, strict=True):
         e = one.explanation
         parts += [f"<h1>{html.escape(_title(e))}</h1>", f"<p>{html.escape(e.sentence())}</p>"]
-        parts += [f"<p>{html.escape(_chance(one))}</p>"] if one.probability is not None else []
+        parts += [f"<p>{html.escape(_chance(one))}</p>"] if one.p_given_event is not None else []
         if picture is None:
             parts.append(f"<p>{html.escape(NO_PICTURE)}</p>")
         else:

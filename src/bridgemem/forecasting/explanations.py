@@ -1,6 +1,6 @@
-"""Explain: a forecast taken apart into parts that sum to its score, and the events behind them.
+"""Explain: a forecast taken apart into parts that sum to its score, and the events they come from.
 
-The fixed residual: A is the log of a mixture, so an event's share of it is its posterior weight: w_ct p_j / sum p +
+The paper's residual: A is the log of a mixture, so an event's share of it is its posterior weight: w_ct p_j / sum p +
 w_nn alpha_j, with w_ct and w_nn the mixture's two posterior weights. The shares of a state sum to 1; share times
 residual is the event's part. The learned residual: exact Shapley values, see attribution.py.
 """
@@ -33,7 +33,7 @@ from bridgemem.numerics import by_candidates
 from bridgemem.residuals.scoring import Scored, Scoring
 
 BY_EVENTS = "what happened between the two"
-BY_COMPANY = "the company they share"
+BY_NEIGHBOURS = "their common neighbours"
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,14 @@ class Explanation:
     events: tuple[EventShare, ...]
     unread: int = field(default=0, kw_only=True)
 
-    def question(self) -> str:
+    def query(self) -> str:
         return f"({'?' if self.inverse else self.actor}, {self.relation}, {self.actor if self.inverse else '?'})"
 
     def sentence(self) -> str:
         """The forecast's reason in plain words."""
         raise NotImplementedError
 
-    def _unmet(self, why: str) -> str:
+    def _why_unseen(self, why: str) -> str:
         """Why no event between the two counts: as given, unless there are some that the run cannot read."""
         if not self.unread:
             return why
@@ -88,7 +88,7 @@ class Explanation:
 
 
 @dataclass(frozen=True)
-class FixedExplanation(Explanation):
+class BridgeMemExplanation(Explanation):
     """residual = lambda * gate * A, and the events' parts sum to the residual.
 
     likelier: how many times as likely as on average the relation is after such events. It is not e^A, since A_ct sums
@@ -108,7 +108,7 @@ class FixedExplanation(Explanation):
 
     def sentence(self) -> str:
         head = (
-            f"For {self.question()} at {self.time}, {self.candidate} scores {self.score:.3f}: {self.base:.3f} by the "
+            f"For {self.query()} at {self.time}, {self.candidate} scores {self.score:.3f}: {self.base:.3f} by the "
             "backbone"
         )
         if not self.lam:
@@ -120,7 +120,7 @@ class FixedExplanation(Explanation):
                 why = (
                     f"the last event of the two was {steps(self.forgotten)} before, longer ago than the run looks back"
                 )
-            return f"{head}, and nothing more, since {self._unmet(why)}."
+            return f"{head}, and nothing more, since {self._why_unseen(why)}."
         main = max(self.events, key=lambda e: e.share)
         return (
             f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
@@ -150,7 +150,7 @@ class EarlierEvents:
 
 @dataclass(frozen=True)
 class ThirdParty:
-    """One through whom actor and candidate share company, with its share of it."""
+    """A common neighbour of actor and candidate, with its share of all."""
 
     name: str
     share: float
@@ -163,34 +163,39 @@ class LearnedExplanation(Explanation):
     rank, backbone_rank: after and before the residual. log_p0: the base normalised over all candidates, which is what
     the network reads. scale: w. start: f / w with every group at its mean, so that it knows the relation alone.
     apart: the groups' parts less those of the average candidate that is read, which is what moves ranks.
-    between: the parts of the groups that read the pair's own events = never_met + the events' parts + the earlier
-    ones'. met: whether there are such events; strangers: how many others are read.
+    between: the parts of the groups that read the pair's own events = unseen_pair + the events' parts + the earlier
+    ones'. seen: whether there are such events; unseen_candidates: how many others are read.
     """
 
     rank: int
     backbone_rank: int
     log_p0: float
     scale: float
-    met: bool
-    strangers: int
+    seen: bool
+    unseen_candidates: int
     start: float
     groups: dict[str, float]
     apart: dict[str, float]
     between: float
-    never_met: float
+    unseen_pair: float
     earlier: EarlierEvents | None
-    company: tuple[ThirdParty, ...]
+    common_neighbours: tuple[ThirdParty, ...]
 
     def sentence(self) -> str:
         moved = "as before"
         if self.rank != self.backbone_rank:
             moved = f"{'up' if self.rank < self.backbone_rank else 'down'} from {ordinal(self.backbone_rank)}"
         ranked = f"the learned residual ranks {self.candidate} {ordinal(self.rank)}, {moved}"
-        head = f"For {self.question()} at {self.time} {ranked}"
+        head = f"For {self.query()} at {self.time} {ranked}"
         if self.groups:
-            return f"{head}{self._why()}.{'' if self.met else self._strangers()}"
-        others = f"it is not among the {self.strangers} strangers that are" if self.strangers else "strangers are not"
-        return f"{head}: it keeps the backbone's score, since {self._unmet('the two never met')} and {others} read."
+            return f"{head}{self._why()}.{'' if self.seen else self._unseen_candidates()}"
+        others = (
+            f"it is not among the {self.unseen_candidates} unseen candidates that are"
+            if self.unseen_candidates
+            else "unseen candidates are not"
+        )
+        why = self._why_unseen("the two never interacted")
+        return f"{head}: it keeps the backbone's score, since {why} and {others} read."
 
     def _why(self) -> str:
         """What sets the candidate apart most, in the direction that it moved."""
@@ -202,17 +207,19 @@ class LearnedExplanation(Explanation):
             # who rises with a smaller correction than most has passed those that fell
             return f", only because others {'lose' if up else 'gain'} more" if moved else ""
         link = ", mostly because of" if moved else f"; what speaks most {'for' if up else 'against'} it is"
-        detail = self._main_event(sign) if reason == BY_EVENTS else self._through() if reason == BY_COMPANY else ""
-        return f"{link} {reason} ({value:+.2f} beside the average candidate, {in_all:+.2f} in all){detail}"
+        detail = self._main_event(sign) if reason == BY_EVENTS else self._through() if reason == BY_NEIGHBOURS else ""
+        return f"{link} {reason} ({value:+.2f} relative to the average candidate, {in_all:+.2f} in all){detail}"
 
     def _reasons(self) -> dict[str, float]:
         """What may set the candidate apart from others, and by how much; together all of it."""
         return {
-            BY_EVENTS if self.met else "what is expected of strangers": sum(self.apart[group] for group in BETWEEN),
+            BY_EVENTS if self.seen else "what is expected of unseen pairs": sum(self.apart[group] for group in BETWEEN),
             "how sure the backbone is of it": self.apart["backbone"],
             f"how active {self.candidate} is": self.apart["candidate"],
             f"how active {self.actor} is": self.apart["actor"],
-            BY_COMPANY if self.company else "their having no company in common": self.apart["company"],
+            BY_NEIGHBOURS if self.common_neighbours else "their having no common neighbours": self.apart[
+                "common_neighbours"
+            ],
             "how common the relation is": self.apart["relation"],
         }
 
@@ -231,17 +238,16 @@ class LearnedExplanation(Explanation):
         )
 
     def _through(self) -> str:
-        """The third parties that stand out, where a stranger's own words do not name them anyway."""
-        return f", above all with {self._company()}" if self.met else ""
+        """The third parties that stand out, where the words of an unseen pair do not name them anyway."""
+        return f", above all with {self._common_neighbours()}" if self.seen else ""
 
-    def _strangers(self) -> str:
-        unmet = self._unmet("the two never met")
-        return (
-            f" {unmet[0].upper()}{unmet[1:]}{f'; they share company with {self._company()}' if self.company else ''}."
-        )
+    def _unseen_candidates(self) -> str:
+        unseen = self._why_unseen("the two never interacted")
+        through = f"; common neighbours: {self._common_neighbours()}" if self.common_neighbours else ""
+        return f" {unseen[0].upper()}{unseen[1:]}{through}."
 
-    def _company(self) -> str:
-        return " and ".join(party.name for party in self.company[:2])
+    def _common_neighbours(self) -> str:
+        return " and ".join(party.name for party in self.common_neighbours[:2])
 
 
 def steps(n: int) -> str:
@@ -259,7 +265,7 @@ def rank_of(scores: Tensor, candidate: int) -> int:
     return int((scores > scores[candidate]).sum()) + 1
 
 
-def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> FixedExplanation:
+def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> BridgeMemExplanation:
     """Why the paper's residual gives one candidate of one query its score; without transitions it gives none."""
     query, scores, evidence = scored.queries, scored.scores, scored.evidence
     (choice,), transitions, past = scoring.choices, scoring.transitions, scoring.past
@@ -288,7 +294,7 @@ def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scori
         residual = float(scored.delta[place[0], 1])
         weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
         shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
-    return FixedExplanation(
+    return BridgeMemExplanation(
         actor=events.entities.names[actor],
         relation=events.relations.names[relation],
         candidate=events.entities.names[candidate],
@@ -386,14 +392,18 @@ def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring
     inverse, relation = divmod(asked, events.n_relations)
     base = scored.base[0]
     pair = PairEvents.of(reader.past, actor, candidate, now)
-    parts, between, company = GroupParts(0.0, {}, {}, 0.0), EventParts(0.0, (), 0.0, 0, 0.0), dict[int, float]()
+    parts, between, common_neighbours = (
+        GroupParts(0.0, {}, {}, 0.0),
+        EventParts(0.0, (), 0.0, 0, 0.0),
+        dict[int, float](),
+    )
     place = (found.candidate == candidate).nonzero().flatten()
     if len(place):
         x = found.x[place[0]].double()
         total = float(scored.delta[place[0], 1])
         parts = group_parts(learned, x, found.x.double(), asked, total)
         between = event_parts(learned, reader, query, candidate, x, pair)
-        company = third_parties(reader.neighbours, actor, candidate, int(reader.past.cut(query.step)))
+        common_neighbours = third_parties(reader.neighbours, actor, candidate, int(reader.past.cut(query.step)))
     listed, earlier = _between_in_words(events, (actor, candidate), now, pair, between)
     return LearnedExplanation(
         actor=events.entities.names[actor],
@@ -410,15 +420,17 @@ def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring
         backbone_rank=rank_of(base, candidate),
         log_p0=float(by_candidates(lambda own: own.log_softmax(1), base[None], -math.inf)[0, candidate]),
         scale=float(learned.net.scale.detach()),
-        met=len(pair) > 0,
-        strangers=learned.settings.strangers,
+        seen=len(pair) > 0,
+        unseen_candidates=learned.settings.unseen_candidates,
         start=parts.start,
         groups=parts.groups,
         apart=parts.apart,
         between=between.total,
-        never_met=between.never_met,
+        unseen_pair=between.unseen_pair,
         earlier=earlier,
-        company=tuple(ThirdParty(events.entities.names[party], share) for party, share in company.items()),
+        common_neighbours=tuple(
+            ThirdParty(events.entities.names[party], share) for party, share in common_neighbours.items()
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Horizon: questions about any of the next h steps, asked from what was known before the first of them.
+"""Horizon: queries about any of the next h steps, asked from what was known before the first of them.
 
 The single-step method is extended in the simplest way. The ranking is that of the first of the h steps, with all that
 happened before it and nothing later. The probability that a candidate comes at least once in them, given that anybody
@@ -24,35 +24,35 @@ from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.ranking.filters import Filters
 
 
-def check_within(within: int) -> int:
+def check_horizon(horizon: int) -> int:
     """A horizon, if it is one."""
-    if within < 1:
-        raise SettingsError(f"within is a number of steps from 1, not {within}.")
-    return within
+    if horizon < 1:
+        raise SettingsError(f"within is a number of steps from 1, not {horizon}.")
+    return horizon
 
 
-def check_past(within: int, steps: int) -> None:
+def check_past(horizon: int, steps: int) -> None:
     """Refuse several steps at once where fewer came before: no window of that length was ever seen."""
-    if within > max(steps, 1):
+    if horizon > max(steps, 1):
         raise DataError(
-            f"there are {steps} steps before the one that is asked for, fewer than the {within:,} of one window; ask "
+            f"there are {steps} steps before the one that is asked for, fewer than the {horizon:,} of one window; ask "
             "for a shorter horizon."
         )
 
 
-def in_windows(events: EventLog, start: int, within: int) -> EventLog:
+def in_windows(events: EventLog, start: int, horizon: int) -> EventLog:
     """The events from a step on, each filed under the first step of its window of h steps, and once in each.
 
     A last window that the events do not fill is left out: some of its answers are not known.
     """
-    whole = (events.end - start) // check_within(within)
+    whole = (events.end - start) // check_horizon(horizon)
     if whole < 1:
         raise DataError(
-            f"there are {max(events.end - start, 0)} steps to read, fewer than the {within} of one window; ask for a "
+            f"there are {max(events.end - start, 0)} steps to read, fewer than the {horizon} of one window; ask for a "
             "shorter horizon."
         )
-    part = events.between(start, start + whole * within)
-    first = part.step - (part.step - start) % within
+    part = events.between(start, start + whole * horizon)
+    first = part.step - (part.step - start) % horizon
     order = np.lexsort((part.object, part.relation, part.subject, first))
     subject, relation, object_, step = (c[order] for c in (part.subject, part.relation, part.object, first))
     once = changes(step, subject, relation, object_)
@@ -74,22 +74,22 @@ def _key(queries: Queries, n_relations: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Windowed:
-    """The h-step questions of a split, one for each answer of each window, and filters that know a window's answers."""
+    """The h-step queries of a split, one for each answer of each window, and filters that know a window's answers."""
 
     asked: EventLog
     filters: Filters
     answers: Timeline
 
     @classmethod
-    def of(cls, dataset: Dataset, split: str, within: int, device: str | torch.device = "cpu") -> Windowed:
+    def of(cls, dataset: Dataset, split: str, horizon: int, device: str | torch.device = "cpu") -> Windowed:
         if split not in ("valid", "test"):
-            raise DataError(f"h-step questions are asked of valid or test, not of {split!r}.")
+            raise DataError(f"h-step queries are asked of valid or test, not of {split!r}.")
         known = dataset.known if split == "valid" else dataset.events
         start = dataset.valid_start if split == "valid" else dataset.test_start
         if start is None:
             raise DataError(f"{dataset.name} has no test split; use its validation split.")
-        asked = in_windows(known, start, within)
-        rest = known.between(start + (known.end - start) // within * within, known.end)
+        asked = in_windows(known, start, horizon)
+        rest = known.between(start + (known.end - start) // horizon * horizon, known.end)
         # what came before and after keeps its own steps: the static filter knows every answer there ever was
         filters = Filters(known.prefix(start).append(asked).append(rest), device)
         return cls(asked, filters, _facts(asked, device))
@@ -97,14 +97,14 @@ class Windowed:
     def queries(self) -> Queries:
         return Queries.of(self.asked)
 
-    def questions(self) -> Queries:
-        """Every question once, without its answers, by step."""
+    def distinct(self) -> Queries:
+        """Every query once, without its answers, by step."""
         q = self.queries()
         rows = torch.stack([q.step, q.actor, q.relation], dim=1).unique(dim=0)
         return Queries(rows[:, 1], rows[:, 2], rows[:, 0])
 
     def hits(self, queries: Queries) -> Tensor:
-        """Which candidates come at least once in the window of each question; bool [n, E]."""
+        """Which candidates come at least once in the window of each query; bool [n, E]."""
         row, at = expand(*self.answers.at(_key(queries, self.asked.n_relations), queries.step))
         size = (len(queries), self.asked.n_entities)
         came = torch.zeros(size, dtype=torch.bool, device=queries.actor.device)
@@ -118,13 +118,13 @@ class Activity:
     def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
         self._past = history_of(events, device=device)
 
-    def draws(self, queries: Queries, until: Tensor, within: int) -> Tensor:
+    def draws(self, queries: Queries, until: Tensor, horizon: int) -> Tensor:
         """Mean events of the past windows that held any, counted back from `until` int64 [n]; float64 [n], at least 1.
 
-        One window with a single event is counted besides, which is all there is for whoever has no past.
+        One window with a single event is counted besides, which is all there is where there is no past.
         """
         row, step = self._past.told(queries.actor, queries.relation, until)
-        window = (until[row] - 1 - step) // check_within(within)
+        window = (until[row] - 1 - step) // check_horizon(horizon)
         fresh = torch.ones_like(row, dtype=torch.bool)
         fresh[1:] = (row[1:] != row[:-1]) | (window[1:] != window[:-1])
         events, windows = (torch.bincount(rows, minlength=len(queries)) for rows in (row, row[fresh]))

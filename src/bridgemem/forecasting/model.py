@@ -102,31 +102,31 @@ class Parts(ABC):
         return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
 
     def preferred(self, filter_name: str) -> str:
-        """With both residuals the one that forecasts use unless told otherwise: fixed or learned.
+        """With both residuals the one that forecasts use unless told otherwise: bridgemem or learned.
 
         The learned one where it gained enough on the later part of validation, or that was not measured.
         """
         held = self.held_out(filter_name)
         return "learned" if held is None else held.better
 
-    def predictor_of(self, events: EventLog, selection: str = "time", method: str | None = None) -> Predictor:
+    def predictor_of(self, events: EventLog, selected_by: str = "time", residual: str | None = None) -> Predictor:
         """What answers queries by name from these events, with the choice made under a filter.
 
-        method "fixed" or "learned"; None is the learned residual where there is one that did better on the later part
+        residual "bridgemem" or "learned"; None is the learned one where there is one that did better on the later part
         of validation.
         """
-        if method not in (None, "fixed", "learned"):
-            raise SettingsError(f"method is fixed or learned, not {method!r}.")
-        locked = self.selection(selection)
-        learned = None if method == "fixed" else self.learned(selection)
-        if method == "learned" and learned is None:
+        if residual not in (None, "bridgemem", "learned"):
+            raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
+        locked = self.selection(selected_by)
+        learned = None if residual == "bridgemem" else self.learned(selected_by)
+        if residual == "learned" and learned is None:
             raise RunError(
-                f"{self.where} has no learned residual; `bridgemem fit --method learned` fits one, --method fixed "
-                "does without."
+                f"{self.where} has no learned residual; `bridgemem fit --residual learned` fits one, "
+                "--residual bridgemem does without."
             )
-        if method is None and learned is not None and self.preferred(selection) == "fixed":
+        if residual is None and learned is not None and self.preferred(selected_by) == "bridgemem":
             learned = None
-        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selection}"
+        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selected_by}"
         calibration = self.calibration(name, locked.lock())
         return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
 

@@ -21,7 +21,7 @@ from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, explain_learned
-from bridgemem.forecasting.horizon import Activity, at_least_once, check_past, check_within
+from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
 from bridgemem.memory.past import History
 from bridgemem.memory.past_overlay import history_of
 from bridgemem.residuals.learned import Learned
@@ -32,7 +32,7 @@ from bridgemem.residuals.scoring import Choice, Scored, Scoring
 class Candidate:
     """A ranked answer: its score is the backbone's log score plus the residual.
 
-    probability: that an event's partner is this one, given that the event happens, or, of a question about several
+    p_given_event: that an event's partner is this one, given that the event happens, or, of a query about several
     steps, that it comes at least once in them, given that anybody does; None where the run was never calibrated.
     """
 
@@ -42,13 +42,13 @@ class Candidate:
     score: float
     backbone_score: float
     residual: float
-    probability: float | None = None
+    p_given_event: float | None = None
 
 
 class Predictor:
     """Who comes next for (actor, relation, ?, t), from the events strictly before t.
 
-    With a learned residual that one corrects the backbone; without, the fixed residual of the choice does. With a
+    With a learned residual that one corrects the backbone; without, the paper's residual of the choice does. With a
     calibration every candidate has a probability.
     """
 
@@ -123,15 +123,15 @@ class Predictor:
         """Whether a step is more than can be counted, or lies after the last date of the calendar."""
         return step > LAST_STEP or not self.events.clock.holds(step)
 
-    def check_window(self, queries: Queries, within: int) -> None:
-        """Refuse so many steps where they reach too far ahead, or where fewer came before."""
+    def check_window(self, queries: Queries, horizon: int) -> None:
+        """Refuse that many steps where they reach too far ahead, or where fewer came before."""
         last = int(queries.step.max())
-        if self._too_far(last + check_within(within) - 1):
+        if self._too_far(last + check_horizon(horizon) - 1):
             when = self.events.clock.label(last)
             raise DataError(
-                f"{within:,} steps from {when} on lie too far ahead; ask for fewer, or from an earlier time."
+                f"{horizon:,} steps from {when} on lie too far ahead; ask for fewer, or from an earlier time."
             )
-        check_past(within, min(int(queries.step.min()), self.end) - self.events.start)
+        check_past(horizon, min(int(queries.step.min()), self.end) - self.events.start)
 
     def forecast(
         self,
@@ -140,23 +140,23 @@ class Predictor:
         at: str | int | None = None,
         top: int = 10,
         inverse: bool = False,
-        within: int | None = None,
+        horizon: int | None = None,
     ) -> list[Candidate]:
         """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
 
-        within: any of so many steps from `at` on, instead of that step alone.
+        horizon: any of that many steps from `at` on, instead of that step alone.
         """
-        return self.answers(self.query(actor, relation, at, inverse), top, within)[0]
+        return self.answers(self.query(actor, relation, at, inverse), top, horizon)[0]
 
-    def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
+    def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[list[Candidate]]:
         """The likeliest answers of each query, best first; all of them are scored at once.
 
         A name that the run was fitted without, and that has no event before the step, is nobody's answer.
         """
         if top < 1:
             raise DataError(f"top must be at least 1, not {top}.")
-        if within is not None:
-            self.check_window(queries, within)
+        if horizon is not None:
+            self.check_window(queries, horizon)
         scored = self.scored(queries)
         base, residual = scored.base, scored.residual()
         score = base + residual
@@ -166,7 +166,7 @@ class Predictor:
             torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
             torch.stack([(base > base.gather(1, c[:, None])).sum(1) + 1 for c in best.T], dim=1),
             *(values.gather(1, best) for values in (score, base, residual)),
-            *self._probabilities(queries, score, best, within),
+            *self._probabilities(queries, score, best, horizon),
         ]
         names = self.events.entities.names
         return [
@@ -181,7 +181,7 @@ class Predictor:
 
     @contextmanager
     def _by_name(self, queries: Queries) -> Iterator[None]:
-        """A backbone of stored scores that lacks those of a question says so in ids; here it is told by name."""
+        """A backbone of stored scores that lacks those of a query says so in ids; here it is told by name."""
         try:
             yield
         except NotFoundError:
@@ -204,14 +204,14 @@ class Predictor:
                 return row
         return len(queries) - 1
 
-    def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, within: int | None) -> list[Tensor]:
+    def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, horizon: int | None) -> list[Tensor]:
         """One column [n, top] of probabilities, or no column where the run was never calibrated."""
         if self.calibration is None:
             return []
         p = self.calibration.probabilities(score).gather(1, best)
-        if within is None:
+        if horizon is None:
             return [p]
-        return [at_least_once(p, self._activity.draws(queries, self.past.cut(queries.step), within))]
+        return [at_least_once(p, self._activity.draws(queries, self.past.cut(queries.step), horizon))]
 
     def explain(
         self,
@@ -221,7 +221,7 @@ class Predictor:
         at: str | int | None = None,
         inverse: bool = False,
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events behind them."""
+        """Why a candidate has its score: parts that add up, and the events they come from."""
         query = self.query(actor, relation, at, inverse)
         found = self._explained(query, self.events.entities.id(candidate))
         if found.base == -math.inf:

@@ -100,7 +100,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The store after so many batches and retractions."""
+    """The store after that many batches and retractions."""
 
     batches: int
     retractions: int
@@ -142,7 +142,7 @@ class EventStore:
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
             with locked(self.path):
-                # whoever was quicker may have stored events in it by now
+                # a faster process may have stored events in it by now
                 if not self.path.exists():
                     create_file(self.path)
         self._database: duckdb.DuckDBPyConnection | None = connect(self.path, self.read_only)
@@ -307,7 +307,7 @@ class EventStore:
         known: np.ndarray | None = None,
         since: int = 0,
     ) -> Reading:
-        """The events in force at a snapshot, the last one unless named, behind those of a base log.
+        """The events in force at a snapshot, the last one unless named, after those of a base log.
 
         The base's ids and clock stay; new names follow its vocabularies in the order in which they came. known int64
         [n]: which stored event each row of the base is (-1: none), for a base that holds some of them already; since:
@@ -318,9 +318,7 @@ class EventStore:
             names = Vocabulary("entity", ()), Vocabulary("relation", ())
             base = EventLog(none, none, none, none, *names, self.clock or Clock())
         elif self.clock not in (None, base.clock):
-            raise DataError(
-                f"{self.path} counts time otherwise than the log it is read behind; use a store of its own."
-            )
+            raise DataError(f"{self.path} counts time otherwise than the log it is read after; use a store of its own.")
         known = np.full(len(base), -1, np.int64) if known is None else known
         with self._reading() as cursor:
             at = at or self._snapshot(cursor)
@@ -438,7 +436,7 @@ class EventStore:
 
     @contextmanager
     def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction of its own for whoever holds the lock; it is on the disk when this ends."""
+        """A transaction of its own for the holder of the lock; it is on the disk when this ends."""
         with self._writer:
             try:
                 with self._transaction("written") as cursor:
@@ -470,7 +468,7 @@ class EventStore:
             raise StoreError(f"{self.path} cannot be {done}: {reason(problem)}; try again.") from None
         except (duckdb.Error, OSError) as problem:
             raise StoreError(
-                f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; mend that and try again."
+                f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again."
             ) from None
 
 

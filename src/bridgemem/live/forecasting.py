@@ -54,7 +54,7 @@ class View:
     later: Predictor | None
 
     def asked(self, relation: str | int) -> Predictor:
-        """The forecaster that answers questions about a relation."""
+        """The forecaster that answers queries about a relation."""
         number = self.events.relations.id(relation)
         return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
 
@@ -65,7 +65,7 @@ class View:
 
     @property
     def forecaster(self) -> Predictor:
-        """One forecaster for questions about any relation."""
+        """One forecaster for queries about any relation."""
         return self.fitted if self.later is None else AnyRelation(self, self.later)
 
 
@@ -90,7 +90,7 @@ class Partly(Predictor):
 
 
 class AnyRelation(Predictor):
-    """Puts each question to the forecaster of a view that can answer it; steps are those of all its events."""
+    """Puts each query to the forecaster of a view that can answer it; steps are those of all its events."""
 
     def __init__(self, view: View, later: Predictor) -> None:
         fitted = view.fitted
@@ -101,7 +101,7 @@ class AnyRelation(Predictor):
         """Whether the run was fitted on a relation."""
         return self.view.asked(relation) is self.view.fitted
 
-    def answers(self, queries: Queries, top: int = 10, within: int | None = None) -> list[list[Candidate]]:
+    def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[list[Candidate]]:
         fitted, found = self.view.fitted, dict[int, list[Candidate]]()
         plain, inverse = queries.relation % self.events.n_relations, queries.relation // self.events.n_relations
         known = plain < fitted.events.n_relations
@@ -109,7 +109,7 @@ class AnyRelation(Predictor):
         for forecaster, asked, wanted in ((fitted, renumbered, known), (self.later, queries, ~known)):
             rows = wanted.nonzero().squeeze(1)
             if len(rows):
-                found |= zip(rows.tolist(), forecaster.answers(asked.take(rows), top, within), strict=True)
+                found |= zip(rows.tolist(), forecaster.answers(asked.take(rows), top, horizon), strict=True)
         return [found[row] for row in range(len(queries))]
 
     def explain(
@@ -126,25 +126,25 @@ class AnyRelation(Predictor):
 class LiveForecaster:
     """Asks a run by name, takes in events, and takes them back. Safe to be called from several threads.
 
-    A question is answered from the view that was current when it was asked; a new view replaces it only when it is
-    whole, and after `add` has returned every question is answered from one that holds the batch.
+    A query is answered from the view that was current when it was asked; a new view replaces it only when it is
+    whole, and after `add` has returned every query is answered from one that holds the batch.
     """
 
     def __init__(
         self,
         run: Run,
         store: EventStore,
-        selection: str = "time",
-        method: str | None = None,
+        selected_by: str = "time",
+        residual: str | None = None,
         data_dir: Path | None = None,
         memory_dir: Path | None = None,
     ) -> None:
         self.run, self.store = run, store
-        opened = Run(run.folder).predictor(selection, data_dir, method, memory_dir)
+        opened = Run(run.folder).predictor(selected_by, data_dir, residual, memory_dir)
         self.base = opened.events
         if isinstance(self.base, MappedLog):
             _check_mapped(run, opened)
-        # what a memory on disk holds is not read anew with every event: the store's are read behind its names alone
+        # what a memory on disk holds is not read anew with every event: the store's are read after its names alone
         self._stem = self.base.prefix(0) if isinstance(self.base, MappedLog) else self.base
         self.known = merged_ids(run, self._stem)
         self._opened = opened
@@ -201,11 +201,11 @@ class LiveForecaster:
         at: str | int | None = None,
         top: int = 10,
         inverse: bool = False,
-        within: int | None = None,
+        horizon: int | None = None,
     ) -> list[Candidate]:
         """The likeliest answers, as Predictor.forecast gives them."""
         with self.asking() as view:
-            return view.asked(relation).forecast(actor, relation, at, top, inverse, within)
+            return view.asked(relation).forecast(actor, relation, at, top, inverse, horizon)
 
     def explain(
         self,
@@ -231,7 +231,7 @@ class LiveForecaster:
         self._view = self._built(reading, view)
 
     def _built(self, reading: Reading, before: View | None = None) -> View:
-        """A view with all of its indices, so that the first question after the change waits for none of them."""
+        """A view with all of its indices, so that the first query after the change waits for none of them."""
         opened, relations = self._opened, self.base.n_relations
         reading = self._grown(reading)
         events = reading.events
@@ -250,7 +250,7 @@ class LiveForecaster:
         return View(events, reading.ids, reading.at, fitted, later)
 
     def _grown(self, reading: Reading) -> Reading:
-        """What was read, behind the memory on disk where there is one."""
+        """What was read, after the memory on disk where there is one."""
         if not isinstance(self.base, MappedLog):
             return reading
         grown = GrownLog(self.base, reading.events)
@@ -260,17 +260,17 @@ class LiveForecaster:
         return Reading(grown, reading.ids, reading.at)
 
     def _prepare(self, forecaster: Predictor, before: Predictor | None) -> None:
-        """Build what a question needs; the index of the pairs goes on from an earlier one where that is possible."""
+        """Build what a query needs; the index of the pairs goes on from an earlier one where that is possible."""
         if before is not None and (added := _continuation(before.events, forecaster.events)) is not None:
             vars(forecaster.past)["dyads"] = before.past.dyads.append(added)
         past, query = forecaster.past, Queries(*(torch.tensor([value]) for value in (0, 0, forecaster.end)))
-        past.met(query.actor, query.step)
+        past.seen(query.actor, query.step)
         past.occurrences(query.actor, query.relation, query.step)
         if forecaster.transitions is not None:
             forecaster.transitions.evidence(query, past)
-        # a backbone that cannot answer says so to whoever asks; taking in events goes on
+        # a backbone that cannot answer says so to the caller; taking in events goes on
         with suppress(BridgeMemError):
-            # questions wait for the backbone alone, and for none of the indices
+            # queries wait for the backbone alone, and for none of the indices
             with self._asking:
                 scores = score_queries(forecaster.backbone, query, past)
             if forecaster.learned is not None:
@@ -278,7 +278,7 @@ class LiveForecaster:
 
 
 def _of_later(events: EventLog, n_relations: int) -> EventLog:
-    """The events of the relations behind the first ones; those first are all that a memory on disk knows."""
+    """The events of the relations after the first ones; those first are all that a memory on disk knows."""
     log = events.fresh if isinstance(events, GrownLog) else events
     rows = np.flatnonzero(log.relation >= n_relations)
     columns = log.subject[rows], log.relation[rows], log.object[rows], log.step[rows]
@@ -300,7 +300,7 @@ def _check_mapped(run: Run, opened: Predictor) -> None:
     """Refuse what reads or changes all events at once, over a memory that may be larger than what is allowed."""
     if opened.learned is not None:
         raise SettingsError(
-            "the learned residual holds all events in memory; say --method fixed, or leave --memory-dir out."
+            "the learned residual holds all events in memory; say --residual bridgemem, or leave --memory-dir out."
         )
     if (run.folder / MERGED).is_file():
         raise RunError(

@@ -1,4 +1,4 @@
-"""Events by name on their way into a store: checked one by one, and turned into ids behind a vocabulary."""
+"""Events by name on their way into a store: checked one by one, and turned into ids after a vocabulary."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
 
 
 def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, list[int]]:
-    """The ids of names, and the vocabulary with those that it lacked behind its own, in the order given."""
+    """The ids of names, and the vocabulary with those that it lacked after its own, in the order given."""
     ids = ids_of(vocabulary)
     unknown = [name for name in dict.fromkeys(names) if name not in ids]
     ids |= {name: i for i, name in enumerate(unknown, len(vocabulary))}

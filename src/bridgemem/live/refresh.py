@@ -90,7 +90,7 @@ def refresh(
     data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> Refreshed:
-    """A new run folder (the next free number behind the run's name, unless named) that knows what the store knows.
+    """A new run folder (the next free number after the run's name, unless named) that knows what the store knows.
 
     epochs: of the reader; the few of a warm start, or as many as the run was fitted with.
     """
@@ -162,9 +162,9 @@ def chosen_on(run: Run, dataset: Dataset) -> EventLog:
 
 
 def next_name(run: Run) -> Path:
-    """The run's name with the next free number behind it: run, run-2, run-3.
+    """The run's name with the next free number after it: run, run-2, run-3.
 
-    A number at the end counts on only behind the name of the run that was fitted: icews05-15 becomes icews05-15-2.
+    A number at the end counts on only after the name of the run that was fitted: icews05-15 becomes icews05-15-2.
     """
     folder, notes = run.folder, run.refreshes()
     stem, _, number = folder.name.rpartition("-")

@@ -103,13 +103,11 @@ def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
     # the latter within one process, where the file is open for writing
     if "lock" in said or "different configuration" in said:
         return StoreInUseError(
-            f"{path} is open in another process; stop that one, or send events, retractions and questions through it."
+            f"{path} is open in another process; stop that one, or send events, retractions and queries through it."
         )
     kept_out = system_reason(said)
     if kept_out:
-        return StoreError(
-            f"{path} cannot be {'read' if read_only else 'written'}: {kept_out}; mend that and try again."
-        )
+        return StoreError(f"{path} cannot be {'read' if read_only else 'written'}: {kept_out}; fix that and try again.")
     return StoreError(
         f"{path} is no whole event store ({reason(problem)}); move it away, put a copy back or let the sources send "
         "their batches to a new one."

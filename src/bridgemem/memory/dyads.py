@@ -105,7 +105,7 @@ class DyadMemory:
         pair, *columns = pair_rows(events)
         order = np.argsort(pair, kind="stable")
         own_pair = np.repeat(self.pairs.cpu().numpy(), np.diff(self.start.cpu().numpy()))
-        # new events are the latest of their pair, so each goes right behind the pair's old rows
+        # new events are the latest of their pair, so each goes right after the pair's old rows
         place = np.searchsorted(own_pair, pair[order], side="right")
         own = (own_pair, *(c.cpu().numpy() for c in (self.step, self.relation, self.direction)))
         merged = [np.insert(old, place, new[order]) for old, new in zip(own, (pair, *columns), strict=True)]
@@ -129,7 +129,7 @@ class DyadMemory:
         return self._states(row, rank[row], step, step if until is None else until, k, window)
 
     def partners(self, actor: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None) -> PairStates:
-        """The states of every candidate that an actor has met inside the window, for each (actor, step) asked.
+        """The states of every candidate that an actor interacted with in the window, for each (actor, step).
 
         Ordered by row and candidate; lags and `until` as in `read`.
         """
@@ -142,7 +142,7 @@ class DyadMemory:
         return actor, self.pairs - actor * self.width
 
     def partner_range(self, actor: Tensor) -> tuple[Tensor, Tensor]:
-        """Where each actor's pairs lie in the index, met before or after: (start, stop) int64 [n]."""
+        """Where each actor's pairs lie in the index, seen before or after: (start, stop) int64 [n]."""
         low = torch.searchsorted(self.pairs, actor.long() * self.width)
         return low, torch.searchsorted(self.pairs, (actor.long() + 1) * self.width)
 
@@ -155,10 +155,10 @@ class DyadMemory:
         limit = torch.minimum(until, step).long()[row]
         now, first = step.long()[row], self.start[rank]
         end = self._ends(rank, limit)
-        met = end > first
+        seen = end > first
         if window:
-            met &= (now - self.step[(end - 1).clamp(min=0)]) <= window
-        row, rank, now, first, end = (x[met] for x in (row, rank, now, first, end))
+            seen &= (now - self.step[(end - 1).clamp(min=0)]) <= window
+        row, rank, now, first, end = (x[seen] for x in (row, rank, now, first, end))
         back = torch.arange(1, k + 1, device=row.device)
         position, lag, found = last_events(first, end, now, self.step, back, window)
         candidate = self.pairs[rank] % self.width

@@ -1,4 +1,4 @@
-"""Occurrences: what an actor did under a relation and whom it met, filed by (key, step) from plain columns."""
+"""Occurrences: what an actor did under a relation, and with whom, filed by (key, step) from plain columns."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class PairEvents:
 
     @classmethod
     def of(cls, past: History, actor: int, candidate: int, step: int, *, most: int | None = None) -> PairEvents:
-        """The events before a step, or at most so many of the newest."""
+        """The events before a step, or at most that many of the newest."""
         now = torch.tensor([step], device=past.device)
         pair, cut = (torch.full_like(now, actor), torch.full_like(now, candidate), now), past.cut(now)
         rows = 2 if actor == candidate else 1

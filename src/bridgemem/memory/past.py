@@ -113,26 +113,26 @@ class History:
         return DyadMemory.build(self.events, self.device)
 
     @cached_property
-    def _met_in_role(self) -> Timeline:
+    def _seen_in_role(self) -> Timeline:
         if self._memory is not None:
-            return self._memory.met_in_role
+            return self._memory.seen_in_role
         actor, relation, candidate, step = self._directed()
         return first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step, self.device)
 
     @cached_property
-    def _met(self) -> Timeline:
+    def _seen(self) -> Timeline:
         if self._memory is not None:
-            return self._memory.met
+            return self._memory.seen
         actor, _, candidate, step = self._directed()
         return first_meetings(actor, candidate, step, self.device)
 
-    def met_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """(row, candidate) of all that the actor has met in the role the relation gives it, under any relation."""
+    def seen_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all partners of the actor in the role the relation gives it, under any relation."""
         role = (relation >= self.events.n_relations).long()
-        row, at = expand(*self._met_in_role.before(actor * 2 + role, self.cut(step)))
-        return row, self._met_in_role.value[at].long()
+        row, at = expand(*self._seen_in_role.before(actor * 2 + role, self.cut(step)))
+        return row, self._seen_in_role.value[at].long()
 
-    def met(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """(row, candidate) of all that the actor has met under any relation, either way round."""
-        row, at = expand(*self._met.before(actor, self.cut(step)))
-        return row, self._met.value[at].long()
+    def seen(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all that the actor has interacted with under any relation, either way round."""
+        row, at = expand(*self._seen.before(actor, self.cut(step)))
+        return row, self._seen.value[at].long()

@@ -62,15 +62,15 @@ class GrownHistory(History):
     def dyads(self) -> DyadMemory:
         return GrownDyads(self._old.dyads, self._new.dyads)
 
-    def met_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    def seen_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         rows = (actor < self.events.base.n_entities).nonzero().squeeze(1)
         role = relation // self.events.n_relations * self.events.base.n_relations
-        old = self._old.met_in_role(actor[rows], role[rows], step[rows])
-        return _either(rows, old, self._new.met_in_role(actor, relation, step))
+        old = self._old.seen_in_role(actor[rows], role[rows], step[rows])
+        return _either(rows, old, self._new.seen_in_role(actor, relation, step))
 
-    def met(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    def seen(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         rows = (actor < self.events.base.n_entities).nonzero().squeeze(1)
-        return _either(rows, self._old.met(actor[rows], step[rows]), self._new.met(actor, step))
+        return _either(rows, self._old.seen(actor[rows], step[rows]), self._new.seen(actor, step))
 
 
 def _either(rows: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

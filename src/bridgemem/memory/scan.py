@@ -2,7 +2,7 @@
 
 Rows are sorted by pair, then step, then order, then direction. The arithmetic is the same for numpy arrays and torch
 tensors, so mining examples and reading for a query share it. `PairScan` runs it over a stream of blocks of any size, so
-that whoever can sort, one process or a cluster, can mine.
+that one process or a cluster, once it has sorted, can mine.
 """
 
 from __future__ import annotations

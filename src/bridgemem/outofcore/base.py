@@ -64,7 +64,7 @@ class Mining:
         return np.int16 if self.space.pad < 2**15 else np.int32
 
 
-def lots(order: np.ndarray, direction: np.ndarray, seed: int) -> np.ndarray:
+def sample_keys(order: np.ndarray, direction: np.ndarray, seed: int) -> np.ndarray:
     """A number drawn for each directed row, uint64 [n]: the sample is the examples with the smallest ones.
 
     A bijection of (order, direction) for each seed, so no two rows tie; the mixing steps are those of splitmix64.
@@ -84,11 +84,11 @@ def _mix(x: np.ndarray) -> np.ndarray:
 class Sample:
     """Examples with where they come from.
 
-    lot uint64 [n]; pair int64 [n], actor * n_entities + candidate; step int32 [n]; order int64 [n]; target int32 [n]
-    directed relation, which tells the direction too; tokens int16/int32 [n, K].
+    sample_key uint64 [n]; pair int64 [n], actor * n_entities + candidate; step int32 [n]; order int64 [n]; target
+    int32 [n] directed relation, which tells the direction too; tokens int16/int32 [n, K].
     """
 
-    lot: np.ndarray
+    sample_key: np.ndarray
     pair: np.ndarray
     step: np.ndarray
     order: np.ndarray
@@ -97,11 +97,11 @@ class Sample:
 
     @classmethod
     def empty(cls, mining: Mining) -> Sample:
-        lot, whole, narrow = (np.empty(0, dtype=kind) for kind in (np.uint64, np.int64, np.int32))
-        return cls(lot, whole, narrow, whole, narrow, np.empty((0, mining.settings.k), mining.token_type))
+        sample_key, whole, narrow = (np.empty(0, dtype=kind) for kind in (np.uint64, np.int64, np.int32))
+        return cls(sample_key, whole, narrow, whole, narrow, np.empty((0, mining.settings.k), mining.token_type))
 
     def __len__(self) -> int:
-        return len(self.lot)
+        return len(self.sample_key)
 
     def columns(self) -> dict[str, np.ndarray]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -110,10 +110,10 @@ class Sample:
         return Sample(*(column[rows] for column in self.columns().values()))
 
     def smallest(self, most: int) -> Sample:
-        """At most so many, those with the smallest lots, in their old order."""
+        """At most that many, those with the smallest sample keys, in their old order."""
         if len(self) <= most:
             return self
-        return self.take(np.flatnonzero(self.lot <= np.partition(self.lot, most - 1)[most - 1]))
+        return self.take(np.flatnonzero(self.sample_key <= np.partition(self.sample_key, most - 1)[most - 1]))
 
     def in_order(self) -> Sample:
         """Sorted as the in-memory path has its examples: by pair, step, order and direction."""
@@ -148,7 +148,7 @@ class Part:
         return cls(CountTable.empty(mining.space), none, Sample.empty(mining))
 
     def plus(self, other: Part, most: int) -> Part:
-        """Both in one, with at most so many examples in the sample."""
+        """Both in one, with at most that many examples in the sample."""
         return Part(
             self.counts.merge(other.counts),
             self.relations + other.relations,
@@ -195,7 +195,7 @@ class Miner:
 
     What is held between batches does not grow with the partition: a block of rows, the count table, and the sample.
     index: the segment of the memory that the rows are written to as well, which the caller closes.
-    limit: lots from here on are not drawn, where other parts are known to have enough smaller ones.
+    limit: sample keys from here on are not drawn, where other parts are known to have enough smaller ones.
     """
 
     def __init__(self, mining: Mining, index: SegmentWriter | None = None, limit: int = 2**64 - 1) -> None:
@@ -258,11 +258,11 @@ class Miner:
         cell = (tokens * self.mining.space.n_directed + target[:, None])[seen.found]
         self._counting.add(torch.from_numpy(cell))
         self._examples += len(target)
-        lot = lots(order[seen.row], direction[seen.row], self.mining.seed)
-        drawn = np.flatnonzero(lot < self._limit)
+        sample_key = sample_keys(order[seen.row], direction[seen.row], self.mining.seed)
+        drawn = np.flatnonzero(sample_key < self._limit)
         row, narrow = seen.row[drawn], tokens[drawn].astype(self.mining.token_type)
         when, what = step[row].astype(np.int32), target[drawn].astype(np.int32)
-        self._samples.append(Sample(lot[drawn], pair[row], when, order[row], what, narrow))
+        self._samples.append(Sample(sample_key[drawn], pair[row], when, order[row], what, narrow))
         self._sampled += len(drawn)
         if self._sampled > 1.25 * self.mining.settings.max_examples:
             self._shrink()
@@ -281,12 +281,12 @@ class Miner:
         self._last = int(pair[-1]), int(step[-1]), int(key[-1])
 
     def _shrink(self) -> None:
-        """Keep the smallest lots; from then on no larger one needs to be looked at."""
+        """Keep the smallest sample keys; from then on no larger one needs to be looked at."""
         most = self.mining.settings.max_examples
         kept = Sample.concatenate(self._samples).smallest(most)
         self._samples, self._sampled = [kept], len(kept)
         if len(kept) == most:
-            self._limit = min(self._limit, int(kept.lot.max()))
+            self._limit = min(self._limit, int(kept.sample_key.max()))
 
 
 def _digest(pair: np.ndarray, step: np.ndarray, order: np.ndarray, directed: np.ndarray) -> int:
@@ -361,7 +361,7 @@ def _write_examples(out: Path, sample: Sample) -> list[str]:
     names = []
     for number, at in enumerate(range(0, max(len(sample), 1), SHARD)):
         names.append(f"examples-{number:05d}.npz")
-        columns = {name: column[at : at + SHARD] for name, column in sample.columns().items() if name != "lot"}
+        columns = {name: column[at : at + SHARD] for name, column in sample.columns().items() if name != "sample_key"}
         with whole_file(out / names[-1]) as aside, aside.open("wb") as file:
             np.savez(file, allow_pickle=False, **columns)
     return names

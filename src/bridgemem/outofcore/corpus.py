@@ -69,7 +69,7 @@ def _full(out: Path, problem: Exception) -> RunError:
 class Corpus:
     """The events of all files in one database; `read` and `number` are done once, also over several runs.
 
-    path: of the database. memory: bytes that DuckDB may use before it spills into a folder beside the database.
+    path: of the database. memory: bytes that DuckDB may use before it spills into a folder next to the database.
     """
 
     def __init__(self, path: Path, memory: int, threads: int, out: Path) -> None:
@@ -302,7 +302,7 @@ class Corpus:
             self._db.execute("DROP TABLE raw")
 
     def names(self, kind: str, count: int) -> list[str]:
-        """The names behind the ids; ids without names are their own."""
+        """The names of the ids; ids without names are their own."""
         with clear_errors(self.out):
             if not self.note("numbers")["named"][kind]:
                 return [str(i) for i in range(count)]

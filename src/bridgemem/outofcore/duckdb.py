@@ -51,7 +51,7 @@ class Limits:
             )
 
     def for_duckdb(self, settings: Settings) -> int:
-        """What is left for DuckDB beside the kernel and the sample."""
+        """What is left for DuckDB next to the kernel and the sample."""
         return max(self.memory - OWN_MEMORY - EXAMPLE_BYTES * settings.max_examples, self.memory // 4)
 
 
@@ -123,7 +123,7 @@ class _Ranges:
     def __init__(self, corpus: Corpus, mining: Mining, out: Path, bounds: list[int]) -> None:
         self.corpus, self.mining, self.out = corpus, mining, out
         self.bounds = list(pairwise(bounds))
-        self._lots = np.empty(0, dtype=np.uint64)
+        self._sample_keys = np.empty(0, dtype=np.uint64)
 
     def mine(self, total: int, progress: Progress) -> None:
         """Mine what is not mined yet; the next range is sorted while the kernel reads the one before."""
@@ -158,7 +158,7 @@ class _Ranges:
 
     def _range(self, number: int, blocks: Iterator[tuple[np.ndarray, ...]], advance: Step) -> None:
         most = self.mining.settings.max_examples
-        limit = int(self._lots.max()) if len(self._lots) >= most else 2**64 - 1
+        limit = int(self._sample_keys.max()) if len(self._sample_keys) >= most else 2**64 - 1
         name, index = f"{number:05d}", self.out / "index"
         with SegmentWriter(index, name, self.mining.n_entities, self.mining.n_relations) as segment:
             miner = Miner(self.mining, segment, limit)
@@ -175,10 +175,10 @@ class _Ranges:
         self._passed(part, None)
 
     def _passed(self, part: Part, advance: Step | None) -> None:
-        """Remember the smallest lots so far: no later range needs to draw a larger one."""
-        lots = np.concatenate([self._lots, part.sample.lot])
+        """Remember the smallest sample keys so far: no later range needs to draw a larger one."""
+        sample_keys = np.concatenate([self._sample_keys, part.sample.sample_key])
         most = self.mining.settings.max_examples
-        self._lots = np.partition(lots, most - 1)[:most] if len(lots) > most else lots
+        self._sample_keys = np.partition(sample_keys, most - 1)[:most] if len(sample_keys) > most else sample_keys
         if advance:
             advance(part.rows)
 

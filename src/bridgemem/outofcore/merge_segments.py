@@ -14,7 +14,7 @@ JOINED = "all"
 
 
 def join_segments(folder: Path, notes: Sequence[Note], n_entities: int, n_relations: int) -> Note:
-    """One segment with the rows of all; the others stay, for whoever wrote them to remove.
+    """One segment with the rows of all; the others stay, for their writer to remove.
 
     Segments that are ranges of pairs follow each other, and those that are hashes of pairs are merged, by the same
     steps: the smallest pairs are taken from each.

@@ -86,7 +86,7 @@ def common_kinds(files: Sequence[SourceFile]) -> tuple[str, ...]:
                     "write all files with one schema."
                 )
     if first is None or not all(file.typed for file in files):
-        return ("text",) * len(ROLES)  # beside text files whole numbers are texts too, until all of them are seen
+        return ("text",) * len(ROLES)  # next to text files whole numbers are texts too, until all of them are seen
     return first.kinds
 
 

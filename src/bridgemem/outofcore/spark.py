@@ -44,7 +44,7 @@ BATCH = 1 << 16  # rows of an Arrow batch
 PACKAGE = "bridgemem.zip"
 CONNECT = 10  # seconds to wait for a master that does not answer
 
-# One table of three kinds of rows. rows: those of the index, at their place in the segment. examples: at their lot,
+# One table of three kinds of rows. rows: those of the index, at their place in the segment. examples: by sample key,
 # with the directed relation that came next. part: the rest of what a partition gave, cut into pieces.
 TABLE = {
     "kind": ("string", "string"),
@@ -91,8 +91,8 @@ SENTENCES: tuple[tuple[str, type[BridgeMemError], str], ...] = (
         "the cluster is gone or does not take this program; see the page of its master.",
     ),
 )
-SIGN = np.uint64(1 << 63)  # flips lots to and from signed numbers of the same order
-FINE = 48  # bits of a lot that are left out when lots are counted
+SIGN = np.uint64(1 << 63)  # flips sample keys to and from signed numbers of the same order
+FINE = 48  # bits of a sample key that are left out when sample keys are counted
 
 
 # ---- the session ---------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def _clear_errors() -> Iterator[None]:
 
 
 def _sentence(text: str) -> BridgeMemError:
-    """The error behind what Spark says, which is a page of Java."""
+    """The error in what Spark says, which is a page of Java."""
     if own := re.findall(r"bridgemem\.errors\.(\w+): (.+)", text):
         return getattr(errors, own[-1][0], RunError)(own[-1][1])
     for pattern, kind, sentence in SENTENCES:
@@ -284,7 +284,7 @@ def _mine_partition(batches: Iterator[pa.RecordBatch], mining: Mining) -> Iterat
         yield _batch("rows", bucket, place, pair=pair, **{c: columns[c] for c in ("step", "relation", "direction")})
         at += len(pair)
     part = miner.finish()
-    sample = part.sample.take(np.argsort(part.sample.lot))
+    sample = part.sample.take(np.argsort(part.sample.sample_key))
     for start in range(0, len(sample), BLOCK):
         yield _example_batch(bucket, sample.take(np.arange(start, min(start + BLOCK, len(sample)))))
     document = replace(part, sample=Sample.empty(mining)).to_bytes()
@@ -298,7 +298,7 @@ def _example_batch(bucket: int, sample: Sample) -> pa.RecordBatch:
     n, k = sample.tokens.shape
     ends = pa.array(np.arange(n + 1, dtype=np.int32) * k, pa.int32())
     tokens = pa.ListArray.from_arrays(ends, pa.array(sample.tokens.ravel().astype(np.int32)))
-    at = (sample.lot ^ SIGN).view(np.int64)
+    at = (sample.sample_key ^ SIGN).view(np.int64)
     columns = {"pair": sample.pair, "step": sample.step, "order": sample.order, "relation": sample.target}
     return _batch("examples", bucket, at, tokens=tokens, **columns)
 
@@ -359,7 +359,7 @@ class _Tables:
         return segment.note
 
     def _sampled(self) -> Part:
-        """A part that is only the sample of all: lots are counted first, so that few too many are fetched."""
+        """A part that is only the sample of all: sample keys are counted first, so that few too many are fetched."""
         from pyspark.sql import functions as F
 
         bins = self._table.where("kind = 'examples'").groupBy(F.shiftright("at", FINE).alias("bin")).count()
@@ -371,8 +371,8 @@ class _Tables:
         empty = Part.empty(self.mining)
         tokens = found.column("tokens").combine_chunks().flatten().to_numpy().astype(self.mining.token_type)
         pair, step, order, target = (found.column(name).to_numpy() for name in names[:-1])
-        lot = found.column("at").to_numpy().view(np.uint64) ^ SIGN
-        sample = Sample(lot, pair, step, order, target, tokens.reshape(len(lot), self.mining.settings.k))
+        sample_key = found.column("at").to_numpy().view(np.uint64) ^ SIGN
+        sample = Sample(sample_key, pair, step, order, target, tokens.reshape(len(sample_key), self.mining.settings.k))
         return replace(empty, sample=sample.smallest(self.mining.settings.max_examples))
 
 

@@ -142,7 +142,7 @@ def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames)
 
 
 def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
-    """The files behind paths, in the order given, and in the order of names where a path stands for several."""
+    """The files of paths, in the order given, and in the order of names where a path stands for several."""
     files: list[str] = []
     for path in paths:
         # any schema will do, and saves Spark from looking for the right one

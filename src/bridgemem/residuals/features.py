@@ -19,7 +19,7 @@ from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
-from bridgemem.residuals.neighbours import FADES, Neighbours
+from bridgemem.residuals.neighbours import DECAY_RATES, Neighbours
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
 DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -27,11 +27,11 @@ DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
 RATES = (3, 10, 30)
 LAST = 16
 OLDEST = 2048  # the lag at which even the slowest decay has come to nothing
-NEVER = 8.0  # the log lag of a pair that never met
+NEVER = 8.0  # the log lag of a pair that never interacted
 IDLE = 10.0  # the log lag of what was never active
 LOOKUP = 32  # what it takes to look one entry of an index up, in entries that are counted
 SPAN = 1 << 24  # keys up to which their ranks are kept in a table of all of them, and not searched
-COMPANY = 1.4  # what shared company weighs beside log p0 when strangers are short-listed
+NEIGHBOUR_WEIGHT = 1.4  # what common neighbours weighs next to log p0 when unseen candidates are short-listed
 
 
 def _activity_names(what: str) -> tuple[str, ...]:
@@ -42,29 +42,33 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "backbone": ("log p0", "uncertainty"),
     "transitions": ("A_ct", "A_nn", "log support", "tokens", "has state"),
     "pair": (
-        "met",
+        "seen pair",
         "log pair count",
         "log pair lag",
-        *(f"{kind}, decay {d:g}" for kind in ("same way", "other way", "asked", "asked back") for d in DECAYS),
+        *(
+            f"{kind}, decay {d:g}"
+            for kind in ("same way", "other way", "query relation", "inverse query relation")
+            for d in DECAYS
+        ),
     ),
-    "recurrence": ("seen", "log triple count", "log triple lag", "triple share"),
+    "recurrence": ("seen triple", "log triple count", "log triple lag", "triple share"),
     "candidate": (*_activity_names("candidate"), *_activity_names("role")),
     "actor": ("log partners", *_activity_names("actor"), *_activity_names("actor role")),
-    "company": tuple(f"log company, fade {fade:g}" for fade in FADES),
+    "common_neighbours": tuple(f"log common neighbours, decay rate {rate:g}" for rate in DECAY_RATES),
     "relation": ("log prior",),
 }
 NAMES = tuple(name for names in GROUPS.values() for name in names)
 # what all candidates of a query have in common, and what is their own; columns of NAMES, ascending
 OF_QUERY = tuple(NAMES.index(name) for name in ("uncertainty", *GROUPS["actor"], *GROUPS["relation"]))
 OF_CANDIDATE = tuple(i for i in range(len(NAMES)) if i not in OF_QUERY)
-# what is read where there is nothing: no activity, no meeting, no event of the relation that is asked
+# what is read where there is nothing: no activity, no interaction, no event of the query relation
 NO_ACTIVITY = (0.0, IDLE, *(0.0 for _ in RATES))
-NEVER_MET = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
-NEVER_ASKED = tuple(0.0 for _ in range(2 * len(DECAYS)))
+UNSEEN_PAIR = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
+UNSEEN_RELATION = tuple(0.0 for _ in range(2 * len(DECAYS)))
 
 
 def group_columns(members: int = 0) -> dict[str, list[int]]:
-    """Which columns belong to each group; those of a mixture's members come last and belong to the backbone."""
+    """Which columns belong to each group; those of an ensemble's members come last and belong to the backbone."""
     columns, at = {}, 0
     for group, names in GROUPS.items():
         columns[group] = list(range(at, at + len(names)))
@@ -92,8 +96,8 @@ class Features:
     """One row per (query, candidate): row, candidate int64 [m] ascending.
 
     of_query float32 [n, len(OF_QUERY)], blocks: the columns of OF_CANDIDATE in their order, and then log p of each
-    member where the backbone is a mixture; both as read, `x` is all.
-    evidence: the fixed residual's, and at int64 [m']: the row of each of its candidates here.
+    member where the backbone is an ensemble; both as read, `x` is all.
+    evidence: the paper's residual's, and at int64 [m']: the row of each of its candidates here.
     """
 
     row: Tensor
@@ -240,24 +244,24 @@ class _Moments:
 class _Candidates:
     """The candidates that are read: keys int64 [m], row * entities + candidate, ascending.
 
-    state int64 [m]: the state of the pair, or as many as there are where they never met. met int64 [m']: those that
+    state int64 [m]: the state of the pair, or as many as there are if there is none. seen int64 [m']: those that
     have one.
     """
 
     keys: Tensor
     state: Tensor
-    met: Tensor
+    seen: Tensor
 
 
 class FeatureReader:
     """Reads the features of queries from a history; its indices are built once.
 
-    The candidates are all that an actor has ever met, and of the others the `strangers` that log p0 and shared company
-    put first.
+    The candidates are all that an actor ever interacted with, and of the others the `unseen_candidates` that log p0
+    and common neighbours put first.
     """
 
-    def __init__(self, past: History, transitions: Transitions, strangers: int = 0) -> None:
-        self.past, self.transitions, self.strangers = past, transitions, strangers
+    def __init__(self, past: History, transitions: Transitions, unseen_candidates: int = 0) -> None:
+        self.past, self.transitions, self.unseen_candidates = past, transitions, unseen_candidates
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
         facts = Queries.of(past.events)
         assert facts.answer is not None
@@ -279,23 +283,23 @@ class FeatureReader:
         past, moments = self.past, _Moments.of(queries, self.past)
         states = past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
         log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
-        company = self.neighbours.shared(moments.actor, moments.cut)
-        found = self._candidates(states, moments, log_p, company[0])
+        common_neighbours = self.neighbours.shared(moments.actor, moments.cut)
+        found = self._candidates(states, moments, log_p, common_neighbours[0])
         row, candidate = found.keys // self.entities, found.keys % self.entities
         size, own = len(row), torch.arange(len(row), device=row.device)
         evidence = self.transitions.evidence(queries, past)
         at = torch.searchsorted(found.keys, evidence.row * self.entities + evidence.candidate)
-        pair = torch.cat([self.pair_table(states), torch.tensor([NEVER_MET], device=row.device)])
-        asked_at, asked = self._asked(states, found.state[found.met], queries.relation[row[found.met]])
+        pair = torch.cat([self.pair_table(states), torch.tensor([UNSEEN_PAIR], device=row.device)])
+        asked_at, asked = self._asked(states, found.state[found.seen], queries.relation[row[found.seen]])
         everybody, cut = torch.arange(self.entities, device=row.device), past.cut(queries.step)
         role = queries.relation[row] * self.entities + candidate
         of_moment = candidate * len(moments.actor) + moments.which[row]
-        shared = torch.stack([of_fade.view(-1)[of_moment] for of_fade in company], dim=1).log_()
+        shared = torch.stack([of_rate.view(-1)[of_moment] for of_rate in common_neighbours], dim=1).log_()
         blocks: tuple[Block, ...] = (
             Block(log_p.view(-1)[found.keys][:, None], own),
             Block.sparse(self._transitions(evidence), at, size),
             Block(pair, found.state),
-            Block.sparse(asked, found.met[asked_at], size),
+            Block.sparse(asked, found.seen[asked_at], size),
             self._recurrence(queries, found.keys),
             self.active.block(self.active.find(everybody)[candidate], row, queries.step, cut),
             self.roles.block(self.roles.find(role), row, queries.step, cut),
@@ -305,24 +309,26 @@ class FeatureReader:
             blocks += (Block(scores.members.flatten(1)[:, found.keys].T.float().contiguous(), own),)
         return Features(row, candidate, self._of_queries(queries, scores, states, moments), blocks, evidence, at)
 
-    def _candidates(self, states: PairStates, moments: _Moments, log_p: Tensor, company: Tensor) -> _Candidates:
-        """All that were met, and the short list of strangers; log_p float32 [n, E], company float32 [E, u]."""
+    def _candidates(
+        self, states: PairStates, moments: _Moments, log_p: Tensor, common_neighbours: Tensor
+    ) -> _Candidates:
+        """All that were seen, and some of the others; log_p float32 [n, E], common_neighbours float32 [E, u]."""
         bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))
         row, state = expand(bounds[moments.which], bounds[moments.which + 1])
-        met = row * self.entities + states.candidate[state]
-        most = min(self.strangers, self.entities)
+        seen = row * self.entities + states.candidate[state]
+        most = min(self.unseen_candidates, self.entities)
         if not most:
-            return _Candidates(met, state, torch.arange(len(met), device=met.device))
-        row, stranger = self._strangers(most, states, moments, log_p, company)
-        keys, order = torch.cat([met, row * self.entities + stranger]).sort()
+            return _Candidates(seen, state, torch.arange(len(seen), device=seen.device))
+        row, unseen = self._unseen_candidates(most, states, moments, log_p, common_neighbours)
+        keys, order = torch.cat([seen, row * self.entities + unseen]).sort()
         state = torch.cat([state, state.new_full((len(row),), len(states.row))])[order]
         return _Candidates(keys, state, (state < len(states.row)).nonzero().squeeze(1))
 
-    def _strangers(
-        self, most: int, states: PairStates, moments: _Moments, log_p: Tensor, company: Tensor
+    def _unseen_candidates(
+        self, most: int, states: PairStates, moments: _Moments, log_p: Tensor, common_neighbours: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """(row, candidate) int64 [k]: the best of those that the actor never met."""
-        weight = company.T.contiguous().log().mul_(COMPANY)
+        """(row, candidate) int64 [k]: the best of those that the actor never interacted with."""
+        weight = common_neighbours.T.contiguous().log().mul_(NEIGHBOUR_WEIGHT)
         weight[states.row, states.candidate] = -torch.inf
         size = rows_at_once(log_p)
         best = [
@@ -346,7 +352,7 @@ class FeatureReader:
         return torch.cat([self.pair_table(states), spread(asked, at, len(states.row))], dim=1)
 
     def pair_table(self, states: PairStates) -> Tensor:
-        """How often and how lately pairs met, and decayed sums over their last events by direction."""
+        """How often and how lately pairs interacted, and decayed sums over their last events by direction."""
         lag = states.lag.clamp(1, OLDEST)
         ways = [torch.where(states.found & (states.direction == way), lag, 0) for way in (0, 1)]
         columns = [torch.ones(len(lag), device=lag.device), states.count.float(), states.lag[:, 0].float()]
@@ -384,7 +390,7 @@ class FeatureReader:
         return Block.sparse(table, at, len(keys))
 
     def _of_queries(self, queries: Queries, scores: Scores, states: PairStates, moments: _Moments) -> Tensor:
-        """Uncertainty; how many the actor has met, how active it is at all and in the role asked; log prior."""
+        """Uncertainty; how many partners the actor has, how active it is at all and in the role asked; log prior."""
         assert scores.uncertainty is not None
         partners = torch.bincount(states.row, minlength=len(moments.actor)).float().log1p()
         active = self.active.read(self.active.find(moments.actor), moments.step, moments.cut)

@@ -1,7 +1,7 @@
 """The learned residual: window, mixture, gate and scale learned together, in place of the paper's fixed ones.
 
-S(q, c) = w log p0(c|q) + f(features of the candidate, relation) for every candidate that the actor ever met and, if
-wanted, for a short list of strangers; w log p0(c|q) for all others. Ranks do not change when a row is divided by w, so
+S(q, c) = w log p0(c|q) + f(features of the candidate, relation) for every candidate the actor interacted with and, if
+wanted, for some unseen candidates; w log p0(c|q) for all others. Ranks do not change when a row is divided by w, so
 this is the backbone's own log score plus f / w where there is anything to read, and the untouched log score elsewhere.
 """
 
@@ -39,7 +39,7 @@ _ROWS = {"cpu": 1 << 13, "cuda": 1 << 20}
 class LearnedSettings:
     """A small network: tens of thousands of parameters.
 
-    strangers: how many candidates that the actor never met are read too; 0 leaves them all in the backbone's order.
+    unseen_candidates: how many of these are read too; 0 leaves them all in the backbone's order.
     without: groups of features that are not read. max_pairs bounds the memory of fitting. cross_fit: the last share of
     train that is learned from too, scored by a backbone trained on what came before it; for a small validation split.
     """
@@ -54,7 +54,7 @@ class LearnedSettings:
     patience: int = 3
     fit_share: float = 0.8
     max_pairs: int = 8_000_000
-    strangers: int = 60
+    unseen_candidates: int = 60
     without: tuple[str, ...] = ()
     cross_fit: float = 0.0
 
@@ -74,8 +74,8 @@ class LearnedSettings:
             raise SettingsError(f"fit_share must be between 0 and 1, not {self.fit_share}.")
         if not 0 <= self.cross_fit < 1:
             raise SettingsError(f"cross_fit must be at least 0 and below 1, not {self.cross_fit}.")
-        if self.strangers < 0:
-            raise SettingsError(f"strangers must not be negative, not {self.strangers}.")
+        if self.unseen_candidates < 0:
+            raise SettingsError(f"unseen_candidates must not be negative, not {self.unseen_candidates}.")
         if unknown := sorted(set(self.without) - set(GROUPS)):
             raise SettingsError(f"there is no group of features called {unknown[0]!r}; known are {', '.join(GROUPS)}.")
 
@@ -87,7 +87,7 @@ class LearnedNet(nn.Module):
     inverse: Tensor
 
     def __init__(self, n_directed: int, settings: LearnedSettings, members: int = 0) -> None:
-        """members: how many the backbone is made of, if it is a mixture; their log p is read too."""
+        """members: how many the backbone is made of, if it is an ensemble; their log p is read too."""
         super().__init__()
         read = len(NAMES) + members
         self.relation = nn.Embedding(n_directed, settings.relation_width)

@@ -137,12 +137,14 @@ def gather(source: Slice, settings: LearnedSettings, *, seed: int = 42, progress
     Masks come from train + validation.
     """
     validation = source.validation
-    scoring = validation.scoring(source.transitions, unseen=settings.strangers)
+    scoring = validation.scoring(source.transitions, unseen=settings.unseen_candidates)
     queries = _asked(validation, settings, seed)
     scored = scoring.batches(queries, progress=progress, label="reading features")
     parts = [Cases.of(batch, validation.filters) for batch in scored]
     if sum(map(len, parts)) < 4:
-        raise DataError(f"{validation.dataset.name} has too few validation queries to learn from; use --method fixed.")
+        raise DataError(
+            f"{validation.dataset.name} has too few validation queries to learn from; use --residual bridgemem."
+        )
     return Cases.joined(parts)
 
 
@@ -155,7 +157,7 @@ def _asked(validation: Validation, settings: LearnedSettings, seed: int) -> Quer
 def _asked_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries `_asked` takes, int64."""
     low, high = past.dyads.partner_range(queries.actor.to(past.device))
-    pairs = int((high - low).sum()) + settings.strangers * len(queries)
+    pairs = int((high - low).sum()) + settings.unseen_candidates * len(queries)
     if pairs <= settings.max_pairs:
         return torch.arange(len(queries))
     keep = np.random.default_rng(seed).random(len(queries)) < settings.max_pairs / pairs
@@ -173,8 +175,8 @@ def later_rows(queries: Queries, past: History, settings: LearnedSettings, seed:
 class HeldOut:
     """MRR on the later part of validation under one filter, before the learned residual was fitted on it too.
 
-    learned: as fitted on what came before that part, which chose its epochs. bridgemem: the fixed one as selected.
-    gain: of the learned over the fixed one, and both ends of its 95 % interval.
+    learned: as fitted on what came before that part, which chose its epochs. bridgemem: the paper's as selected.
+    gain: of the learned over the paper's, and both ends of its 95 % interval.
     """
 
     queries: int
@@ -190,9 +192,9 @@ class HeldOut:
 
     @property
     def better(self) -> str:
-        """What forecasts use unless told otherwise: the fixed one unless the other gains more than a standard error."""
+        """What forecasts use unless told otherwise: the paper's unless the other gains more than a standard error."""
         value, low, _ = self.gain
-        return "learned" if value > (value - low) / ERRORS else "fixed"
+        return "learned" if value > (value - low) / ERRORS else "bridgemem"
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,7 @@ def fit_learned(
 ) -> dict[str, Fit]:
     """A learned residual for each filter; the seconds of each hold its share of the reading they have in common.
 
-    choices: of the fixed residual under each filter, to be measured beside the learned one on what that did not see.
+    choices: of the paper's residual under each filter, to be measured next to the learned one on what that did not see.
     """
     settings = settings or LearnedSettings()
     began = time.perf_counter()
@@ -260,7 +262,7 @@ def hold_out(
     seed: int = 42,
     progress: Progress = SILENT,
 ) -> dict[str, HeldOut]:
-    """How backbone, fixed and early learned residual rank the validation queries from step `cut` on, by filter."""
+    """How backbone, bridgemem and early learned residual rank the validation queries from step `cut` on, by filter."""
     validation, early = source.validation, [fit.early for fit in fits.values()]
     queries = _asked(validation, early[0].settings, seed)
     late = queries.take((queries.step >= cut).nonzero().squeeze(1))
@@ -310,7 +312,7 @@ def fit_cases(
     cut = _cut(cases.step, settings, valid_start)
     early, late = (cases.step < cut).nonzero().squeeze(1), (cases.step >= cut).nonzero().squeeze(1)
     if not len(early):
-        raise DataError("validation has a single step, which leaves none to choose on; use --method fixed.")
+        raise DataError("validation has a single step, which leaves none to choose on; use --residual bridgemem.")
     with seeded(seed, device):
         first = _Training(cases, early, filter_name, n_directed, settings, seed)
         epochs, curve, best = _choose_epochs(first, late, progress)

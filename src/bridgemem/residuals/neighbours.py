@@ -1,4 +1,4 @@
-"""Neighbours: who met whom before a step, as a graph that fades with time, and what company two entities share."""
+"""Neighbours: who interacted with whom before a step, as a graph that decays, and common neighbours in it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import expand
 
-# steps after which a meeting counts e times less; the last never fades
-FADES = (100.0, math.inf)
-FLOOR = 1e-5  # of shared company, before its logarithm
+# steps after which an interaction counts e times less; the last never decays
+DECAY_RATES = (100.0, math.inf)
+FLOOR = 1e-5  # of common neighbours, before its logarithm
 
 
 class Neighbours:
-    """The graph of all pairs of a history. A pair weighs log(1 + its faded meetings), normalised by both degrees."""
+    """The graph of all pairs of a history. A pair weighs log(1 + its decayed events), normalised by both degrees."""
 
     def __init__(self, past: History) -> None:
         self.past, self.n_entities = past, past.events.n_entities
@@ -27,11 +27,11 @@ class Neighbours:
         self._kept: tuple[int, list[Tensor]] = (-1, [])
 
     def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
-        """The company that each actor shares with every entity through a third, float32 [fades, E, n].
+        """The common neighbours of each actor with every entity, float32 [rates, E, n].
 
-        actor, cut int64 [n], the cut ascending: only meetings before it count. Nothing shared is FLOOR, and not zero.
+        actor, cut int64 [n], the cut ascending: only events before it count. Nothing shared is FLOOR, and not zero.
         """
-        made = torch.empty((len(FADES), self.n_entities, len(actor)), device=actor.device)
+        made = torch.empty((len(DECAY_RATES), self.n_entities, len(actor)), device=actor.device)
         steps, sizes = (of.tolist() for of in torch.unique_consecutive(cut, return_counts=True))
         for step, actors, part in zip(steps, actor.split(sizes), made.split(sizes, dim=2), strict=True):
             column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
@@ -46,14 +46,14 @@ class Neighbours:
         return made
 
     def weights_before(self, cut: int) -> list[Tensor]:
-        """The weight of every pair for each fade, float32 [pairs]; those of the last cut asked for are kept."""
+        """The weight of every pair for each decay rate, float32 [pairs]; those of the last cut asked for are kept."""
         kept_cut, kept = self._kept
         if cut == kept_cut:
             return kept
         dyads, made = self.past.dyads, []
         age = cut - 1 - dyads.step
-        for fade in FADES:
-            faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(fade) else (-age.double() / fade).exp_()
+        for rate in DECAY_RATES:
+            faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(rate) else (-age.double() / rate).exp_()
             meetings = torch.where(age >= 0, faded, 0.0)
             strength = _sums(meetings, dyads.start).log1p()
             scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()

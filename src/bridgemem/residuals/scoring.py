@@ -106,7 +106,7 @@ class Scoring:
     """Scores queries over a past: by the backbone, by every choice of the paper's residual, by every learned one.
 
     The backbone's scores, the evidence and the features are computed once for all columns. transitions: None where
-    nothing was fitted, so that nothing is added. unseen: of unseen candidates so many are read, where features are
+    nothing was fitted, so that nothing is added. unseen: of unseen candidates that many are read, where features are
     wanted without a learned residual.
     """
 
@@ -120,9 +120,11 @@ class Scoring:
         learned: Sequence[Learned] = (),
         unseen: int | None = None,
     ) -> None:
-        wanted = {model.settings.strangers for model in learned} | ({unseen} - {None})
+        wanted = {model.settings.unseen_candidates for model in learned} | ({unseen} - {None})
         if len(wanted) > 1:
-            raise SettingsError("learned residuals that read different numbers of strangers are replayed one by one.")
+            raise SettingsError(
+                "learned residuals that read different numbers of unseen candidates are replayed one by one."
+            )
         self.backbone, self.past, self.transitions = backbone, past, transitions
         self.choices, self.learned = tuple(choices), tuple(learned)
         self._unseen = next(iter(wanted), None)

@@ -105,7 +105,7 @@ def fit(
 ) -> Fitted:
     """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
     settings, dataset, device = settings or Settings(), validation.dataset, validation.device
-    if not validation.backbone.oracle and "uncertain" in settings.gates and "entropy" not in settings.gates:
+    if not validation.backbone.own_uncertainty and "uncertain" in settings.gates and "entropy" not in settings.gates:
         settings = replace(settings, gates=(*settings.gates, "entropy"))
     began = time.perf_counter()
     train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)

@@ -71,8 +71,8 @@ class ScoredOnce:
         return self.scorer.name
 
     @property
-    def oracle(self) -> bool:
-        return self.scorer.oracle
+    def own_uncertainty(self) -> bool:
+        return self.scorer.own_uncertainty
 
     def _key(self, queries: Queries) -> Tensor:
         return (queries.actor * self._relations + queries.relation) * self._steps + queries.step
@@ -123,7 +123,7 @@ def _rows(scores: Scores, rows: Tensor) -> Scores:
 
 
 def _empty(scores: Scores, size: int) -> Scores:
-    """Room for the scores of so many queries."""
+    """Room for the scores of that many queries."""
     assert scores.uncertainty is not None
     log_p = scores.log_p.new_empty((size, scores.log_p.shape[1]))
     members = None

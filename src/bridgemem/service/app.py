@@ -23,11 +23,11 @@ from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
 from bridgemem.service.models import (
     MOST_NAMES,
     MOST_STORED,
-    ExplainQuestion,
+    BridgeMemExplained,
+    ExplainQuery,
     Explanation,
-    FixedExplained,
     Forecast,
-    ForecastQuestion,
+    ForecastQuery,
     KnownSources,
     LearnedExplained,
     Model,
@@ -45,7 +45,7 @@ LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
 Most = Annotated[int, Query(ge=1, le=MOST_NAMES)]
 Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]
-Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="So many, those that came last.")]
+Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="That many, those that came last.")]
 
 NO_STORE = "the event store cannot be used now ({}); send the same request again later."
 NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
@@ -105,13 +105,13 @@ def create_app(
     metrics.watch("bridgemem_memory_events", "Events in memory.", lambda: len(live.view.events))
     metrics.watch("bridgemem_memory_entities", "Entities in memory.", lambda: live.view.events.n_entities)
     used = service.kept.used
-    metrics.watch("bridgemem_scores_found", "Questions whose scores were kept.", lambda: used.hits)
-    metrics.watch("bridgemem_scores_made", "Questions whose scores had to be made.", lambda: used.misses)
+    metrics.watch("bridgemem_scores_found", "Queries whose scores were kept.", lambda: used.hits)
+    metrics.watch("bridgemem_scores_made", "Queries whose scores had to be made.", lambda: used.misses)
     app.include_router(_health(ready))
     # the guard below asks for the token; here it is only written into the document
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
     app.include_router(_stored(service, metrics), dependencies=needs)
-    app.include_router(_questions(service), dependencies=needs)
+    app.include_router(_queries(service), dependencies=needs)
     app.include_router(_about(service, metrics), dependencies=needs)
     if page is not None:
         app.include_router(page(service))
@@ -184,20 +184,20 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
     return router
 
 
-def _questions(service: Service) -> APIRouter:
+def _queries(service: Service) -> APIRouter:
     router = APIRouter(tags=["forecasts"])
 
     @router.post("/v1/forecast", summary="Forecast", responses=_refusals(404, 422))
-    def forecast(question: ForecastQuestion) -> Forecast:
+    def forecast(query: ForecastQuery) -> Forecast:
         """The likeliest answers, best first, from the events strictly before the time asked."""
-        return service.forecast(question)
+        return service.forecast(query)
 
     @router.post(
         "/v1/explain", summary="Explain a candidate", response_model=Explanation, responses=_refusals(404, 422)
     )
-    def explain(question: ExplainQuestion) -> FixedExplained | LearnedExplained:
-        """Why a candidate has its score: parts that add up, and the events behind them."""
-        return service.explain(question)
+    def explain(query: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
+        """Why a candidate has its score: parts that add up, and the events they come from."""
+        return service.explain(query)
 
     return router
 

@@ -1,4 +1,4 @@
-"""The service's questions put to a live forecaster, by name, and its answers in the shapes that go out."""
+"""The service's queries put to a live forecaster, by name, and its answers in the shapes that go out."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.memory.past import History
 from bridgemem.runs import Run
 from bridgemem.service.models import (
-    ExplainQuestion,
+    BridgeMemExplained,
+    ExplainQuery,
     Explanation,
-    FixedExplained,
     Forecast,
-    ForecastQuestion,
+    ForecastQuery,
     KnownSource,
     KnownSources,
     LearnedExplained,
     Model,
+    NamedQuery,
     NameFound,
     NamesFound,
     NewEvents,
-    Question,
     RankedCandidate,
     Received,
     Retracted,
@@ -44,7 +44,7 @@ from bridgemem.service.models import (
 from bridgemem.service.names import Names
 from bridgemem.service.scores import KeptScores, Used
 
-_EXPLANATION: TypeAdapter[FixedExplained | LearnedExplained] = TypeAdapter(Explanation)
+_EXPLANATION: TypeAdapter[BridgeMemExplained | LearnedExplained] = TypeAdapter(Explanation)
 
 
 class View(Protocol):
@@ -78,7 +78,7 @@ class Live(Protocol):
 
 
 class Kept:
-    """Forecasters that ask a backbone only once for the same question, as long as their view lasts.
+    """Forecasters that ask a backbone only once for the same query, as long as their view lasts.
 
     alone: entered while the backbone is asked, which one thread does at a time; the rest of a forecast is done by many.
     """
@@ -131,7 +131,7 @@ class Service:
         view = self.live.view
         self._directory.of(view.events)
         if view.events.n_entities and view.events.n_relations:
-            # a backbone that cannot answer, such as stored scores that end before, says so to whoever asks
+            # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
                 self.kept.of(view.asked(0)).forecast(0, 0, top=1)
 
@@ -154,27 +154,27 @@ class Service:
     def sources(self) -> KnownSources:
         return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 
-    def forecast(self, question: ForecastQuestion) -> Forecast:
-        forecaster = self._asked(self.live.view, question)
-        query = forecaster.query(question.actor, question.relation, question.at, question.inverse)
-        found, step = forecaster.answers(query, question.top, question.within)[0], int(query.step)
+    def forecast(self, request: ForecastQuery) -> Forecast:
+        forecaster = self._asked(self.live.view, request)
+        query = forecaster.query(request.actor, request.relation, request.at, request.inverse)
+        found, step = forecaster.answers(query, request.top, request.horizon)[0], int(query.step)
         return Forecast(
-            actor=question.actor,
-            relation=question.relation,
-            inverse=question.inverse,
+            actor=request.actor,
+            relation=request.relation,
+            inverse=request.inverse,
             time=forecaster.events.clock.label(step),
             step=step,
-            within=question.within,
+            horizon=request.horizon,
             candidates=[RankedCandidate.model_validate(c, from_attributes=True) for c in found],
         )
 
-    def explain(self, question: ExplainQuestion) -> FixedExplained | LearnedExplained:
+    def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
         view = self.live.view
-        forecaster = self._asked(view, question)
-        self._directory.of(view.events)[0].check(question.candidate)
-        found = forecaster.explain(question.actor, question.relation, question.candidate, question.at, question.inverse)
-        method = "learned" if isinstance(found, LearnedExplanation) else "fixed"
-        return _EXPLANATION.validate_python({**asdict(found), "sentence": found.sentence(), "method": method})
+        forecaster = self._asked(view, request)
+        self._directory.of(view.events)[0].check(request.candidate)
+        found = forecaster.explain(request.actor, request.relation, request.candidate, request.at, request.inverse)
+        name = "learned" if isinstance(found, LearnedExplanation) else "bridgemem"
+        return _EXPLANATION.validate_python({**asdict(found), "sentence": found.sentence(), "residual_name": name})
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config
@@ -184,7 +184,7 @@ class Service:
             dataset=config.dataset,
             fingerprint=config.fingerprint,
             backbone=config.backbone,
-            method="fixed" if view.fitted.learned is None else "learned",
+            residual="bridgemem" if view.fitted.learned is None else "learned",
             history=config.history,
             events=len(events),
             entities=events.n_entities,
@@ -205,12 +205,12 @@ class Service:
         found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
         return NamesFound(names=found, known=len(names))
 
-    def _asked(self, view: View, question: Question) -> Predictor:
+    def _asked(self, view: View, request: NamedQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
         entities, relations = self._directory.of(view.events)
-        entities.check(question.actor)
-        relations.check(question.relation)
-        return self.kept.of(view.asked(question.relation))
+        entities.check(request.actor)
+        relations.check(request.relation)
+        return self.kept.of(view.asked(request.relation))
 
 
 def _label(events: EventLog, step: int) -> str | None:

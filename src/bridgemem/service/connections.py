@@ -141,7 +141,7 @@ class PatientConnection(H11Protocol):
     def _make_room(self) -> None:
         """Where there are too many connections, the one that has waited longest gives way to the new one.
 
-        Whoever opens many and sends nothing so loses them first, and nobody is kept out meanwhile.
+        A client that opens many and sends nothing loses them first, and nobody is kept out meanwhile.
         """
         every = [c for c in self.connections if isinstance(c, PatientConnection) and not c.given_up]
         counts = Counter(c.address for c in every)

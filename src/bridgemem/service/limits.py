@@ -70,7 +70,7 @@ class CrowdedError(Exception):
 
 
 class Guard:
-    """The application behind its limits. Health is told to anyone; all else needs the token, where there is one.
+    """The application under its limits. Health is told to anyone; all else needs the token, where there is one.
 
     hosts: the only values of the Host header that are answered, or none for any. A page in a browser can make any name
     of its own point to this machine, but cannot send another Host than that name.

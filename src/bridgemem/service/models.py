@@ -99,7 +99,7 @@ class Retraction(Asked):
     """Events to take back, all of them or none. What was taken back before stays so."""
 
     ids: list[Name] = Field(min_length=1, max_length=MOST_RETRACTED, description="As answers to /v1/events name them.")
-    reason: str = Field("", max_length=1000, description="Why; kept beside them.")
+    reason: str = Field("", max_length=1000, description="Why; kept next to them.")
 
 
 class Retracted(Answer):
@@ -145,7 +145,7 @@ class KnownSources(Answer):
     sources: list[KnownSource]
 
 
-class Question(Asked):
+class NamedQuery(Asked):
     """Who comes next for (actor, relation, ?), or with `inverse` for (?, relation, actor)."""
 
     actor: Name
@@ -154,21 +154,24 @@ class Question(Asked):
     inverse: bool = False
 
 
-class ForecastQuestion(Question):
+class ForecastQuery(NamedQuery):
     top: int = Field(10, ge=1, le=MOST_CANDIDATES)
-    within: int | None = Field(
-        None, ge=1, le=LONGEST_HORIZON, description="Any of so many steps from the time on, instead of that step alone."
+    horizon: int | None = Field(
+        None,
+        ge=1,
+        le=LONGEST_HORIZON,
+        description="Any of that many steps from the time on, instead of that step alone.",
     )
 
 
-class ExplainQuestion(Question):
+class ExplainQuery(NamedQuery):
     candidate: Name
 
 
 class RankedCandidate(Answer):
     """score = backbone_score + residual; the ranks are after and before the residual.
 
-    probability: that the partner of an event is this one, given that the event happens, or with `within` that it comes
+    p_given_event: that the partner of an event is this one, given that it happens, or with `horizon` that it comes
     at least once, given that anybody does; null where the run was never calibrated.
     """
 
@@ -178,7 +181,7 @@ class RankedCandidate(Answer):
     score: float
     backbone_score: float
     residual: float
-    probability: float | None
+    p_given_event: float | None
 
 
 class Forecast(Answer):
@@ -189,11 +192,11 @@ class Forecast(Answer):
     inverse: bool
     time: str
     step: int
-    within: int | None
+    horizon: int | None
     candidates: list[RankedCandidate]
 
 
-class EventBehind(Answer):
+class EventPart(Answer):
     """A remembered event, and its part of the residual; direction 1: it went from the candidate to the actor."""
 
     subject: str
@@ -222,18 +225,18 @@ class Explained(Answer):
     uncertainty: float
     residual: float
     score: float
-    events: list[EventBehind]
+    events: list[EventPart]
     unread: int
 
 
-class FixedExplained(Explained):
+class BridgeMemExplained(Explained):
     """residual = lam * gate * a, and the events' parts sum to it. tau null: infinite.
 
     likelier: how many times as likely as on average the relation is after such events. forgotten: how many steps before
     the pair's last event was where all of them are longer ago than the run looks back; else 0.
     """
 
-    method: Literal["fixed"]
+    residual_name: Literal["bridgemem"]
     gate: float
     lam: float
     tau: OrInfinite
@@ -245,7 +248,7 @@ class FixedExplained(Explained):
     forgotten: int
 
 
-class EarlierBehind(Answer):
+class EarlierPart(Answer):
     """The events before those that are listed one by one."""
 
     count: int
@@ -255,31 +258,31 @@ class EarlierBehind(Answer):
     part: float
 
 
-class PartyBehind(Answer):
+class NeighbourPart(Answer):
     name: str
     share: float
 
 
 class LearnedExplained(Explained):
-    """residual = start + the groups' parts; between = never_met + the events' parts + the earlier ones'."""
+    """residual = start + the groups' parts; between = unseen_pair + the events' parts + the earlier ones'."""
 
-    method: Literal["learned"]
+    residual_name: Literal["learned"]
     rank: int
     backbone_rank: int
     log_p0: float
     scale: float
-    met: bool
-    strangers: int
+    seen: bool
+    unseen_candidates: int
     start: float
     groups: dict[str, float]
     apart: dict[str, float]
     between: float
-    never_met: float
-    earlier: EarlierBehind | None
-    company: list[PartyBehind]
+    unseen_pair: float
+    earlier: EarlierPart | None
+    common_neighbours: list[NeighbourPart]
 
 
-Explanation = Annotated[FixedExplained | LearnedExplained, Field(discriminator="method")]
+Explanation = Annotated[BridgeMemExplained | LearnedExplained, Field(discriminator="residual_name")]
 
 
 class Model(Answer):
@@ -289,7 +292,7 @@ class Model(Answer):
     dataset: str
     fingerprint: str
     backbone: str
-    method: Literal["fixed", "learned"]
+    residual: Literal["bridgemem", "learned"]
     history: str
     events: int
     entities: int

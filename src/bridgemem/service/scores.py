@@ -1,4 +1,4 @@
-"""Backbone scores that are kept: a question asked again, or explained, is not scored twice."""
+"""Backbone scores that are kept: a query asked again, or explained, is not scored twice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class KeptScores(Backbone):
                 self.used.hits += 1
                 return found
             self.used.misses += 1
-        # scored outside the lock: whoever finds kept scores does not wait for those who must ask the backbone
+        # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the backbone
         with self.alone():
             scores = self.backbone.score(queries, past)
         with self._lock:

@@ -48,9 +48,9 @@ TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int6
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file while it is read, changed and written anew; whoever else would, in any process or thread, waits.
+    """Hold a file while it is read, changed and written anew; any other process or thread waits.
 
-    What is locked is a file beside it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
+    What is locked is a file next to it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
     locks, nobody waits: of two that write at once the later one wins, and what the other one added is lost.
     """
     fcntl = fcntl_or_none()
@@ -58,22 +58,22 @@ def locked(path: Path) -> Iterator[None]:
         yield
         return
     path = Path(path)
-    beside = path.parent / f".{path.name}.lock"
+    lock_file = path.parent / f".{path.name}.lock"
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = beside.open("a")
+            file = lock_file.open("a")
         except OSError as problem:
             raise RunError(f"{path} cannot be written: {problem.strerror or problem}.") from None
         with file:
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if not same_file(beside, file.fileno()):
-                continue  # whoever held it has taken it away; the next one makes a new file
+            if not same_file(lock_file, file.fileno()):
+                continue  # its holder has removed it; the next one makes a new file
             try:
                 yield
             finally:
-                beside.unlink(missing_ok=True)
+                lock_file.unlink(missing_ok=True)
             return
 
 

@@ -147,32 +147,32 @@ def _busy(path: Path, more: str = "") -> RunError:
 @contextmanager
 def _lock(path: Path) -> Iterator[bool]:
     """Hold the lock file of a name; yields whether the system vouches that no other process does."""
-    fcntl, beside = fcntl_or_none(), path.parent / f".{path.name}.lock"
+    fcntl, lock_file = fcntl_or_none(), path.parent / f".{path.name}.lock"
     new = [parent for parent in path.parents if not parent.exists()]
     while True:
-        handle, made = _opened(path, beside)
+        handle, made = _opened(path, lock_file)
         sole = _flocked(fcntl, handle)
-        if sole and not same_file(beside, handle):
+        if sole and not same_file(lock_file, handle):
             os.close(handle)  # the one before has removed it meanwhile; the next turn makes a new file
             continue
         if sole or (sole is None and made):
             break
         os.close(handle)
-        raise _busy(path, "" if sole is False else f"; if no process writes it, remove {beside}")
+        raise _busy(path, "" if sole is False else f"; if no process writes it, remove {lock_file}")
     try:
         yield bool(sole)
     finally:
         if sole:  # while it is locked, so that nobody waits for a file that is gone
-            beside.unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
         os.close(handle)
         if not sole:  # an open file cannot be removed everywhere
-            beside.unlink(missing_ok=True)
+            lock_file.unlink(missing_ok=True)
         with suppress(OSError):
             for parent in new:  # those that nothing was put into
                 parent.rmdir()
 
 
-def _opened(path: Path, beside: Path) -> tuple[int, bool]:
+def _opened(path: Path, lock_file: Path) -> tuple[int, bool]:
     """The lock file, and whether it was made just now."""
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -180,8 +180,8 @@ def _opened(path: Path, beside: Path) -> tuple[int, bool]:
             path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # another process has just removed the empty folder, or the file
                 with suppress(FileExistsError):
-                    return os.open(beside, flags | os.O_EXCL, 0o666), True
-                return os.open(beside, flags & ~os.O_CREAT, 0o666), False
+                    return os.open(lock_file, flags | os.O_EXCL, 0o666), True
+                return os.open(lock_file, flags & ~os.O_CREAT, 0o666), False
     except OSError as problem:
         raise RunError(f"{path} cannot be written: {problem.strerror or problem}.") from None
 

@@ -117,16 +117,16 @@ def ablate(
 
 
 def learned_changes(settings: LearnedSettings) -> dict[str, LearnedSettings]:
-    """Changes of what the learned residual reads: each group of features left out, and the strangers.
+    """Changes of what the learned residual reads: each group of features left out, and the unseen candidates.
 
     "plain" reads the pair, its transitions, the triple and the candidate: what a first try would.
     """
-    met = replace(settings, strangers=0)
+    seen = replace(settings, unseen_candidates=0)
     return {
         **{f"without {group}": _without(settings, group) for group in GROUPS},
-        "no strangers": met,
-        "no strangers, without company": _without(met, "company"),
-        "plain": _without(met, "company", "actor"),
+        "no unseen candidates": seen,
+        "no unseen candidates, without common_neighbours": _without(seen, "common_neighbours"),
+        "plain": _without(seen, "common_neighbours", "actor"),
     }
 
 
@@ -139,7 +139,7 @@ def ablated_settings(run: Run) -> LearnedSettings:
     """The settings of a run's learned residual, or why they cannot be changed one by one."""
     learned = run.learned(SELECTION_FILTERS[0])
     if learned is None:
-        raise RunError(f"{run.folder} has no learned residual; fit it with --method learned.")
+        raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned.")
     if learned.settings.cross_fit:
         raise RunError(
             f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
@@ -160,11 +160,11 @@ def ablate_learned(
     past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
     source = Slice(Validation.of(dataset, backbone, device=device), run.transitions("train", device))
     known = run.transitions("known", device)
-    by_strangers: dict[int, dict[str, LearnedSettings]] = {}
+    by_unseen: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(as_fitted).items():
-        by_strangers.setdefault(changed.strangers, {})[label] = changed
+        by_unseen.setdefault(changed.unseen_candidates, {})[label] = changed
     records = []
-    for group in by_strangers.values():
+    for group in by_unseen.values():
         cases = gather(source, next(iter(group.values())), seed=seed, progress=progress)
         wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
         with progress.task("fitting changed residuals", total=len(wanted)) as advance:

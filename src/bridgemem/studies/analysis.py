@@ -1,4 +1,4 @@
-"""Analysis: tables of the ablations, of the parts of the queries and of what questions give away, from records."""
+"""Analysis: tables of the ablations, of the parts of the queries and of what queries give away, from records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ABLATION = "ablation:"
 PART = "ablation:part="
 LEARNED = "ablation:learned="
 WITHOUT = "without "
-QUESTIONS = "questions:"
+LEAKAGE = "leakage:"
 # the changes of the learned residual that lead up to the whole, each with what it adds to the one before it
 STEPS = {
     "plain": "learned, plain: the pair, its transitions, the very fact, the candidate",
-    "no strangers, without company": "+ how active the actor itself is",
-    "no strangers": "+ company that actor and candidate share",
+    "no unseen candidates, without common_neighbours": "+ how active the actor itself is",
+    "no unseen candidates": "+ common neighbours of actor and candidate",
 }
-WHOLE = "+ strangers: the whole"
+WHOLE = "+ unseen candidates: the whole"
 Place = tuple[str, str, str]
 
 
@@ -35,7 +35,7 @@ def _own(records: list[Record], filter_name: str) -> list[Record]:
         standard = (seed == BACKBONE_SEED, rolling, r.seed == BACKBONE_SEED, r.device.startswith("cuda"))
         return (*(not wanted for wanted in standard), seed, r.seed)
 
-    found = [r for r in records if r.filter == filter_name and r.selection == filter_name and "mrr" in r.gain]
+    found = [r for r in records if r.filter == filter_name and r.selected_by == filter_name and "mrr" in r.gain]
     return sorted(found, key=order)
 
 
@@ -50,7 +50,7 @@ def _name(record: Record, backbone: bool) -> str:
 
 
 def ablation_table(records: list[Record], filter_name: str) -> Table:
-    """What each change costs or wins: its MRR less that of the selected residual, by data set."""
+    """What each change costs or wins: its MRR minus that of the selected residual, by data set."""
     own = _own(records, filter_name)
     changed: dict[str, dict[tuple[str | None, str], Record]] = {}
     # in the order they were measured in, which is that of their kinds
@@ -78,7 +78,7 @@ def ablation_table(records: list[Record], filter_name: str) -> Table:
         differences = [f"{c.mrr - r.mrr:+.4f}" if c else "" for c, r in zip(found, columns, strict=True)]
         if any(differences):
             cells.append([label, *differences])
-    title = f"Ablations, {SHORT[filter_name]} filter: MRR less that of the selected residual"
+    title = f"Ablations, {SHORT[filter_name]} filter: MRR minus that of the selected residual"
     note = (
         "One thing changed at a time; lambda, gate and tau stay as validation chose them, unless they are the change."
     )
@@ -86,7 +86,7 @@ def ablation_table(records: list[Record], filter_name: str) -> Table:
 
 
 def _is_change(record: Record) -> bool:
-    """Whether a record is a change of the fixed residual."""
+    """Whether a record is a change of the paper's residual."""
     return record.method.startswith(ABLATION) and not record.method.startswith((PART, LEARNED))
 
 
@@ -145,13 +145,13 @@ def _learned_runs(
     if not runs:
         raise DataError(
             f"no such change of a learned residual was measured under the {SHORT[filter_name]} filter on a recorded "
-            "run; `bridgemem ablate RUN --method learned --records FILE` does it."
+            "run; `bridgemem ablate RUN --residual learned --records FILE` does it."
         )
     return [(run, changes[run.lock, run.split, run.seed]) for _, run in sorted(runs.items(), key=lambda item: item[0])]
 
 
 def parts_table(records: list[Record], by: str, filter_name: str) -> Table:
-    """Where the gain comes from: the share of the queries in each part, and the gain there."""
+    """Gain by stratum: the share of the queries in each part, and the gain there."""
     prefix = f"{PART}{by}: "
     runs = _parts_of_runs(records, prefix, filter_name)
     if not runs:
@@ -210,17 +210,17 @@ def relations_table(records: list[Record], filter_name: str, dataset: str, most:
     return Table(title, ["relation", "queries", "backbone MRR", "gain [95 %]"], cells)
 
 
-def questions_table(records: list[Record]) -> Table:
-    """What reading the other questions of a step adds to a backbone, by data set and filter."""
+def leakage_table(records: list[Record]) -> Table:
+    """What reading the other queries of a step adds to a backbone, by data set and filter."""
     found: dict[tuple[str, ...], dict[str, Record]] = {}
     for name in ("time", "static"):
-        for r in (r for r in _own(records, name) if r.method.startswith(QUESTIONS)):
-            found.setdefault((*_place(r), name), {}).setdefault(r.method.removeprefix(QUESTIONS), r)
+        for r in (r for r in _own(records, name) if r.method.startswith(LEAKAGE)):
+            found.setdefault((*_place(r), name), {}).setdefault(r.method.removeprefix(LEAKAGE), r)
     if not found:
-        raise DataError("no reading of the questions was measured; `bridgemem questions DATA --records FILE` does it.")
+        raise DataError("no reading of the queries was measured; `bridgemem leakage DATA --records FILE` does it.")
     header = ["data set, backbone, filter", "MRR from the past alone"]
     for words in ("the pass", "the step"):
-        header += [f"+ the other questions of {words}", "gain [95 %]", "weight", "answers that are asked something"]
+        header += [f"+ the other queries of {words}", "gain [95 %]", "weight", "answers that are asked something"]
     cells = []
     # the time-aware filter first
     for where in sorted(found, key=lambda where: (where[:3], where[3] != "time")):
@@ -233,7 +233,7 @@ def questions_table(records: list[Record]) -> Table:
         "many steps as validation has; its weight was chosen on validation under the filter of the row, 0 being one of "
         "the choices. The gain is over the same backbone, with a paired bootstrap interval clustered by step."
     )
-    return Table("What the other questions of a step give away", header, cells, note)
+    return Table("Query-set leakage: what the other queries of a step give away", header, cells, note)
 
 
 def _reading_cells(record: Record | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Audit: whether a run's figures can be believed: re-derived, locked before test, and blind to the future."""
+"""Audit: leakage and integrity checks of a run: figures re-derived, locked before test, and blind to the future."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _lock(run: Run, dataset: Dataset, split: str, name: str) -> list[Finding]:
         return [Finding(check, False, f"was made on other events than train and validation{before}")]
     if wrong := _contradiction(selection, grid(run.settings)):
         return [Finding(check, False, wrong)]
-    used = sorted({str(row["lock"]) for row in _measured(run, split) if row["selection"] == name})
+    used = sorted({str(row["lock"]) for row in _measured(run, split) if row["selected_by"] == name})
     held = used == [selection.lock()]
     made = f"made on train and validation{before}, " if before else ""
     seen = f"{made}locked as {selection.lock()}, figures were read under {', '.join(used) or 'none'}"
@@ -249,12 +249,12 @@ def _preference(run: Run, name: str, rows: np.ndarray, backbone: np.ndarray, fix
     gaps = [Metrics.of(backbone).mrr - held.backbone, Metrics.of(fixed).mrr - held.bridgemem]
     told = f"{held.better} is preferred on {held.queries:,} later validation queries"
     if not np.abs(gaps).max() < SWAPS or len(rows) != held.queries:
-        return Finding(check, False, f"{told}, where backbone and fixed residual do not come out again")
+        return Finding(check, False, f"{told}, where backbone and the paper's residual do not come out again")
     if not abs(held.learned - held.bridgemem - held.gain[0]) < 1e-9:
         return Finding(check, False, f"{told}, and the noted gain is not the difference of the noted figures")
     seen = (
-        f"{told}: MRR {held.bridgemem:.4f} of fixed comes out again; {held.learned:.4f} of learned is not checkable, "
-        "the network behind it is not kept"
+        f"{told}: MRR {held.bridgemem:.4f} of bridgemem is right; {held.learned:.4f} of learned is not checkable, "
+        "its network is not kept"
     )
     return Finding(check, None, seen)
 
@@ -274,7 +274,7 @@ def _metrics(run: Run, split: str) -> Finding:
     for row in measured:
         base, name = (
             columns[f"backbone_{row['filter']}"],
-            f"{column_of(row['method'], row['selection'])}_{row['filter']}",
+            f"{column_of(row['method'], row['selected_by'])}_{row['filter']}",
         )
         again = Metrics.of(columns[name]).as_dict()
         gaps += [again[m] - row[m] for m in METRICS] + [len(base) - row["queries"]]
@@ -282,7 +282,7 @@ def _metrics(run: Run, split: str) -> Finding:
             for m, gain in paired_gains(base, columns[name], columns["step"]).items():
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
-    rows = sorted((column_of(row["method"], row["selection"]), row["filter"]) for row in measured)
+    rows = sorted((column_of(row["method"], row["selected_by"]), row["filter"]) for row in measured)
     wanted = sorted((method, f) for method in run.methods() for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)

@@ -19,7 +19,7 @@ ASKED = ("actor", "relation", "step", "answer")
 
 @dataclass(frozen=True)
 class Difference:
-    """Run B less run A in one metric under one filter."""
+    """Run B - run A in one metric under one filter."""
 
     method: str
     filter: str
@@ -30,7 +30,7 @@ class Difference:
 
 
 def compare(first: Run, second: Run, split: str = "test") -> list[Difference]:
-    """Every method that both runs have, under every filter; refused where the runs answered different questions."""
+    """Every method that both runs have, under every filter; refused where the runs answered different queries."""
     for what in SAME:
         a, b = getattr(first.config, what), getattr(second.config, what)
         if a != b:

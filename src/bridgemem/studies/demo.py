@@ -1,4 +1,4 @@
-"""Demo: the whole path on the simulated world, from events to a table with the world's known ceiling in it."""
+"""Demo: the whole path on the simulated world, from events to a table with the world's known upper bound in it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 SMALL_CENET = CenetSettings(width=64, epochs=12, oracle_epochs=6)
 
 
-class Ceiling(Backbone):
+class Oracle(Backbone):
     """The world's own probabilities: no forecaster can rank better on average, raw or time-aware."""
 
-    name: ClassVar[str] = "ceiling"
+    name: ClassVar[str] = "oracle (upper bound)"
     default: ClassVar[None] = None
     settings = None
 
@@ -59,11 +59,11 @@ class Ceiling(Backbone):
         progress: Progress = SILENT,
         checkpoint: Path | None = None,
     ) -> Self:
-        raise BackboneError("the ceiling is not fitted: it is the simulated world's own truth.")
+        raise BackboneError("the oracle is not fitted: it is the simulated world's own truth.")
 
     @classmethod
     def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        raise BackboneError("the ceiling is not saved: simulate the world again by its seed.")
+        raise BackboneError("the oracle is not saved: simulate the world again by its seed.")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run_demo(
     reading = read(model.parts, dataset, "test", queries, device, progress)
     ranked, columns = reading.replayed, reading.columns
     past, filters = History(dataset.events), Filters(dataset.events)
-    others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Ceiling(made)]
+    others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Oracle(made)]
     metrics = {b.name: _all_filters(replay(Scoring(b, past), queries, filters=filters), 0) for b in others}
     metrics["cenet"] = _all_filters(ranked, columns["backbone"])
     # each filter shows the choice that was made under it; raw shows that of the time-aware filter
@@ -114,14 +114,16 @@ def _all_filters(read: Replay, column: int) -> dict[str, Metrics]:
 
 
 def _headroom(metrics: dict[str, dict[str, Metrics]]) -> dict[str, float]:
-    """(residual - backbone) / (ceiling - backbone) in MRR.
+    """(residual - backbone) / (oracle - backbone) in MRR.
 
     Not for the static filter: there the masked rivals give the answer away, and the truth is no upper bound.
     """
     share = {}
     for f in ("raw", "time"):
-        backbone, residual, ceiling = (metrics[name][f].mrr for name in ("cenet", "cenet + bridgemem", "ceiling"))
-        share[f] = (residual - backbone) / (ceiling - backbone)
+        backbone, residual, oracle = (
+            metrics[name][f].mrr for name in ("cenet", "cenet + bridgemem", "oracle (upper bound)")
+        )
+        share[f] = (residual - backbone) / (oracle - backbone)
     return share
 
 

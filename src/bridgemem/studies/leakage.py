@@ -1,8 +1,8 @@
-"""Questions: what the other questions of a step give away. No forecast: nobody knows before t what will be asked at t.
+"""Query-set leakage: what the other queries of a step give away. No forecast: they are not known before t.
 
 Every fact is asked both ways, so who is asked about what at t is a trace of the facts of t. The reader here is plain on
 purpose: a table of log likelihood ratios, counted at the end of train, of what candidates are asked about. Whatever it
-gains, a model that scores the questions of a step together can gain too, and it is not learned from the past.
+gains, a model that scores the queries of a step together can gain too, and it is not learned from the past.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks, batch_size
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.studies.analysis import QUESTIONS
+from bridgemem.studies.analysis import LEAKAGE
 from bridgemem.training.devices import describe_device
 
-# pass: the questions asked in the same direction, which published code scores together; step: those of both
+# pass: the queries asked in the same direction, which published code scores together; step: those of both
 READINGS = ("pass", "step")
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0)
 SMOOTHING = 2.0  # candidates that every cell of the table is thought to have seen already, at its row's own ratio
@@ -63,23 +63,23 @@ class Asked:
         self._apart = reading == "pass"
         queries = Queries.of(events).unanswered()
         room, step = self._room(queries.relation).numpy(), queries.step.numpy()
-        question = (queries.actor * self.n_directed + queries.relation).numpy()
-        order = np.lexsort((question, step, room))
-        room, step, question = room[order], step[order], question[order]
-        fresh = changes(room, step, question)
-        room, step, question = room[fresh], step[fresh], question[fresh]
-        self._together = Timeline.build(room, step, question, device)
-        actor = question // self.n_directed
-        self._single = Timeline.build(room * self.n_entities + actor, step, question % self.n_directed, device)
+        query_code = (queries.actor * self.n_directed + queries.relation).numpy()
+        order = np.lexsort((query_code, step, room))
+        room, step, query_code = room[order], step[order], query_code[order]
+        fresh = changes(room, step, query_code)
+        room, step, query_code = room[fresh], step[fresh], query_code[fresh]
+        self._together = Timeline.build(room, step, query_code, device)
+        actor = query_code // self.n_directed
+        self._single = Timeline.build(room * self.n_entities + actor, step, query_code % self.n_directed, device)
         starts = np.flatnonzero(changes(room, step))
         self.widest = int(np.diff(starts, append=len(room)).max(initial=1))
 
     def _room(self, relation: Tensor) -> Tensor:
-        """Which of the questions of a step are seen together, int64 [n]."""
+        """Which of the queries of a step are seen together, int64 [n]."""
         return (relation * 2 // self.n_directed) if self._apart else torch.zeros_like(relation)
 
-    def beside(self, queries: Queries, entity: Tensor) -> tuple[Tensor, Tensor]:
-        """(row, relation) of all that an entity int64 [n] is asked about beside each query.
+    def other_relations(self, queries: Queries, entity: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, relation) of all that an entity int64 [n] is asked about next to each query.
 
         A query is no cue for its own actor: that it is asked says nothing about whether it is its own answer.
         """
@@ -90,12 +90,12 @@ class Asked:
         return row[other], cue[other]
 
     def sight(self, queries: Queries) -> Sight:
-        """All questions that are seen from each query, its own among them."""
+        """All queries that are seen from each query, its own among them."""
         code, of_row = torch.unique(queries.step * self.n_directed + queries.relation, return_inverse=True)
         relation = code % self.n_directed
         kind, at = expand(*self._together.at(self._room(relation), code // self.n_directed))
-        question = self._together.value[at]
-        return Sight(relation, of_row, kind, question // self.n_directed, question % self.n_directed)
+        query_code = self._together.value[at]
+        return Sight(relation, of_row, kind, query_code // self.n_directed, query_code % self.n_directed)
 
 
 class Tally:
@@ -132,7 +132,7 @@ class Tally:
 
     def _add_single(self, table: Tensor, batch: Queries, entity: Tensor, weight: Tensor) -> None:
         """Add the cues of one entity a query, int64 [n], each with the query's weight float64 [n]."""
-        row, cue = self.asked.beside(batch, entity)
+        row, cue = self.asked.other_relations(batch, entity)
         table.index_put_((cue, batch.relation[row]), weight[row], accumulate=True)
         silent = torch.ones_like(entity, dtype=torch.bool).index_fill_(0, row, False)
         table[-1].index_add_(0, batch.relation[silent], weight[silent])
@@ -145,7 +145,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Reader:
-    """Questions and the ratios, float64 [2R + 1, 2R], that say what they are worth."""
+    """Queries and the ratios, float64 [2R + 1, 2R], that say what they are worth."""
 
     asked: Asked
     ratios: Tensor
@@ -165,7 +165,7 @@ class Reader:
         silence = self.ratios[-1, batch.relation]
         # the cues of the actor itself leave out the query
         mine = (candidate == batch.actor[row]).nonzero().squeeze(1)
-        among, other = self.asked.beside(batch, batch.actor)
+        among, other = self.asked.other_relations(batch, batch.actor)
         own = _most(self.ratios[other, batch.relation[among]], among, len(batch))
         cue[mine] = torch.where(own.isinf(), silence, own)[row[mine]]
         return row, candidate, cue - silence[row]
@@ -179,10 +179,10 @@ def _most(values: Tensor, group: Tensor, groups: int) -> Tensor:
 def count(
     queries: Queries, backbone: Backbone, past: History, asked: Sequence[Asked], progress: Progress = SILENT
 ) -> list[Reader]:
-    """A reader for each way to see the questions, counted on queries with answers."""
+    """A reader for each way to see the queries, counted on queries with answers."""
     tallies = [Tally(one, past.device) for one in asked]
     widest = max(one.widest for one in asked)
-    with progress.task("counting what the questions say", total=len(queries)) as advance:
+    with progress.task("counting what the queries say", total=len(queries)) as advance:
         for _, batch in _batches(queries, past, widest):
             log_p = score_queries(backbone, batch, past).log_p
             assert batch.answer is not None
@@ -203,7 +203,7 @@ def read(
     readers: Sequence[Reader],
     weights: Sequence[Sequence[float]],
     progress: Progress = SILENT,
-    label: str = "reading questions",
+    label: str = "reading queries",
 ) -> np.ndarray:
     """Ranks float64 [readers, filters, weights, n] of log p0 + weight * cue; the first weight of each reader is 0."""
     columns = len(weights[0])
@@ -222,7 +222,7 @@ def read(
 
 
 def _batches(queries: Queries, past: History, widest: int) -> Iterator[tuple[np.ndarray, Queries]]:
-    """Places and queries, those of one step and relation beside each other; widest: what one query is read with."""
+    """Places and queries, those of one step and relation next to each other; widest: what one query is read with."""
     order = torch.argsort(queries.step * 2 * past.events.n_relations + queries.relation, stable=True)
     cells = AT_ONCE if past.device.type == "cpu" else None
     for rows in order.split(batch_size(max(past.events.n_entities, widest), past.device, cells)):
@@ -232,7 +232,7 @@ def _batches(queries: Queries, past: History, widest: int) -> Iterator[tuple[np.
 def measure(
     dataset: Dataset, backbone: Backbone, seed: int | None = None, device: str = "cpu", progress: Progress = SILENT
 ) -> list[Record]:
-    """The backbone's records, and those of reading the questions too: counted on train, weighed on validation.
+    """The backbone's records, and those of reading the queries too: counted on train, weighed on validation.
 
     Test is read once, with the chosen weights; where there is none validation is, which they were chosen on. seed:
     that of a trained backbone.
@@ -242,7 +242,7 @@ def measure(
     late, queries = Queries.of(known.events.between(max(start - span, 0), start)), Queries.of(known.valid)
     past, filters = History(known.events, device=device), Filters(known.events, device)
     readers = count(late, backbone, past, [Asked(known.events, name, device) for name in READINGS], progress)
-    tried = read(queries, backbone, past, filters, readers, [WEIGHTS] * len(readers), progress, "weighing questions")
+    tried = read(queries, backbone, past, filters, readers, [WEIGHTS] * len(readers), progress, "weighing queries")
     chosen = [[0, *(_best(ranks, name) for name in SELECTION_FILTERS)] for ranks in tried]
     weights = [[WEIGHTS[at] for at in own] for own in chosen]
     if dataset.test_start is None:
@@ -281,22 +281,22 @@ def _records(
     trained = {} if seed is None else {"backbone_seed": seed}
     names = (dataset.name, dataset.events.fingerprint, split, backbone)
 
-    def row(method: str, name: str, selection: str | None, own: np.ndarray, **more: Any) -> Record:
+    def row(method: str, name: str, selected_by: str | None, own: np.ndarray, **more: Any) -> Record:
         figures = Metrics.of(own)
         values = (figures.mrr, figures.hits1, figures.hits3, figures.hits10)
         said = {"device": describe_device(device), "version": __version__, "settings": trained, **more}
-        return Record(*names, method, name, selection, "rolling", seed or 0, len(queries), *values, **said)
+        return Record(*names, method, name, selected_by, "rolling", seed or 0, len(queries), *values, **said)
 
     records = [row("backbone", name, None, ranks[0, i, 0]) for i, name in enumerate(FILTERS)]
     there = queries.to(readers[0].ratios.device)
     assert there.answer is not None
     for reading, reader, own_weights, own_ranks in zip(READINGS, readers, weights, ranks, strict=True):
-        told, _ = reader.asked.beside(there, there.answer)
+        told, _ = reader.asked.other_relations(there, there.answer)
         share = len(told.unique()) / len(queries)
         for column, name in enumerate(SELECTION_FILTERS, start=1):
             before, after = own_ranks[FILTERS.index(name)][[0, column]]
             gains = paired_gains(before, after, queries.step.numpy())
             gain = {metric: [g.value, g.low, g.high] for metric, g in gains.items()}
             settings = {**trained, "weight": own_weights[column], "answers_asked": share}
-            records.append(row(QUESTIONS + reading, name, name, after, gain=gain, settings=settings))
+            records.append(row(LEAKAGE + reading, name, name, after, gain=gain, settings=settings))
     return records

@@ -14,7 +14,7 @@ CALIBRATION = "calibration:"
 
 
 def single_step(records: list[Record]) -> list[Record]:
-    """The records of questions about one step, which all other tables are made of."""
+    """The records of queries about one step, which all other tables are made of."""
     return [r for r in records if r.horizon == 1]
 
 
@@ -25,11 +25,11 @@ def _measured(records: list[Record]) -> list[Record]:
         raise DataError(
             "no record of calibrated probabilities was found; `bridgemem report RUN --by calibration` adds."
         )
-    return sorted(found, key=lambda r: (r.dataset, r.split, r.backbone, r.method, r.selection or "", r.seed))
+    return sorted(found, key=lambda r: (r.dataset, r.split, r.backbone, r.method, r.selected_by or "", r.seed))
 
 
 def _label(r: Record) -> str:
-    how = f", chosen under the {r.selection} filter" if r.selection else ""
+    how = f", chosen under the {r.selected_by} filter" if r.selected_by else ""
     name = r.method.removeprefix(CALIBRATION)
     what = r.backbone if name == "backbone" else f"{r.backbone} + {name}"
     return f"{place(r.dataset, r.split)}, {what}{how}{fitted_here(name, r.split)}"
@@ -52,7 +52,7 @@ def calibration_table(records: list[Record]) -> Table:
     header = [
         "data set, method",
         "seed",
-        "questions",
+        "queries",
         "temperature",
         "floor",
         "ECE of the best",
@@ -87,10 +87,12 @@ def curve_tables(records: list[Record]) -> list[Table]:
 
 
 def horizon_table(records: list[Record]) -> Table:
-    """Questions about several steps at once, each residual as chosen under the time-aware filter and read under it."""
-    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.selection in (None, "time")]
+    """Queries about several steps at once, each residual as chosen under the time-aware filter and read under it."""
+    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.selected_by in (None, "time")]
     if not found:
-        raise DataError("no record of several steps at once was found; `bridgemem evaluate RUN --within 7` makes them.")
+        raise DataError(
+            "no record of several steps at once was found; `bridgemem evaluate RUN --horizon 7` makes them."
+        )
     found.sort(key=lambda r: (r.dataset, r.split, r.backbone, r.horizon, r.method, r.seed))
     cells = []
     for _, group in groupby(found, key=lambda r: (r.dataset, r.split, r.backbone, r.horizon)):
@@ -112,7 +114,7 @@ def horizon_table(records: list[Record]) -> Table:
         "ECE",
     ]
     note = (
-        "The split is cut into windows of so many steps; every answer of a window is asked once, from what was known "
+        "The split is cut into windows of that many steps; every answer of a window is asked once, from what was known "
         "before the window began, and ranked with the window's other answers taken out. The interval resamples whole "
         "windows. ECE is that of the best candidate's probability to come at least once in the window."
     )

@@ -1,4 +1,4 @@
-"""Report: tables made from records, one filter a column, the paper's figures beside the measured ones."""
+"""Report: tables made from records, one filter a column, the paper's figures next to the measured ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bridgemem.ranking.metrics import METRICS
 # the seed of the one backbone that all tables show; other seeds measure its own spread
 BACKBONE_SEED = 42
 # what the short table shows: those that nothing is trained for, the paper's backbone, and several as one
-SHORT_BACKBONES = ("recurrence", "recurrence-dyadic", "cenet", "mixture")
+SHORT_BACKBONES = ("recurrence", "recurrence-dyadic", "cenet", "ensemble")
 
 
 @cache
@@ -57,7 +57,7 @@ class Row:
     @classmethod
     def of(cls, records: list[Record]) -> Row:
         """Average records that differ in nothing but the seed."""
-        named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selection", "history", "subset")
+        named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selected_by", "history", "subset")
         kinds = {tuple(getattr(r, name) for name in (*named, "horizon")) for r in records}
         if len(kinds) != 1:
             raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
@@ -117,7 +117,7 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     wanted = "time" if filter_name == "raw" else filter_name
     once: dict[tuple[object, ...], Record] = {}
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
-        if r.filter == filter_name and r.subset is None and r.selection in (None, wanted):
+        if r.filter == filter_name and r.subset is None and r.selected_by in (None, wanted):
             what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon)
             # a backbone alone has no seed but its own
             seed = r.seed if r.method != "backbone" else None
@@ -142,25 +142,25 @@ def order(row: Row) -> tuple[str, str, int, str, int]:
 
 
 def filter_table(records: list[Record], filter_name: str) -> Table:
-    """Backbones and what the residual makes of them under one filter, the paper's row beside it where it has one."""
+    """Backbones and what the residual makes of them under one filter, the paper's row next to it where it has one."""
     found = rows(records, filter_name)
     if not found:
         raise DataError(f"no record was measured under the {filter_name} filter.")
     printed = {row.label: paper_cells(row) for row in found}
-    beside = filter_name == "static" and any(any(cells) for cells in printed.values())
+    with_paper = filter_name == "static" and any(any(cells) for cells in printed.values())
     header = ["data set, method", *HEADINGS.values(), "gain in MRR [95 %]"]
-    header += [f"paper {h}" for h in HEADINGS.values()] if beside else []
+    header += [f"paper {h}" for h in HEADINGS.values()] if with_paper else []
     cells = []
     for row in found:
         line = [row.label, *(figure(row.mean[m]) for m in METRICS), interval(row.gain) if row.gain else ""]
-        cells.append(line + (printed[row.label] if beside else []))
+        cells.append(line + (printed[row.label] if with_paper else []))
     return Table(f"{FILTER_WORDS[filter_name].capitalize()}, mean ties", header, cells)
 
 
 def paper_cells(row: Row) -> list[str]:
     """The paper's four figures of CENET and of BridgeMem on it, as far as it has them: on validation the MRR alone.
 
-    Its other rows are time-aware figures and stand beside no static one.
+    Its other rows are time-aware figures and stand next to no static one.
     """
     place = {"backbone": "cenet", "bridgemem": "bridgemem"}.get(row.method)
     if row.backbone != "cenet" or place is None:

@@ -16,7 +16,7 @@ WARM = 3  # plain steps before the first recording: libraries set themselves up 
 
 
 @contextmanager
-def quick_products(device: torch.device) -> Iterator[None]:
+def tf32_matmul(device: torch.device) -> Iterator[None]:
     """Inside, a GPU multiplies matrices with ten bits of each factor and adds up in full: enough to train by."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
@@ -27,7 +27,7 @@ def quick_products(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-class _Recorded(ABC):
+class _CapturedStep(ABC):
     """Takes optimizer steps, one batch at a time.
 
     A small network costs a GPU less than the host needs to launch it. A batch whose inputs stay in place is therefore
@@ -39,7 +39,7 @@ class _Recorded(ABC):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         device = parameters[0].device
         self.parameters, self.on_gpu = parameters, device.type == "cuda"
-        self.met: set[int] = set()
+        self.seen: set[int] = set()
         self.recorded: dict[int, torch.cuda.CUDAGraph] = {}
         if self.on_gpu:
             # recording needs a stream of its own, and gradients remember the stream they were first made on
@@ -48,7 +48,7 @@ class _Recorded(ABC):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """All steps are taken inside; whoever reads the parameters afterwards waits for the last of them."""
+        """All steps are taken inside; a reader of the parameters afterwards waits for the last of them."""
         if not self.on_gpu:
             yield
             return
@@ -65,7 +65,7 @@ class _Recorded(ABC):
         """
         if batch in self.recorded:
             self.recorded[batch].replay()
-        elif self.on_gpu and stays and (batch in self.met or (ready and len(self.met) >= WARM)):
+        elif self.on_gpu and stays and (batch in self.seen or (ready and len(self.seen) >= WARM)):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 self._take(loss)
@@ -73,14 +73,14 @@ class _Recorded(ABC):
             graph.replay()
         else:
             self._take(loss)
-            self.met.add(batch)
+            self.seen.add(batch)
 
     @abstractmethod
     def _take(self, loss: Callable[[], Tensor]) -> None:
         """One step, every operation of it on the device."""
 
 
-class Steps(_Recorded):
+class Steps(_CapturedStep):
     """Steps of Adam on clipped gradients."""
 
     def __init__(self, parameters: list[nn.Parameter], learning_rate: float, weight_decay: float, clip: float) -> None:
@@ -97,7 +97,7 @@ class Steps(_Recorded):
         self.optimizer.step()
 
 
-class DecoupledSteps(_Recorded):
+class DecoupledSteps(_CapturedStep):
     """Steps of AdamW on parameters that lie in one vector, of which they become views.
 
     The same steps as torch.optim.AdamW, whose first use in a process loads a compiler for longer than a small network

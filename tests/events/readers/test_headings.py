@@ -69,7 +69,7 @@ def test_a_heading_that_is_not_known_is_no_event(write):
     assert named_rows(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
     with pytest.raises(DataError, match="has no column for subject, relation, object"):
         read_events(write("day,sender,verb,receiver\n2024-01-01,A,r,B\n", "e.csv"))
-    with pytest.raises(DataError, match="mend line 1"):
+    with pytest.raises(DataError, match="fix line 1"):
         read_events(write("A,r,B,yesterday\nA,r,B,2024-01-01\n", "e.csv"))
 
 
@@ -95,12 +95,12 @@ def test_what_stands_above_a_heading_is_no_row_and_moves_no_column(write, above,
 
 @pytest.mark.parametrize("above", ["sep=;", "# a comment", "A title", "event"])
 def test_an_unknown_heading_below_other_lines_is_no_event(write, above):
-    with pytest.raises(DataError, match=r"has no column for .* mend line 2, if it is an event"):
+    with pytest.raises(DataError, match=r"has no column for .* fix line 2, if it is an event"):
         read_events(write(f"{above}\nwhom;did;who;when\nB;pays;A;2024-01-01\nC;pays;B;2024-01-02\n", "e.csv"))
 
 
 def test_a_heading_of_another_width_than_the_rows_is_not_passed_over(write):
-    with pytest.raises(DataError, match="mend line 1"):
+    with pytest.raises(DataError, match="fix line 1"):
         read_events(write("whom,did,who,when,\nB,pays,A,2024-01-01\n", "e.csv"))
 
 

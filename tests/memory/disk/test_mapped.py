@@ -93,7 +93,7 @@ def test_a_history_and_its_prefix_are_the_same_on_disk(home, until, frozen_at):
         torch.arange(events.n_entities), torch.arange(2 * events.n_relations), torch.tensor([0, 5, 12, 21, 40])
     ).T
     equal(there.occurrences(actor, relation, step), here.occurrences(actor, relation, step))
-    asked = {"met": (actor, step), "met_in_role": (actor, relation, step), "told": (actor, relation, step)}
+    asked = {"seen": (actor, step), "seen_in_role": (actor, relation, step), "told": (actor, relation, step)}
     for name, columns in asked.items():
         for mine, other in zip(getattr(there, name)(*columns), getattr(here, name)(*columns), strict=True):
             assert mine.dtype == other.dtype, name

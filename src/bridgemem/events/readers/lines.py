@@ -18,7 +18,7 @@ from bridgemem.events.limits import TEXT_RATIO, Budget
 BLOCK = 1 << 21  # bytes read at a time
 LONGEST_LINE = 100_000  # characters; a longer line is a broken file, not an event
 
-# what the modules behind gz and zip raise over bytes that are cut, foreign or made to harm
+# what the modules for gz and zip raise over bytes that are cut, foreign or made to harm
 UNPACKING = (OSError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, struct.error, zipfile.BadZipFile)
 
 ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of bytes that are not UTF-8

@@ -10,10 +10,10 @@ Judged = tuple[int, str, list[str] | str]  # the number of a line, its text, and
 
 
 class OpenQuotes:
-    """Judges lines one by one; those behind a quote that was left open are held back until it is known where it closes.
+    """Judges lines one by one; those after a quote that was left open are held back until it is known where it closes.
 
     split: the fields of a line, or the reason why it has none. limit: the characters that are held back at most; a
-    quote that closes nowhere in so many is a slip of its own line, and the lines behind it are rows like any other.
+    quote that closes nowhere in that many is a slip of its own line, and the lines after it are rows like any other.
     """
 
     def __init__(self, separator: str, split: Callable[[str], list[str] | str], limit: int) -> None:
@@ -53,7 +53,7 @@ class OpenQuotes:
         self._in_doubt = bool(held)
 
     def _trusted(self, line: str, row: list[str] | str) -> list[str] | str:
-        """The first quoted line behind a quote that was given up may end its field: it must be sound by itself."""
+        """The first quoted line after a quote that was given up may end its field: it must be sound by itself."""
         doubted, self._in_doubt = self._in_doubt, False
         return UNCLOSED if doubted and isinstance(row, list) and left_open(line, self.separator) is None else row
 

@@ -60,7 +60,7 @@ class Reading:
     """Events, the rows that could not become events, and how the source was understood.
 
     dropped: rows of a published layout that are as they should be but name no pair of parties, counted by the reason.
-    format: the layout, "plain" where it is none of the published ones. columns: the heading behind each role.
+    format: the layout, "plain" where it is none of the published ones. columns: the heading of each role.
     lines int64 [n]: where in its file each event stands.
     """
 
@@ -308,7 +308,7 @@ def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None, named: bool) -
 def _numbered(
     ids: np.ndarray | None, texts: list[str], codes: np.ndarray, kind: str, vocabulary: Vocabulary | None
 ) -> tuple[np.ndarray, Vocabulary]:
-    """The ids of the accepted rows, and the vocabulary behind them; codes int64, in the order of the events."""
+    """The ids of the accepted rows, and the vocabulary of them; codes int64, in the order of the events."""
     if ids is not None and vocabulary is not None:
         return ids[codes], vocabulary
     if ids is not None:

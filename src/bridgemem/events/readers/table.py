@@ -84,7 +84,7 @@ class Reject:
 
 
 def short(text: str, most: int = 80) -> str:
-    """At most so many characters of a text, with what cannot be printed made visible."""
+    """At most that many characters of a text, with what cannot be printed made visible."""
     shown = text if len(text) <= most else text[: most - 3] + "..."
     return shown.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
@@ -239,7 +239,7 @@ def _shape(path: Path, first: int, lines: list[str], asked: Asked, gathered: Gat
     for i in range(remarks, full + 1):
         if len(rows[i]) > 2 and not _timed(rows[i]) and any(map(_timed, rows[i + 1 :])):
             problem = str(missing(rows[i])).rstrip(".")
-            raise DataError(f"{problem}; or mend line {sample[i][0]}, if it is an event, since it holds no time.")
+            raise DataError(f"{problem}; or fix line {sample[i][0]}, if it is an event, since it holds no time.")
     gathered.found(None, [f"column {i + 1}" for i in range(4)])
     return _Shape(separator, width, (0, 1, 2, 3), above)
 

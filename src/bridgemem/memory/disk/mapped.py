@@ -34,7 +34,7 @@ RESIDENT = 256 << 20  # bytes of mapped pages that may stay after a read
 BLOCK = 1 << 22  # rows that a pass over a whole column holds at a time
 
 EVENTS = ("subject", "relation", "object", "step")
-# the columns beside the segments: whose entries they belong to, and their types
+# the columns next to the segments: whose entries they belong to, and their types
 COLUMNS = {
     **{f"events.{name}": "<i4" for name in EVENTS},
     "triples.codes": "<i8",
@@ -44,21 +44,21 @@ COLUMNS = {
     "answers.codes": "<i8",
     "answers.candidate": "<i4",
     "answers.first": "<i4",
-    "met.codes": "<i8",
-    "met.candidate": "<i4",
+    "seen.codes": "<i8",
+    "seen.candidate": "<i4",
     "roles.codes": "<i8",
     "roles.candidate": "<i4",
 }
 
 
-class Residence:
+class PageBudget:
     """Bounds the mapped pages that reads leave behind; pages let go of are read again when they are needed."""
 
     def __init__(self, columns: Sequence[np.ndarray], most: int) -> None:
         self.columns, self.most = columns, most
         self._before = _file_bytes()
 
-    def within(self) -> None:
+    def trim(self) -> None:
         """Let go of all pages where more are held than may be."""
         if _file_bytes() - self._before > self.most:
             forget(self.columns)
@@ -76,21 +76,21 @@ def _file_bytes() -> int:
 class MappedDyads(DyadMemory):
     """A DyadMemory whose columns are mapped: the past of a pair is searched in its own rows, and nothing is derived."""
 
-    def __init__(self, part: Segment, n_entities: int, end: int, keep: Residence) -> None:
+    def __init__(self, part: Segment, n_entities: int, end: int, keep: PageBudget) -> None:
         step, relation, direction = (torch.from_numpy(c) for c in (part.step, part.relation, part.direction))
         pairs, start = torch.from_numpy(part.pairs), torch.from_numpy(part.starts)
         super().__init__(pairs, start, step, relation, direction, end, n_entities)
         self._keep = keep
 
     def _ends(self, rank: Tensor, limit: Tensor) -> Tensor:
-        self._keep.within()
+        self._keep.trim()
         limit = limit.clamp(max=self.end)
         low, high = self.start[rank], self.start[rank + 1]
         longest = int((high - low).max()) if len(rank) else 0
         for _ in range(longest.bit_length()):
             middle = (low + high) // 2
             open_ = low < high
-            # a closed search stays where it is; its middle may lie behind the last row
+            # a closed search stays where it is; its middle may lie after the last row
             earlier = open_ & (self.step[torch.where(open_, middle, 0)] < limit)
             low = torch.where(earlier, middle + 1, low)
             high = torch.where(earlier, high, torch.where(open_, middle, high))
@@ -108,7 +108,7 @@ def open_dyads(folder: Path | str) -> DyadMemory:
     if len(segments.parts) != 1:
         raise RunError(f"{folder} is in {len(segments.parts)} segments; `bridgemem memory --segments` makes them one.")
     part = segments.parts[0]
-    keep = Residence(tuple(part.columns.values()), RESIDENT)
+    keep = PageBudget(tuple(part.columns.values()), RESIDENT)
     return MappedDyads(part, segments.n_entities, segments.end, keep)
 
 
@@ -129,7 +129,7 @@ class Memory:
         self.columns = {
             name: open_column(folder / f"{name}.npy", dtype, lengths[name]) for name, dtype in COLUMNS.items()
         }
-        self._keep = Residence((*self.columns.values(), *self._pairs.columns.values()), resident)
+        self._keep = PageBudget((*self.columns.values(), *self._pairs.columns.values()), resident)
 
     def _tensor(self, name: str) -> Tensor:
         return torch.from_numpy(self.columns[name])
@@ -152,13 +152,13 @@ class Memory:
         return self._line("answers"), self._tensor("answers.first")
 
     @cached_property
-    def met(self) -> Timeline:
-        """First meetings of the actor."""
-        return self._line("met")
+    def seen(self) -> Timeline:
+        """First interactions of the actor."""
+        return self._line("seen")
 
     @cached_property
-    def met_in_role(self) -> Timeline:
-        """First meetings of the actor in each of its two roles."""
+    def seen_in_role(self) -> Timeline:
+        """First interactions of the actor in each of its two roles."""
         return self._line("roles")
 
     @property

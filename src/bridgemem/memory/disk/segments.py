@@ -4,7 +4,7 @@
         segment.add(pair, step, relation, direction)      # any number of blocks, in the order of the pairs
     seal(folder, [segment.note], n_entities, n_relations)  # once, last: only now is the folder a memory
 
-A segment may be written by any process that sees the folder; its `note` is plain JSON that travels to whoever seals.
+A segment may be written by any process that sees the folder; its `note` is plain JSON that goes to the one that seals.
 Every pair lives in exactly one segment; segments may be ranges of pairs or hashes of them, in any number.
 """
 
@@ -190,7 +190,7 @@ class SegmentWriter:
 
 
 def vocabulary_digest(entities: Sequence[str], relations: Sequence[str]) -> str:
-    """A digest of the names behind the ids, in their order."""
+    """A digest of the names of the ids, in their order."""
     return hashlib.sha256(json.dumps([list(entities), list(relations)]).encode()).hexdigest()[:16]
 
 

@@ -140,11 +140,11 @@ def _add_indices(columns: dict[str, Column], events: EventLog, rows: Rows) -> No
     line, count, following = occurrence_lines(key, candidate, step)
     order = np.lexsort((step, candidate, key))
     first = order[changes(key[order], candidate[order])] if len(order) else order
-    met, roles = first_meetings(actor, candidate, step), first_meetings(actor * 2 + direction, candidate, step)
+    seen, roles = first_meetings(actor, candidate, step), first_meetings(actor * 2 + direction, candidate, step)
     made = {
         "triples": {"codes": line.codes, "candidate": line.value, "count": count, "following": following},
         "answers": {"codes": key[first] << STEP_BITS, "candidate": candidate[first], "first": step[first]},
-        "met": {"codes": met.codes, "candidate": met.value},
+        "seen": {"codes": seen.codes, "candidate": seen.value},
         "roles": {"codes": roles.codes, "candidate": roles.value},
     }
     for index, values in made.items():

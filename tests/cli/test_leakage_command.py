@@ -1,4 +1,4 @@
-"""`bridgemem questions`: says that it is no forecast, records what was asked for alone, and refuses in one sentence."""
+"""`bridgemem leakage`: says that it is no forecast, records what was asked for alone, and refuses in one sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bridgemem.evaluation.evaluate import evaluate_backbone
 from bridgemem.evaluation.records import read_records, write_records
 from bridgemem.evaluation.tables import figure, interval
 from bridgemem.events import loading
-from bridgemem.studies import leakage as questions
+from bridgemem.studies import leakage
 from commands import TINY_CENET, bridgemem, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -19,20 +19,20 @@ pytest_plugins = ("small_runs",)
 
 @pytest.fixture(scope="module")
 def backbone(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("questions") / "cenet"
+    folder = tmp_path_factory.mktemp("queries") / "cenet"
     assert bridgemem("train", "cenet", "-d", own_csv, "-o", folder, *TINY_CENET, "--seed", "5").code == 0
     return folder
 
 
 def test_what_is_printed_is_what_was_measured_and_says_that_it_is_no_forecast(own_csv: Path) -> None:
-    made = bridgemem("questions", own_csv, "--json").json
-    text = bridgemem("questions", own_csv, "--quiet").out
+    made = bridgemem("leakage", own_csv, "--json").json
+    text = bridgemem("leakage", own_csv, "--quiet").out
     assert "This is no forecast" in text
     assert "own, test" in text
     assert text.index("Static filter") < text.index("Time-aware filter")
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    words = {"backbone": "from the past alone", "questions:pass": "+ the other questions of the pass"}
-    words["questions:step"] = "+ all other questions of the step"
+    words = {"backbone": "from the past alone", "leakage:pass": "+ the other queries of the pass"}
+    words["leakage:step"] = "+ all other queries of the step"
     for r in (r for r in made if r["filter"] != "raw"):
         told = [interval(r["gain"]["mrr"]), f"{r['settings']['weight']:g}"] if r["gain"] else []
         figures = [figure(r[metric]) for metric in ("mrr", "hits1", "hits3", "hits10")]
@@ -41,42 +41,42 @@ def test_what_is_printed_is_what_was_measured_and_says_that_it_is_no_forecast(ow
 
 
 def test_the_help_says_that_it_is_no_forecast() -> None:
-    assert "No forecast" in bridgemem("questions", "--help").out
+    assert "No forecast" in bridgemem("leakage", "--help").out
 
 
 def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert bridgemem("questions", own_csv, "--json").code == 0
+    assert bridgemem("leakage", own_csv, "--json").code == 0
     assert list(tmp_path.iterdir()) == []
     own = evaluate_backbone("recurrence-dyadic", loading.load(own_csv))
     write_records(tmp_path / "records.jsonl", own)
     for _ in range(2):
-        made = bridgemem("questions", own_csv, "--records", "records.jsonl", "--json").json
+        made = bridgemem("leakage", own_csv, "--records", "records.jsonl", "--json").json
         kept = read_records(tmp_path / "records.jsonl")
         assert kept[:3] == own
-        assert [vars(r) for r in kept[3:]] == [r for r in made if r["method"].startswith("questions:")]
+        assert [vars(r) for r in kept[3:]] == [r for r in made if r["method"].startswith("leakage:")]
         assert len(kept) == 7
 
 
 def test_a_file_of_nothing_but_readings_is_reported(own_csv: Path, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
-    made = bridgemem("questions", own_csv, "--backbone", "hri", "--records", records, "--json").json
+    made = bridgemem("leakage", own_csv, "--backbone", "hri", "--records", records, "--json").json
     shown = bridgemem("report", "--records", records).out
-    for r in (r for r in made if r["method"].startswith("questions:")):
+    for r in (r for r in made if r["method"].startswith("leakage:")):
         assert figure(r["mrr"]) in shown
 
 
 def test_a_trained_backbone_is_read_from_its_folder(own_csv: Path, backbone: Path) -> None:
-    made = bridgemem("questions", own_csv, "--backbone", backbone, "--json").json
+    made = bridgemem("leakage", own_csv, "--backbone", backbone, "--json").json
     assert {(r["backbone"], r["seed"], r["settings"]["backbone_seed"]) for r in made} == {("cenet", 5, 5)}
 
 
 def test_without_a_test_split_validation_is_read_and_it_is_said(own_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = loading.load
     monkeypatch.setattr(loading, "load", lambda *args, **more: load(*args, **more).without_test())
-    shown = bridgemem("questions", own_csv, "--quiet")
+    shown = bridgemem("leakage", own_csv, "--quiet")
     assert shown.code == 0
     assert "has no test split; its validation split is read instead" in shown.err
     assert "own, valid" in shown.out
@@ -89,12 +89,12 @@ def test_bad_input_is_refused_in_one_sentence_before_the_long_part(
     def began(*_: Any) -> None:
         pytest.fail("the long part began")
 
-    monkeypatch.setattr(questions, "measure", began)
-    assert "no file and no data set" in bridgemem("questions", "nowhere").refused()
-    assert "recurrence-dyadic" in bridgemem("questions", own_csv, "--backbone", "cenet").refused()
-    assert "use cpu or cuda" in bridgemem("questions", own_csv, "--device", "abacus").refused()
-    assert "no saved model" in bridgemem("questions", own_csv, "--backbone", tmp_path).refused()
+    monkeypatch.setattr(leakage, "measure", began)
+    assert "no file and no data set" in bridgemem("leakage", "nowhere").refused()
+    assert "recurrence-dyadic" in bridgemem("leakage", own_csv, "--backbone", "cenet").refused()
+    assert "use cpu or cuda" in bridgemem("leakage", own_csv, "--device", "abacus").refused()
+    assert "no saved model" in bridgemem("leakage", own_csv, "--backbone", tmp_path).refused()
     (tmp_path / "records.jsonl").write_text("not json\n")
-    assert "line 1" in bridgemem("questions", own_csv, "--records", tmp_path / "records.jsonl").refused()
+    assert "line 1" in bridgemem("leakage", own_csv, "--records", tmp_path / "records.jsonl").refused()
     more = write_rows(tmp_path / "more.csv", [*planted_rows(), ("Zed", "visit", "Kel", "2024-02-09")])
-    assert "other data" in bridgemem("questions", more, "--backbone", backbone).refused()
+    assert "other data" in bridgemem("leakage", more, "--backbone", backbone).refused()

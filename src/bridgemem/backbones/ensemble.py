@@ -1,4 +1,4 @@
-"""Mixture: several trained backbones as one, each with an equal say in the probabilities."""
+"""Ensemble: several trained backbones as one, each with an equal say in the probabilities."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bridgemem.storage.files import load_tensors, read_json, save_tensors, write
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureSettings:
+class EnsembleSettings:
     """members: the built-in backbones that are mixed; tuned_for: the named data set whose settings they have, if any.
 
     They are equal to others that name the same members, each with the same settings.
@@ -38,8 +38,8 @@ class MixtureSettings:
         if len(set(self.members)) < max(len(self.members), 2):
             raise SettingsError("members must name at least two different backbones.")
         for name in self.members:
-            if name not in BACKBONES or name in ("mixture", "stored"):
-                known = ", ".join(b for b in BACKBONES if b not in ("mixture", "stored"))
+            if name not in BACKBONES or name in ("ensemble", "stored"):
+                known = ", ".join(b for b in BACKBONES if b not in ("ensemble", "stored"))
                 raise SettingsError(f"members cannot hold {name!r}; choose from {known}.")
         if self.tuned_for and self.tuned_for not in CATALOG:
             known = ", ".join(CATALOG)
@@ -52,15 +52,15 @@ class MixtureSettings:
         return {name: backbone_defaults(name, self.tuned_for) for name in self.members}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MixtureSettings) and list(self.each().items()) == list(other.each().items())
+        return isinstance(other, EnsembleSettings) and list(self.each().items()) == list(other.each().items())
 
     def __hash__(self) -> int:
         return hash(self.members)
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedSettings(MixtureSettings):
-    """Those of a trained mixture. own: what each member was trained with, whatever the package would say today."""
+class TrainedSettings(EnsembleSettings):
+    """Those of a trained ensemble. own: what each member was trained with, whatever the package would say today."""
 
     own: dict[str, Any] = field(default_factory=dict)
 
@@ -68,13 +68,13 @@ class TrainedSettings(MixtureSettings):
         return self.own
 
 
-class Mixture(Backbone):
+class Ensemble(Backbone):
     """log of the mean of the members' probabilities; weights are equal, so there is nothing to choose on validation."""
 
-    name: ClassVar[str] = "mixture"
-    default: ClassVar[MixtureSettings] = MixtureSettings()
+    name: ClassVar[str] = "ensemble"
+    default: ClassVar[EnsembleSettings] = EnsembleSettings()
 
-    def __init__(self, settings: MixtureSettings, members: Sequence[Backbone]) -> None:
+    def __init__(self, settings: EnsembleSettings, members: Sequence[Backbone]) -> None:
         self.members = list(members)
         own = {name: member.settings for name, member in zip(settings.members, self.members, strict=True)}
         self.settings = TrainedSettings(settings.members, settings.tuned_for, own)
@@ -115,11 +115,11 @@ class Mixture(Backbone):
         values = {key: value for key, value in settings.items() if key != "own"}
         if values.get("tuned_for") not in CATALOG:
             values["tuned_for"] = ""  # a name without settings was once taken, and gave the defaults
-        plain = as_settings(MixtureSettings, values, "mixture")
+        plain = as_settings(EnsembleSettings, values, "ensemble")
         members = []
         for name, installed in plain.each().items():
             part = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-            # mixtures were once saved without their members' settings
+            # ensembles were once saved without their members' settings
             members.append(backbone_class(name).restore(own.get(name, asdict(installed)), part))
         return cls(plain, members)
 

@@ -1,4 +1,4 @@
-"""Mixture: its probabilities are the members' mean, and it is saved, resumed and refused as a whole."""
+"""Ensemble: its probabilities are the members' mean, and it is saved, resumed and refused as a whole."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bridgemem.backbones import load_backbone, mixture
+from bridgemem.backbones import ensemble, load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.hri import Hri
-from bridgemem.backbones.mixture import Mixture, MixtureSettings
 from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import SettingsError
@@ -22,7 +22,7 @@ from bridgemem.memory.past import History
 from builders import dataset_of, random_log
 from precision import close
 
-CHEAP = MixtureSettings(members=("hri", "popularity"))
+CHEAP = EnsembleSettings(members=("hri", "popularity"))
 
 
 @pytest.fixture
@@ -36,16 +36,16 @@ def scores(backbone: Backbone, dataset: Dataset) -> torch.Tensor:
 
 def test_the_probabilities_are_the_mean_of_the_members(dataset: Dataset) -> None:
     parts = [scores(kind.fit(dataset), dataset).softmax(1) for kind in (Hri, Popularity)]
-    mixed = scores(Mixture.fit(dataset, CHEAP), dataset).exp()
+    mixed = scores(Ensemble.fit(dataset, CHEAP), dataset).exp()
     assert close(mixed, (parts[0] + parts[1]) / 2)
 
 
 def test_it_keeps_the_contract(dataset: Dataset) -> None:
-    check_backbone(Mixture.fit(dataset, CHEAP), dataset.known)
+    check_backbone(Ensemble.fit(dataset, CHEAP), dataset.known)
 
 
 def test_saved_and_loaded_it_scores_the_same(dataset: Dataset, tmp_path: Path) -> None:
-    backbone = Mixture.fit(dataset, CHEAP)
+    backbone = Ensemble.fit(dataset, CHEAP)
     backbone.save(tmp_path / "b")
     assert torch.equal(scores(load_backbone(tmp_path / "b"), dataset), scores(backbone, dataset))
 
@@ -53,20 +53,20 @@ def test_saved_and_loaded_it_scores_the_same(dataset: Dataset, tmp_path: Path) -
 def test_a_member_trained_before_a_kill_is_not_trained_again(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Mixture.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
+    whole = Ensemble.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
 
     def never(*args: object) -> None:
         raise AssertionError("a finished member was trained again")
 
     monkeypatch.setattr(Hri, "fit", never)
-    resumed = Mixture.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
+    resumed = Ensemble.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
     assert torch.equal(scores(resumed, dataset), scores(whole, dataset))
 
 
 @pytest.mark.parametrize("other", ["seed", "data", "split", "settings"])
 def test_a_finished_member_of_another_training_is_trained_again(other: str, dataset: Dataset, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    Mixture.fit(dataset, CHEAP, seed=1, checkpoint=state)
+    Ensemble.fit(dataset, CHEAP, seed=1, checkpoint=state)
     now, settings = dataset, CHEAP
     if other == "data":
         now = dataset_of(random_log(4, n=200))
@@ -76,19 +76,19 @@ def test_a_finished_member_of_another_training_is_trained_again(other: str, data
         settings = replace(CHEAP, tuned_for="wiki")
     seed = 2 if other == "seed" else 1
     kept = (state / "hri" / "trained.json").read_bytes()
-    resumed = Mixture.fit(now, settings, seed=seed, checkpoint=state)
-    assert torch.equal(scores(resumed, now), scores(Mixture.fit(now, settings, seed=seed), now))
+    resumed = Ensemble.fit(now, settings, seed=seed, checkpoint=state)
+    assert torch.equal(scores(resumed, now), scores(Ensemble.fit(now, settings, seed=seed), now))
     assert resumed.settings == settings
     assert ((state / "hri" / "trained.json").read_bytes() == kept) == (other == "settings")
 
 
 def test_a_member_without_a_note_of_its_training_is_trained_again(dataset: Dataset, tmp_path: Path) -> None:
     Hri.fit(dataset, replace(Hri.default, alpha=0.5)).save(tmp_path / "state" / "hri")
-    resumed = Mixture.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
-    assert torch.equal(scores(resumed, dataset), scores(Mixture.fit(dataset, CHEAP), dataset))
+    resumed = Ensemble.fit(dataset, CHEAP, checkpoint=tmp_path / "state")
+    assert torch.equal(scores(resumed, dataset), scores(Ensemble.fit(dataset, CHEAP), dataset))
 
 
-TUNED = MixtureSettings(members=("hri", "popularity"), tuned_for="wiki")
+TUNED = EnsembleSettings(members=("hri", "popularity"), tuned_for="wiki")
 
 
 def other_settings(name: str, _: str) -> object:
@@ -96,33 +96,33 @@ def other_settings(name: str, _: str) -> object:
     return replace(Hri.default, lam=0.3, alpha=0.5) if name == "hri" else Popularity.default
 
 
-def test_a_saved_mixture_keeps_the_settings_its_members_were_trained_with(
+def test_a_saved_ensemble_keeps_the_settings_its_members_were_trained_with(
     dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained = Mixture.fit(dataset, TUNED)
+    trained = Ensemble.fit(dataset, TUNED)
     trained.save(tmp_path / "b")
     Widened(trained, dataset.events.n_entities, dataset.events.n_relations).save(tmp_path / "wide")
     before = scores(trained, dataset)
-    monkeypatch.setattr(mixture, "backbone_defaults", other_settings)
+    monkeypatch.setattr(ensemble, "backbone_defaults", other_settings)
     again = load_backbone(tmp_path / "b")
     assert torch.equal(scores(again, dataset), before)
     assert torch.equal(scores(load_backbone(tmp_path / "wide"), dataset), before)
-    assert torch.equal(scores(Mixture.restore(asdict(again.settings), again.tensors()), dataset), before)
+    assert torch.equal(scores(Ensemble.restore(asdict(again.settings), again.tensors()), dataset), before)
     # trained anew from its own settings it is the same; the package would make another one of it
-    assert torch.equal(scores(Mixture.fit(dataset, again.settings), dataset), before)
+    assert torch.equal(scores(Ensemble.fit(dataset, again.settings), dataset), before)
     assert again.settings == trained.settings
     assert again.settings != TUNED
 
 
 @pytest.mark.parametrize("tuned_for", ["wiki", "icews41"])
-def test_a_mixture_saved_without_its_members_settings_still_opens(
+def test_a_ensemble_saved_without_its_members_settings_still_opens(
     tuned_for: str, dataset: Dataset, tmp_path: Path
 ) -> None:
     settings = replace(TUNED, tuned_for="wiki" if tuned_for == "wiki" else "")
-    trained = Mixture.fit(dataset, settings)
+    trained = Ensemble.fit(dataset, settings)
     trained.save(tmp_path / "b")
     (tmp_path / "b" / "config.toml").write_text(
-        f'[backbone]\nname = "mixture"\n[settings]\nmembers = ["hri", "popularity"]\ntuned_for = "{tuned_for}"\n'
+        f'[backbone]\nname = "ensemble"\n[settings]\nmembers = ["hri", "popularity"]\ntuned_for = "{tuned_for}"\n'
     )
     again = load_backbone(tmp_path / "b")
     assert again.settings == settings
@@ -131,15 +131,17 @@ def test_a_mixture_saved_without_its_members_settings_still_opens(
 
 def test_settings_of_a_data_set_that_there_are_none_for_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"'icews41'.*icews14, icews18"):
-        MixtureSettings(tuned_for="icews41")
+        EnsembleSettings(tuned_for="icews41")
 
 
-@pytest.mark.parametrize("members", [(), ("hri",), ("hri", "hri"), ("hri", "mixture"), ("hri", "stored"), ("hri", "x")])
-def test_members_that_make_no_mixture_are_refused(members: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "members", [(), ("hri",), ("hri", "hri"), ("hri", "ensemble"), ("hri", "stored"), ("hri", "x")]
+)
+def test_members_that_make_no_ensemble_are_refused(members: tuple[str, ...]) -> None:
     with pytest.raises(SettingsError, match="members"):
-        MixtureSettings(members=members)
+        EnsembleSettings(members=members)
 
 
 def test_members_differ_from_what_they_make(dataset: Dataset) -> None:
-    mixed = Mixture.fit(dataset, MixtureSettings(members=("recurrence", "popularity")))
+    mixed = Ensemble.fit(dataset, EnsembleSettings(members=("recurrence", "popularity")))
     assert not torch.equal(scores(mixed, dataset).argsort(), scores(Recurrence.fit(dataset), dataset).argsort())
