@@ -170,7 +170,7 @@ def _write(path: Path, text: str) -> None:
             if calibration.is_file():
                 made = json.loads(calibration.read_text())
                 for method, own in made.items():
-                    own["lock"] = locks.get(method.rpartition("_by_")[2], "")
+                    own["lock"] = locks.get(method.rpartition(".")[2], "")
                 calibration.write_text(json.dumps(made))
         except (ValueError, TypeError, AttributeError, RecursionError):
             pass  # spoiled beyond what has a lock

@@ -131,8 +131,8 @@ def test_the_metrics_follow_from_the_ranks_on_disk(walk: Walk) -> None:
     assert name == "test"
     assert len(records) == 9
     for record in records:
-        method = "backbone" if record["method"] == "backbone" else f"bridgemem_by_{record['selected_by']}"
-        column = f"{method}_{record['filter']}"
+        method = "backbone" if record["method"] == "backbone" else f"bridgemem.{record['selected_by']}"
+        column = f'"rank_{record["filter"]}.{method}"'
         hits = ", ".join(f"avg(({column} <= {k})::int)" for k in (1, 3, 10))
         query = f"SELECT count(*), avg(1 / {column}), {hits} FROM read_parquet(?)"
         with duckdb.connect() as connection:
@@ -150,10 +150,10 @@ def test_the_ranks_name_every_query_of_the_split_in_both_directions(walk: Walk) 
     assert table["relation"].tolist() == np.stack([test.relation, test.relation + n], 1).ravel().tolist()
     assert table["step"].tolist() == np.repeat(test.step, 2).tolist()
     for name in FILTERS:
-        assert (table[f"backbone_{name}"] >= 1).all()
-        assert (table[f"backbone_{name}"] <= len(ACTORS)).all()
-    assert (table["backbone_raw"] >= table["backbone_time"]).all()
-    assert (table["backbone_time"] >= table["backbone_static"]).all()
+        assert (table[f"rank_{name}.backbone"] >= 1).all()
+        assert (table[f"rank_{name}.backbone"] <= len(ACTORS)).all()
+    assert (table["rank_raw.backbone"] >= table["rank_time.backbone"]).all()
+    assert (table["rank_time.backbone"] >= table["rank_static.backbone"]).all()
 
 
 def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk, tmp_path: Path) -> None:

@@ -11,7 +11,18 @@ import numpy as np
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.tables import HEADINGS, MAIN_METHODS, SHORT, Table, figure, fitted_here, interval, place
+from bridgemem.evaluation.tables import (
+    CROSS_FITTED,
+    HEADINGS,
+    MAIN_METHODS,
+    SHORT,
+    Table,
+    figure,
+    fitted_here,
+    interval,
+    method_name,
+    place,
+)
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.studies.report import (
     BACKBONE_SEED,
@@ -102,10 +113,12 @@ def spread_table(records: list[Record]) -> Table:
             own = [r for r in found if (r.dataset, r.split, r.fingerprint) == named and r.backbone == "cenet"]
             base = [r.mrr for r in own if r.method == "backbone"]
             on_one = {
-                f"{method} on one cenet{fitted_here(method, named[1])}": [
-                    r.mrr for r in own if r.method == method and backbone_seed(r) == BACKBONE_SEED
+                f"{name} on one cenet{fitted_here(method, named[1])}": [
+                    r.mrr
+                    for r in own
+                    if method_name(r.method, r.cross_fit) == name and backbone_seed(r) == BACKBONE_SEED
                 ]
-                for method in MAIN_METHODS[1:]
+                for method, name in (*((m, m) for m in MAIN_METHODS[1:]), ("learned", CROSS_FITTED))
             }
             for what, values in {"cenet itself": base, **on_one}.items():
                 if len(values) > 1:
@@ -223,7 +236,7 @@ def learned_cost_table(records: list[Record]) -> Table:
             and r.subset is None
             and r.fit_seconds is not None
         ):
-            crossed = "" if r.method == "learned" else f" {r.method}"
+            crossed = ", cross-fitted" if r.cross_fit else ""
             groups.setdefault(f"{place(r.dataset, r.split)}, {r.backbone}{crossed}", []).append(r)
     if not groups:
         raise DataError("no record with the seconds of a learned fit was found.")

@@ -6,7 +6,7 @@ from typing import Any
 
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.tables import MAIN_METHODS, SHORT, Table, figure, fitted_here, interval, place
+from bridgemem.evaluation.tables import CROSS_FITTED, MAIN_METHODS, SHORT, Table, figure, fitted_here, interval, place
 from bridgemem.studies.report import Row, paper, rows, standard
 from tools.tables import seeds
 
@@ -20,11 +20,11 @@ HEADER = [
     "published (time-aware)",
     "time-aware + BridgeMem, gain [95 %]",
     "time-aware + learned, gain [95 %]",
-    "time-aware + cross-fitted, gain [95 %]",
+    "time-aware + learned, cross-fitted, gain [95 %]",
     "static",
     "static + BridgeMem, gain [95 %]",
     "static + learned, gain [95 %]",
-    "static + cross-fitted, gain [95 %]",
+    "static + learned, cross-fitted, gain [95 %]",
     "seeds",
     "training seconds",
     "parameters",
@@ -39,7 +39,7 @@ def backbones_table(records: list[Record]) -> Table:
     found: dict[Place, dict[Cell, Row]] = {}
     for name in ("time", "static"):
         for row in rows(rolling, name):
-            found.setdefault((row.dataset, row.split, row.backbone), {})[row.method, name] = row
+            found.setdefault((row.dataset, row.split, row.backbone), {})[row.name, name] = row
     if not found:
         raise DataError("no record of a backbone with rolling history was found.")
     costs, shown = _training(rolling), _places(found)
@@ -71,7 +71,7 @@ def _line(where: Place, own: dict[Cell, Row], cost: dict[str, Any]) -> list[str]
     dataset, split, backbone = where
     cited = _published(where)
     printed = _paper_mrr(where)
-    residuals = {f: [own.get((method, f)) for method in MAIN_METHODS[1:]] for f in ("time", "static")}
+    residuals = {f: [own.get((method, f)) for method in (*MAIN_METHODS[1:], CROSS_FITTED)] for f in ("time", "static")}
     alone = {f: own.get(("backbone", f)) for f in ("time", "static")}
     return [
         f"{place(dataset, split)}, {backbone}",

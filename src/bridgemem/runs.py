@@ -25,6 +25,7 @@ from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
 from bridgemem.residuals.learned import Learned, LearnedSettings
 from bridgemem.residuals.learning import HeldOut
+from bridgemem.residuals.method import Method
 from bridgemem.residuals.scoring import Choice
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.storage.files import (
@@ -304,7 +305,7 @@ class Run(Parts):
         self.selection(selected_by)
         return self.predictor_of(self.dataset(data_dir, memory_dir).events, selected_by, residual)
 
-    def calibration(self, method: str, lock: str) -> Calibration | None:
+    def calibration(self, method: Method, lock: str) -> Calibration | None:
         return read_calibration(self.folder, method, lock)
 
     def backbone_note(self) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def found(run: Run) -> str:
 # ---- ranks ---------------------------------------------------------------------------------------------------------
 
 
-def forge_ranks(run: Run, rows: np.ndarray, column: str = "bridgemem_by_time_time") -> None:
+def forge_ranks(run: Run, rows: np.ndarray, column: str = "rank_time.bridgemem.time") -> None:
     """First rank for these queries, and every metric, gain and interval made to agree."""
     columns = {name: values.copy() for name, values in read_table(run.ranks_path("test")).items()}
     columns[column][rows] = 1.0
@@ -64,19 +64,19 @@ def forge_ranks(run: Run, rows: np.ndarray, column: str = "bridgemem_by_time_tim
 
 
 def test_ranks_forged_outside_a_sample_that_everybody_knows_are_found(run: Run) -> None:
-    before = read_table(run.ranks_path("test"))["bridgemem_by_time_time"]
+    before = read_table(run.ranks_path("test"))["rank_time.bridgemem.time"]
     drawn = np.random.default_rng(0).choice(len(before), size=SAMPLE, replace=False)
     forge_ranks(run, np.setdiff1d(np.arange(len(before)), drawn))
-    after = read_table(run.ranks_path("test"))["bridgemem_by_time_time"]
+    after = read_table(run.ranks_path("test"))["rank_time.bridgemem.time"]
     said = found(run)
     assert said.startswith("FAIL  ranks from scores: ")
-    assert "bridgemem_by_time under the time filter" in said
+    assert "bridgemem.time under the time filter" in said
     # the figures that the scores give and those that were stored
     for figure in (Metrics.of(before).mrr, Metrics.of(after).mrr):
         assert f"{figure:.4f}".removeprefix("0") in said
 
 
-@pytest.mark.parametrize("column", ["backbone_raw", "bridgemem_by_static_static"])
+@pytest.mark.parametrize("column", ["rank_raw.backbone", "rank_static.bridgemem.static"])
 def test_a_single_forged_rank_is_found(run: Run, column: str) -> None:
     worst = int(np.argmax(read_table(run.ranks_path("test"))[column]))
     forge_ranks(run, np.array([worst]), column)

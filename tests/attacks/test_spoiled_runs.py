@@ -194,7 +194,7 @@ def found(run: Path, file: str, *wanted: tuple[str, str]) -> Iterator[Spoiling]:
 TOML_PLACES = ("run.dataset", "run.seed", "run.refit_seconds", "settings.k", "settings.lambdas", "settings.width")
 JSON_PLACES = {
     "backbone/trained.json": ("parameters", "seed"),
-    "calibration.json": ("bridgemem_by_time", "bridgemem_by_time.temperature"),
+    "calibration.json": ("bridgemem.time", "bridgemem.time.temperature"),
     "epochs.json": ("epochs", "learned.static.settings.hidden", "learned.static.held_out", "learned.time.parameters"),
     "metrics.json": ("test.0.mrr", "test.14.settings.window", "test.0.queries"),
     "selection.json": ("time.choice.lam", "time.queries", "static.chosen.mrr"),
@@ -227,7 +227,7 @@ def test_values_of_another_kind(whole: Path, refreshed: Path, attack: Callable[.
         ),
         "metrics.json": (("ablate", (("test", "table"), ("whole", "list"))), ("card", (("test.0.mrr", "text"),))),
         "backbone/trained.json": (("by calibration", (("seed", "text"), ("device", "list"))),),
-        "calibration.json": (("forecast", (("bridgemem_by_time.temperature", "1e400"),)),),
+        "calibration.json": (("forecast", (("bridgemem.time.temperature", "1e400"),)),),
         NOTE: (
             (
                 "join",
@@ -266,13 +266,13 @@ def test_tensors_of_foreign_types_and_lengths(whole: Path, attack: Callable[...,
 
 def test_tables_of_ranks_that_hold_none(whole: Path, attack: Callable[..., None]) -> None:
     kinds = ("text", "struct", "date", "missing")
-    for column in ("backbone_time", "step"):
+    for column in ("rank_time.backbone", "step"):
         for spoiling in found(whole, "ranks.parquet", *((column, how) for how in kinds)):
             attack(whole, spoiling, "compare")
     for column in ("relation", "answer_lag"):
         for spoiling in found(whole, "ranks.parquet", *((column, how) for how in (*kinds, "negative", "2^62"))):
             attack(whole, spoiling, "by relation")
-    for spoiling in found(whole, PART, ("actor", "missing"), ("backbone_time", "text"), ("rows", "twice")):
+    for spoiling in found(whole, PART, ("actor", "missing"), ("rank_time.backbone", "text"), ("rows", "twice")):
         attack(whole, spoiling, "join")
     attack(whole, Spoiling("ranks.parquet", "as .npz", "10^13 rows", claimed_table), "compare")
 

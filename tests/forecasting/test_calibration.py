@@ -26,6 +26,7 @@ from bridgemem.forecasting.calibration import (
     fit_calibration,
     read_calibration,
 )
+from bridgemem.residuals.method import Method
 from bridgemem.runs import Run
 from builders import futures, random_log
 from fits import fit
@@ -97,7 +98,7 @@ def test_a_run_is_calibrated_when_it_is_fitted_and_again_to_the_same_numbers(
 ) -> None:
     run = Run(shutil.copytree(recurrence_run, tmp_path / "run"))
     before = json.loads((run.folder / "calibration.json").read_text())
-    assert set(before) == {"bridgemem_by_static", "bridgemem_by_time"}
+    assert set(before) == {"bridgemem.static", "bridgemem.time"}
     (run.folder / "calibration.json").unlink()
     assert Run(run.folder).predictor().forecast("Arvan", "visit")[0].p_given_event is None
     calibrate(run)
@@ -141,7 +142,7 @@ def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: P
 def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) -> None:
     run = Run(recurrence_run)
     forecaster = Run(recurrence_run).predictor("static")
-    query, column = forecaster.query("Arvan", "visit"), run.methods().index("bridgemem_by_static")
+    query, column = forecaster.query("Arvan", "visit"), run.methods().index(Method("bridgemem", "static"))
     (scored,) = scoring_of(run, forecaster.past, "known").batches(query)
     own = {c.name: c.score for c in forecaster.forecast("Arvan", "visit", top=99)}
     names = forecaster.events.entities.names
@@ -153,9 +154,9 @@ def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) 
     [
         ("not json", "is damaged"),
         ("[]", "is damaged"),
-        ('{"bridgemem_by_time": 3}', "is damaged"),
-        ('{"bridgemem_by_time": {}}', "is damaged"),
-        ('{"bridgemem_by_time": {"temperature": "hot"}}', "is damaged"),
+        ('{"bridgemem.time": 3}', "is damaged"),
+        ('{"bridgemem.time": {}}', "is damaged"),
+        ('{"bridgemem.time": {"temperature": "hot"}}', "is damaged"),
     ],
 )
 def test_a_damaged_calibration_is_refused(content: str, phrase: str, recurrence_run: Path, tmp_path: Path) -> None:
@@ -166,9 +167,9 @@ def test_a_damaged_calibration_is_refused(content: str, phrase: str, recurrence_
 
 
 def test_a_calibration_of_another_selection_is_refused(recurrence_run: Path) -> None:
-    assert read_calibration(recurrence_run, "learned_by_time", "") is None
+    assert read_calibration(recurrence_run, Method("learned", "time"), "") is None
     with pytest.raises(RunError, match="made under another selection"):
-        read_calibration(recurrence_run, "bridgemem_by_time", "other")
+        read_calibration(recurrence_run, Method("bridgemem", "time"), "other")
 
 
 def test_a_run_that_was_never_calibrated_has_no_reliability(recurrence_run: Path, tmp_path: Path) -> None:

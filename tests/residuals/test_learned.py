@@ -443,7 +443,7 @@ def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, t
     own = replace(QUICK, cross_fit=0.3, max_epochs=1)
     run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, residual="learned", learned_settings=own)
     records = evaluate(run, data)
-    assert {record.method for record in records} == {"backbone", "bridgemem", "cross-fitted"}
+    assert {(r.method, r.cross_fit) for r in records} == {("backbone", 0.0), ("bridgemem", 0.0), ("learned", 0.3)}
     # and what the backbone was set to
     assert records[0].settings["backbone_settings"] == asdict(RecurrenceDyadic.default)
     assert all(finding.passed is not False for finding in audit(run, data))

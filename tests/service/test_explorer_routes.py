@@ -312,12 +312,13 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
 
 def test_the_parts_of_a_cross_fitted_residual_go_by_its_name(evaluated: Run) -> None:
     rows = evaluated.metrics()["test"]
-    rows += [{**r, "method": "cross-fitted"} for r in rows if r["method"] == "bridgemem"]
+    rows += [{**r, "method": "learned", "cross_fit": 0.25} for r in rows if r["method"] == "bridgemem"]
     (evaluated.folder / "metrics.json").write_text(json.dumps({"test": rows}))
     columns = read_table(evaluated.ranks_path("test"))
-    learned = {f"learned_by_{f}_{f}": columns[f"bridgemem_by_{f}_{f}"] for f in ("static", "time")}
+    learned = {f"rank_{f}.learned.{f}": columns[f"rank_{f}.bridgemem.{f}"] for f in ("static", "time")}
     write_table(evaluated.ranks_path("test"), {**columns, **learned})
-    assert {part.method for part in quality(evaluated).parts} == {"bridgemem", "cross-fitted"}
+    assert {part.method for part in quality(evaluated).parts} == {"bridgemem", "learned"}
+    assert {m.method for m in quality(evaluated).measured if m.remark == ", cross-fitted"} == {"learned"}
 
 
 def test_a_residual_that_was_fitted_on_the_queries_shown_is_remarked_on(evaluated: Run) -> None:

@@ -186,7 +186,7 @@ def test_a_row_left_out_is_found(run: Run) -> None:
 
 def test_an_edited_rank_is_found(run: Run) -> None:
     columns = read_table(run.ranks_path("test"))
-    columns["bridgemem_by_time_time"][int(np.argmax(columns["bridgemem_by_time_time"]))] = 1.0
+    columns["rank_time.bridgemem.time"][int(np.argmax(columns["rank_time.bridgemem.time"]))] = 1.0
     write_table(run.ranks_path("test"), columns)
     assert "metrics from ranks" in failed(run)
 
@@ -194,13 +194,13 @@ def test_an_edited_rank_is_found(run: Run) -> None:
 def test_ranks_and_figures_edited_together_are_found(run: Run) -> None:
     """Ranks halved and every figure made to fit them: only scoring anew shows it."""
     columns = read_table(run.ranks_path("test"))
-    better = np.maximum(1, columns["bridgemem_by_time_time"] / 2)
-    columns["bridgemem_by_time_time"] = better
+    better = np.maximum(1, columns["rank_time.bridgemem.time"] / 2)
+    columns["rank_time.bridgemem.time"] = better
     write_table(run.ranks_path("test"), columns)
 
     def fit_in(metrics: dict[str, Any]) -> dict[str, Any]:
         (row,) = (r for r in metrics["test"] if (r["selected_by"], r["filter"]) == ("time", "time"))
-        gains = paired_gains(columns["backbone_time"], better, columns["step"])
+        gains = paired_gains(columns["rank_time.backbone"], better, columns["step"])
         row.update(Metrics.of(better).as_dict(), gain={m: [g.value, g.low, g.high] for m, g in gains.items()})
         return metrics
 

@@ -21,7 +21,7 @@ from bridgemem.studies.compare import compare
 from commands import TINY_READER, bridgemem
 
 pytest_plugins = ("small_runs",)
-METHODS = ("backbone", "bridgemem_by_static", "bridgemem_by_time")
+METHODS = ("backbone", "bridgemem.static", "bridgemem.time")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_a_run_does_not_differ_from_itself(first: Run) -> None:
 
 def test_differences_are_those_of_the_measured_figures(first: Run, second: Run) -> None:
     measured = [
-        {("backbone" if r["selected_by"] is None else f"bridgemem_by_{r['selected_by']}", r["filter"]): r for r in rows}
+        {("backbone" if r["selected_by"] is None else f"bridgemem.{r['selected_by']}", r["filter"]): r for r in rows}
         for rows in (run.metrics()["test"] for run in (first, second))
     ]
     found = compare(first, second)
@@ -81,7 +81,9 @@ def test_an_interval_counts_steps_and_not_queries(first: Run, tmp_path: Path) ->
     """One step that is all better and the others equal: far from certain, however many queries it holds."""
     columns = read_table(first.ranks_path("test"))
     day = columns["step"] == columns["step"].max()
-    worse = changed(first, tmp_path / "worse", backbone_raw=np.where(day, 50.0, columns["backbone_raw"]))
+    worse = changed(
+        first, tmp_path / "worse", **{"rank_raw.backbone": np.where(day, 50.0, columns["rank_raw.backbone"])}
+    )
     (mrr,) = (d for d in compare(worse, first) if (d.method, d.filter, d.metric) == ("backbone", "raw", "mrr"))
     assert mrr.gain.value > 0
     assert mrr.gain.low == 0
@@ -111,7 +113,7 @@ def test_tables_that_do_not_match_are_refused(first: Run, tmp_path: Path) -> Non
     shorter = {name: column[:-2] for name, column in columns.items()}
     with pytest.raises(RunError, match="different queries"):
         compare(first, changed(first, tmp_path / "b", **shorter))
-    no_time = dict.fromkeys(name for name in columns if name.endswith("_time"))
+    no_time = dict.fromkeys(name for name in columns if name.startswith("rank_time."))
     with pytest.raises(RunError, match="different filters"):
         compare(first, changed(first, tmp_path / "c", **no_time))
     with pytest.raises(RunError, match="lacks the column step"):
@@ -119,9 +121,9 @@ def test_tables_that_do_not_match_are_refused(first: Run, tmp_path: Path) -> Non
 
 
 def test_only_methods_that_both_have_are_compared(first: Run, tmp_path: Path) -> None:
-    gone = dict.fromkeys(f"bridgemem_by_static_{f}" for f in FILTERS)
+    gone = dict.fromkeys(f"rank_{f}.bridgemem.static" for f in FILTERS)
     found = compare(first, changed(first, tmp_path / "a", **gone))
-    assert {d.method for d in found} == {"backbone", "bridgemem_by_time"}
+    assert {d.method for d in found} == {"backbone", "bridgemem.time"}
 
 
 def test_ranks_of_a_machine_without_duckdb_are_compared_too(

@@ -305,6 +305,7 @@ def calibrate(
 ) -> None:
     """Fit on validation how scores become probabilities, for a run that was fitted before this was done with it."""
     from bridgemem.evaluation.reliability import calibrate as calibrate_run
+    from bridgemem.evaluation.tables import SHORT
     from bridgemem.runs import Run
     from bridgemem.training.devices import check_device
 
@@ -316,17 +317,17 @@ def calibrate(
         header = ["method", "temperature", "floor", "-log p of the scores", "temperature alone", "both"]
         rows = [
             [
-                name.replace("_by_", " by "),
+                f"{method.name}, selected by {SHORT[method.selected_by or '']}",
                 f"{c.temperature:.3f}",
                 f"{c.floor:.4f}",
                 *(f"{value:.4f}" for value in (c.raw_nll, c.plain_nll, c.nll)),
             ]
-            for name, c in found.items()
+            for method, c in found.items()
         ]
         asked = counted(next(iter(found.values())).queries, "query")
         table(f"Calibrated on {asked} of validation", header, rows)
 
-    emit({name: asdict(c) for name, c in found.items()}, as_json, text)
+    emit({str(method): asdict(c) for method, c in found.items()}, as_json, text)
 
 
 EVENT_HEADER = ["event", "when", "lag", "share", "part"]

@@ -27,7 +27,6 @@ METHOD_WORDS = {
     "backbone": "backbone alone",
     "bridgemem": "with bridgemem",
     "learned": "with the learned one",
-    "cross-fitted": "with the learned one, cross-fitted",
 }
 SPLIT_WORDS = {"test": "Test", "valid": "Validation"}
 
@@ -187,7 +186,8 @@ def _shown(records: list[Record], split: str, filter_name: str) -> list[Record]:
 
 
 def _method(record: Record) -> str:
-    return METHOD_WORDS[record.method] + fitted_here(record.method, record.split)
+    crossed = ", cross-fitted" if record.cross_fit else ""
+    return METHOD_WORDS[record.method] + crossed + fitted_here(record.method, record.split)
 
 
 def _opening(run: Run) -> str:

@@ -20,6 +20,7 @@ from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
+from bridgemem.residuals.method import Method
 from bridgemem.residuals.scoring import Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.runs import Run
@@ -29,7 +30,6 @@ from bridgemem.training.devices import describe_device
 TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 # the columns of a table of ranks next to the ranks: what was asked, and what was known of it
 KNOWN = (*ASKED, "uncertainty", "answer_support", "answer_lag", "triple_seen")
-CROSS_FITTED = "cross-fitted"  # the method of a learned residual that was fitted on the end of train too
 
 
 def evaluate(
@@ -77,7 +77,7 @@ class Reading:
     """Queries read by a run, and the column of the replay that each of its methods has."""
 
     replayed: Replay
-    columns: dict[str, int]
+    columns: dict[Method, int]
 
 
 def read(
@@ -107,14 +107,6 @@ def scoring_of(run: Parts, past: History, part: str, backbone: Scorer | None = N
         choices=[run.selection(name).choice for name in SELECTION_FILTERS],
         learned=[model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None],
     )
-
-
-def column_of(method: str, selection: str | None) -> str:
-    """What a recorded method is called among the methods of its run, where a residual goes by its selection too."""
-    if selection is None:
-        return method
-    # how a learned residual was fitted shows in its record; a run has one
-    return f"{'learned' if method == CROSS_FITTED else method}_by_{selection}"
 
 
 def history(run: Parts, dataset: Dataset, split: str, device: str) -> History:
@@ -201,16 +193,16 @@ def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
     }
     for method, column in reading.columns.items():
         for filter_name in FILTERS:
-            columns[f"{method}_{filter_name}"] = replayed.of(filter_name, column)
+            columns[method.column(filter_name)] = replayed.of(filter_name, column)
     return columns
 
 
-def reading_of(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> Reading:
-    """A reading from its columns, of the methods that are named in their order: what `rank_columns` was given."""
+def reading_of(columns: Mapping[str, np.ndarray], methods: Sequence[Method]) -> Reading:
+    """A reading from its columns, of the methods in their order: what `rank_columns` was given."""
     asked = (torch.from_numpy(columns[name]) for name in ("actor", "relation", "step", "answer"))
-    ranks = np.stack([np.stack([columns[f"{method}_{f}"] for method in names]) for f in FILTERS])
+    ranks = np.stack([np.stack([columns[method.column(f)] for method in methods]) for f in FILTERS])
     known = (columns[name] for name in ("uncertainty", "answer_support", "answer_lag", "triple_seen"))
-    return Reading(Replay(Queries(*asked), ranks, *known), {name: column for column, name in enumerate(names)})
+    return Reading(Replay(Queries(*asked), ranks, *known), {method: column for column, method in enumerate(methods)})
 
 
 def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int) -> dict[str, Any]:
@@ -252,18 +244,18 @@ def records_of(
         for f in FILTERS
     ]
     for name, selection in selections.items():
-        column = columns[f"bridgemem_by_{name}"]
+        column = columns[Method("bridgemem", name)]
         records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
     for name, selection in selections.items():
-        if f"learned_by_{name}" not in columns:
+        method = Method("learned", name)
+        if method not in columns:
             continue
         # what the learned residual weighs and costs is its own: lambda, gate and tau are the paper's
         fit = run.learning(name)
         own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
         own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}
-        method = CROSS_FITTED if own.get("cross_fit") else "learned"
+        cost = {"fit_seconds": fit["seconds"], "refit_seconds": None, "cross_fit": own.get("cross_fit", 0.0)}
         for f in FILTERS:
-            column = columns[column_of(method, name)]
-            one = record(run, dataset, split, replayed, column, f, method, selection, device, own)
-            records.append(replace(one, fit_seconds=fit["seconds"], refit_seconds=None))
+            one = record(run, dataset, split, replayed, columns[method], f, "learned", selection, device, own)
+            records.append(replace(one, **cost))
     return records

@@ -42,13 +42,15 @@ class Record:
     lock: str | None = None
     subset: str | None = None
     horizon: int = 1
+    cross_fit: float = 0.0
 
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
         named = ("dataset", "split", "backbone", "method", "filter", "selected_by", "history", "seed", "subset")
         device = self.device.split(":")[0].split(" ")[0]
         return json.dumps(
-            [getattr(self, name) for name in (*named, "horizon")] + [device, self.settings.get("backbone_seed")]
+            [getattr(self, name) for name in (*named, "horizon", "cross_fit")]
+            + [device, self.settings.get("backbone_seed")]
         )
 
 

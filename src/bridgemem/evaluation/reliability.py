@@ -28,6 +28,7 @@ from bridgemem.forecasting.model import Parts
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
+from bridgemem.residuals.method import Method
 from bridgemem.residuals.scoring import replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.residuals.validation import Validation
@@ -48,22 +49,22 @@ def sample(queries: Queries, most: int) -> Queries:
     return queries.take(torch.from_numpy(rows))
 
 
-def calibrations_of(run: Parts, validation: Validation, *, progress: Progress = SILENT) -> dict[str, Calibration]:
+def calibrations_of(run: Parts, validation: Validation, *, progress: Progress = SILENT) -> dict[Method, Calibration]:
     """A calibration for each residual of a model, fitted on validation; residuals know train alone."""
     scoring, names = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
-    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    found: dict[Method, list[Tensor]] = {name: [] for name in names}
     for batch in scoring.batches(sample(validation.queries, MOST_FITTED), progress=progress, label="calibrating"):
         assert batch.queries.answer is not None
         for column, name in enumerate(names, start=1):
             found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
     entities = validation.dataset.events.n_entities
-    locks = {name: run.selection(name.split("_by_")[1]).lock() for name in names}
+    locks = {name: run.selection(name.selected_by or "").lock() for name in names}
     return {name: fit_calibration(torch.cat(parts).numpy(), entities, locks[name]) for name, parts in found.items()}
 
 
 def calibrate(
     run: Run, dataset: Dataset | None = None, device: str = "cpu", progress: Progress = SILENT
-) -> dict[str, Calibration]:
+) -> dict[Method, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
     frozen = run.config.history == "frozen"
     validation = Validation.of(dataset or run.dataset(), run.backbone(device), device=device, frozen=frozen)
@@ -122,7 +123,7 @@ def reliability(
     windowed = Windowed.of(dataset, split, horizon, device) if horizon > 1 else None
     queries = sample(windowed.distinct() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
     activity = Activity(dataset.events, device) if windowed else None
-    gathered: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in known}
+    gathered: dict[Method, list[tuple[Tensor, ...]]] = {name: [] for name in known}
     for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):
         batch = scored.queries
         for column, name in enumerate(known, start=1):
@@ -143,14 +144,13 @@ def reliability(
 
 
 def _measured(
-    name: str, split: str, horizon: int, parts: list[tuple[Tensor, ...]], calibration: Calibration
+    name: Method, split: str, horizon: int, parts: list[tuple[Tensor, ...]], calibration: Calibration
 ) -> Reliability:
     """parts: by batch the probabilities and hits of the shown candidates [n, shown], and the raw ranks if known [n]."""
     p, hit, *ranks = (torch.cat(column).numpy() for column in zip(*parts, strict=True))
     metrics = Metrics.of(ranks[0]) if ranks else None
     best, shown = Curve.of(p[:, 0], hit[:, 0]), Curve.of(p.ravel(), hit.ravel())
-    method, selected_by = name.split("_by_")
-    return Reliability(method, selected_by, split, horizon, len(p), best, shown, metrics, calibration)
+    return Reliability(name.name, name.selected_by or "", split, horizon, len(p), best, shown, metrics, calibration)
 
 
 def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
@@ -159,8 +159,8 @@ def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
     return nobody, nobody
 
 
-def _calibration(run: Run, name: str) -> Calibration:
-    found = read_calibration(run.folder, name, run.selection(name.split("_by_")[1]).lock())
+def _calibration(run: Run, name: Method) -> Calibration:
+    found = read_calibration(run.folder, name, run.selection(name.selected_by or "").lock())
     if found is None:
         raise RunError(f"{run.folder} was never calibrated; `bridgemem calibrate {run.folder}` does it.")
     return found

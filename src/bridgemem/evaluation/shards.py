@@ -239,7 +239,7 @@ def join_parts(
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
     dataset = opened_data(run, split, data_dir, memory_dir)
     steps = shard_steps(dataset, split, len(ordered))
-    needed = (*KNOWN, *(f"{method}_{f}" for method in run.methods() for f in FILTERS))
+    needed = (*KNOWN, *(method.column(f) for method in run.methods() for f in FILTERS))
     tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]
     made_on = " and ".join(sorted({note["device"] for note in ordered}))
     records = concluded(run, dataset, split, tables, device, made_on)

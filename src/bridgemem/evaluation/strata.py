@@ -12,6 +12,7 @@ from bridgemem.evaluation.evaluate import KNOWN
 from bridgemem.evaluation.records import Record
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import Metrics
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
@@ -81,7 +82,7 @@ def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> lis
     """The residual and its gain on every part of the queries, under the filter that it was selected for."""
     if by not in PARTS:
         raise DataError(f"--by is one of {', '.join(PARTS)}, not {by!r}.")
-    ranked = (f"{method}_{f}" for f in SELECTION_FILTERS for method in ("backbone", f"bridgemem_by_{f}"))
+    ranked = (m.column(f) for f in SELECTION_FILTERS for m in (BACKBONE, Method("bridgemem", f)))
     columns = read_table(run.ranks_path(split), (*KNOWN, *ranked))
     if not names or not (columns["relation"] < 2 * len(names)).all():
         raise RunError(f"{run.folder} has ranks of other relations than its relations.txt names; evaluate it again.")
@@ -101,8 +102,8 @@ def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> lis
 
 def _record(run: Run, columns: Columns, mask: np.ndarray, part: str, filter_name: str, split: str) -> Record:
     """The figures of the queries of one part; the gain says what the backbone had there."""
-    before = columns[f"backbone_{filter_name}"][mask]
-    after = columns[f"bridgemem_by_{filter_name}_{filter_name}"][mask]
+    before = columns[BACKBONE.column(filter_name)][mask]
+    after = columns[Method("bridgemem", filter_name).column(filter_name)][mask]
     config, figures = run.config, Metrics.of(after)
     return Record(
         dataset=config.dataset,

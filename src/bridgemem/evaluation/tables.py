@@ -7,7 +7,8 @@ from dataclasses import dataclass
 HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
 FILTER_WORDS = {"raw": "raw", "static": "static filter", "time": "time-aware filter"}
 SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
-MAIN_METHODS = ("backbone", "bridgemem", "learned", "cross-fitted")
+MAIN_METHODS = ("backbone", "bridgemem", "learned")
+CROSS_FITTED = "learned, cross-fitted"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ def interval(gain: list[float]) -> str:
 def place(dataset: str, split: str) -> str:
     """The data set, and the split where it is not test."""
     return dataset if split == "test" else f"{dataset} ({split})"
+
+
+def method_name(method: str, cross_fit: float) -> str:
+    """A method as tables name it."""
+    return CROSS_FITTED if cross_fit else method
 
 
 def fitted_here(method: str, split: str) -> str:

@@ -164,10 +164,9 @@ function timeRange(at, dates, first, step, span) {
 
 export const METHOD_WORDS = {
   backbone: "backbone alone", bridgemem: "with bridgemem", learned: "with learned residual",
-  "cross-fitted": "with learned residual, cross-fitted",
 };
 export const FILTER_WORDS = { raw: "raw", static: "static filter", time: "time-aware filter" };
-const METHOD_COLOURS = { backbone: "base", bridgemem: "second", learned: "accent", "cross-fitted": "accent" };
+const METHOD_COLOURS = { backbone: "base", bridgemem: "second", learned: "accent" };
 
 const SHORT_FILTERS = { raw: "raw", static: "static", time: "time-aware" };
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", itemclick: false, itemdoubleclick: false };

@@ -11,7 +11,6 @@ import torch
 
 from bridgemem.backbones.base import score_queries
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import column_of
 from bridgemem.evaluation.strata import by_support
 from bridgemem.evaluation.tables import MAIN_METHODS, fitted_here
 from bridgemem.events.log import Clock, EventLog
@@ -23,6 +22,7 @@ from bridgemem.memory.past import History
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
@@ -127,7 +127,7 @@ def opinions(
 class Measured:
     """One method under one filter; gain: of each metric over the backbone, with both ends of its 95 % interval.
 
-    remark: what is said after its name, of a residual that was fitted on these very queries.
+    remark: what is said after its name, of a residual that was cross-fitted, or fitted on these very queries.
     """
 
     method: str
@@ -175,12 +175,15 @@ def quality(run: Run) -> Quality:
         return Quality(None, why=f"{run.folder}/metrics.json does not hold figures; evaluate the run again.")
 
 
+def _remark(record: dict[str, Any]) -> str:
+    crossed = ", cross-fitted" if record["cross_fit"] else ""
+    return crossed + fitted_here(record["method"], record["split"])
+
+
 def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
     """Each method under each filter as it was chosen there; nothing is chosen under raw, which shows that of time."""
     return tuple(
-        Measured(
-            r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]), fitted_here(r["method"], r["split"])
-        )
+        Measured(r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]), _remark(r))
         for f in FILTERS
         for r in records
         if r["filter"] == f
@@ -196,11 +199,11 @@ def _parts(run: Run, split: str, measured: tuple[Measured, ...]) -> tuple[Part, 
     found = []
     for f in SELECTION_FILTERS:
         for method in (m.method for m in measured if m.filter == f and m.method != "backbone"):
-            after = columns.get(f"{column_of(method, f)}_{f}")
+            after = columns.get(Method(method, f).column(f))
             if after is None:
                 continue
             for name, mask in masks.items():
-                before = columns[f"backbone_{f}"][mask]
+                before = columns[BACKBONE.column(f)][mask]
                 gain = paired_gains(before, after[mask], columns["step"][mask])["mrr"]
                 values = list(asdict(gain).values())
                 found.append(Part(name, f, method, int(mask.sum()), Metrics.of(before).mrr, values))

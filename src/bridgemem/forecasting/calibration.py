@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.numerics import by_candidates
+from bridgemem.residuals.method import Method
 
 FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
@@ -164,13 +165,13 @@ class Curve:
         return sum(b.count * abs(b.probability - b.share) for b in self.bins) / max(self.count, 1)
 
 
-def write_calibrations(folder: Path, found: Mapping[str, Calibration]) -> None:
+def write_calibrations(folder: Path, found: Mapping[Method, Calibration]) -> None:
     from bridgemem.storage.files import write_json
 
-    write_json(folder / FILE, {name: asdict(calibration) for name, calibration in found.items()})
+    write_json(folder / FILE, {str(method): asdict(calibration) for method, calibration in found.items()})
 
 
-def read_calibration(folder: Path, method: str, lock: str) -> Calibration | None:
+def read_calibration(folder: Path, method: Method, lock: str) -> Calibration | None:
     """The calibration of one method of a run, None where it was never made; one of another selection is refused."""
     from bridgemem.config import as_settings
     from bridgemem.storage.files import read_json
@@ -181,10 +182,10 @@ def read_calibration(folder: Path, method: str, lock: str) -> Calibration | None
     values = read_json(path)
     if not isinstance(values, dict) or not all(isinstance(own, dict) for own in values.values()):
         raise RunError(f"{path} is damaged; `bridgemem calibrate {folder}` makes it anew.")
-    if method not in values:
+    if str(method) not in values:
         return None
     try:
-        found = as_settings(Calibration, values[method], str(path))
+        found = as_settings(Calibration, values[str(method)], str(path))
     except (SettingsError, TypeError):
         raise RunError(f"{path} is damaged; `bridgemem calibrate {folder}` makes it anew.") from None
     if found.lock != lock:

@@ -18,6 +18,7 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import Fit, HeldOut
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.storage.files import FORMAT
 
@@ -93,13 +94,13 @@ class Parts(ABC):
         """How the residuals did on the later part of validation under a filter; None where that was not measured."""
 
     @abstractmethod
-    def calibration(self, method: str, lock: str) -> Calibration | None:
+    def calibration(self, method: Method, lock: str) -> Calibration | None:
         """The calibration of a method under a locked selection, or None where it was never made."""
 
-    def methods(self) -> list[str]:
-        """All that the model ranks by, each under a name of its own."""
-        learned = [f"learned_by_{name}" for name in SELECTION_FILTERS if self.learned(name) is not None]
-        return ["backbone", *(f"bridgemem_by_{name}" for name in SELECTION_FILTERS), *learned]
+    def methods(self) -> list[Method]:
+        """All that the model ranks by, the backbone first."""
+        learned = [Method("learned", name) for name in SELECTION_FILTERS if self.learned(name) is not None]
+        return [BACKBONE, *(Method("bridgemem", name) for name in SELECTION_FILTERS), *learned]
 
     def preferred(self, filter_name: str) -> str:
         """With both residuals the one that forecasts use unless told otherwise: bridgemem or learned.
@@ -126,7 +127,7 @@ class Parts(ABC):
             )
         if residual is None and learned is not None and self.preferred(selected_by) == "bridgemem":
             learned = None
-        name = f"{'bridgemem' if learned is None else 'learned'}_by_{selected_by}"
+        name = Method("bridgemem" if learned is None else "learned", selected_by)
         calibration = self.calibration(name, locked.lock())
         return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
 
@@ -148,7 +149,7 @@ class Model(Parts):
     fitted: Fitted
     config: RunConfig
     fits: Mapping[str, Fit] = field(default_factory=dict)
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[Method, Calibration] = field(default_factory=dict)
     trained: Mapping[str, Any] = field(default_factory=dict)
 
     def data(self) -> Dataset:
@@ -185,7 +186,7 @@ class Model(Parts):
     def held_out(self, filter_name: str) -> HeldOut | None:
         return self.fits[filter_name].held_out if filter_name in self.fits else None
 
-    def calibration(self, method: str, lock: str) -> Calibration | None:
+    def calibration(self, method: Method, lock: str) -> Calibration | None:
         return self.calibrations.get(method)
 
 

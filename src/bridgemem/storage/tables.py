@@ -17,7 +17,7 @@ from bridgemem.storage.arrays import check_arrays
 from bridgemem.storage.whole import whole_file
 
 ASKED = ("actor", "relation", "step", "answer")  # in a table of ranks: what each query asks
-RANKED = ("_raw", "_static", "_time")  # how the names of its columns of ranks end
+RANK = "rank_"  # how the names of its columns of ranks begin
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
@@ -109,7 +109,7 @@ def _fault(name: str, column: np.ndarray, rows: int) -> str | None:
         return "does not hold a number for each query"
     if name in ASKED and not (column.dtype.kind in "iu" and column.min() >= 0):
         return "holds something that is no id or step"
-    if name.endswith(RANKED) and not (np.isfinite(column).all() and column.min() >= 1):
+    if name.startswith(RANK) and not (np.isfinite(column).all() and column.min() >= 1):
         return "holds something that is no rank"
     return None
 

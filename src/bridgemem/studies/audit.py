@@ -16,7 +16,7 @@ from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import column_of, history, rank_columns, read
+from bridgemem.evaluation.evaluate import history, rank_columns, read
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -30,6 +30,7 @@ from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import later_rows
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
 from bridgemem.runs import Run
@@ -272,18 +273,16 @@ def _metrics(run: Run, split: str) -> Finding:
     columns, measured = read_table(run.ranks_path(split)), _measured(run, split)
     gaps = []
     for row in measured:
-        base, name = (
-            columns[f"backbone_{row['filter']}"],
-            f"{column_of(row['method'], row['selected_by'])}_{row['filter']}",
-        )
+        base = columns[BACKBONE.column(row["filter"])]
+        name = Method(row["method"], row["selected_by"]).column(row["filter"])
         again = Metrics.of(columns[name]).as_dict()
         gaps += [again[m] - row[m] for m in METRICS] + [len(base) - row["queries"]]
         if row["method"] != "backbone":
             for m, gain in paired_gains(base, columns[name], columns["step"]).items():
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
-    rows = sorted((column_of(row["method"], row["selected_by"]), row["filter"]) for row in measured)
-    wanted = sorted((method, f) for method in run.methods() for f in FILTERS)
+    rows = sorted(Method(row["method"], row["selected_by"]).column(row["filter"]) for row in measured)
+    wanted = sorted(method.column(f) for method in run.methods() for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
 
@@ -314,12 +313,12 @@ def _ranks(
     return Finding(check, wrong is None, seen)
 
 
-def _unlike(made: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray], names: Sequence[str]) -> str | None:
+def _unlike(made: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray], methods: Sequence[Method]) -> str | None:
     """What a table says otherwise than the same queries ranked anew, first of all their ranks; None where nothing."""
     n = len(made["step"])
-    for method in names:
+    for method in methods:
         for f in FILTERS:
-            ranks, own = made[f"{method}_{f}"], stored[f"{method}_{f}"]
+            ranks, own = made[method.column(f)], stored[method.column(f)]
             change = np.abs(1 / ranks - 1 / own)
             differ = int((~(change <= NOTICED)).sum())  # NaN differs
             if differ > n * SWAPS or not change.mean() < SWAPS:

@@ -10,11 +10,11 @@ from bridgemem.errors import RunError
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import Gain, paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.residuals.method import BACKBONE
 from bridgemem.runs import Run
-from bridgemem.storage.tables import read_table, table_file
+from bridgemem.storage.tables import ASKED, RANK, read_table, table_file
 
 SAME = ("fingerprint", "valid_start", "test_start", "history")
-ASKED = ("actor", "relation", "step", "answer")
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,16 @@ def _ranks(run: Run, split: str) -> dict[str, np.ndarray]:
     columns = read_table(path)
     missing = [name for name in ASKED if name not in columns]
     if missing or not _ranked(columns):
-        raise RunError(f"{path} lacks the column {(missing or ['backbone_static'])[0]}; evaluate the run again.")
+        raise RunError(
+            f"{path} lacks the column {(missing or [BACKBONE.column('static')])[0]}; evaluate the run again."
+        )
     return columns
 
 
 def _ranked(columns: dict[str, np.ndarray]) -> dict[tuple[str, str], str]:
     """(method, filter) of every column that holds ranks, and the column's name."""
-    pairs = {name: name.rpartition("_") for name in columns}
-    return {(method, filter_name): name for name, (method, _, filter_name) in pairs.items() if filter_name in FILTERS}
+    pairs = {name: name.removeprefix(RANK).partition(".") for name in columns if name.startswith(RANK)}
+    return {(method, filter_name): name for name, (filter_name, _, method) in pairs.items() if filter_name in FILTERS}
 
 
 def _differences(

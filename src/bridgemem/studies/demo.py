@@ -26,6 +26,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import Gain, paired_gains
 from bridgemem.ranking.metrics import Metrics
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.scoring import Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 
@@ -98,9 +99,9 @@ def run_demo(
     past, filters = History(dataset.events), Filters(dataset.events)
     others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Oracle(made)]
     metrics = {b.name: _all_filters(replay(Scoring(b, past), queries, filters=filters), 0) for b in others}
-    metrics["cenet"] = _all_filters(ranked, columns["backbone"])
+    metrics["cenet"] = _all_filters(ranked, columns[BACKBONE])
     # each filter shows the choice that was made under it; raw shows that of the time-aware filter
-    own = {f: columns[f"bridgemem_by_{'static' if f == 'static' else 'time'}"] for f in FILTERS}
+    own = {f: columns[Method("bridgemem", "static" if f == "static" else "time")] for f in FILTERS}
     metrics["cenet + bridgemem"] = {f: ranked.metrics(f, column) for f, column in own.items()}
     step = queries.step.numpy()
     gains = {f: paired_gains(ranked.of(f), ranked.of(f, column), step)["mrr"] for f, column in own.items()}

@@ -21,6 +21,7 @@ from bridgemem.evaluation.tables import (
     figure,
     fitted_here,
     interval,
+    method_name,
     place,
 )
 from bridgemem.ranking.metrics import METRICS
@@ -53,12 +54,13 @@ class Row:
     spread: dict[str, float]
     gain: list[float] | None
     horizon: int = 1
+    cross_fit: float = 0.0
 
     @classmethod
     def of(cls, records: list[Record]) -> Row:
         """Average records that differ in nothing but the seed."""
         named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selected_by", "history", "subset")
-        kinds = {tuple(getattr(r, name) for name in (*named, "horizon")) for r in records}
+        kinds = {tuple(getattr(r, name) for name in (*named, "horizon", "cross_fit")) for r in records}
         if len(kinds) != 1:
             raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
         values = {m: np.array([getattr(r, m) for r in records]) for m in METRICS}
@@ -76,11 +78,17 @@ class Row:
             {m: float(v.std(ddof=1)) if len(v) > 1 else 0.0 for m, v in values.items()},
             [float(x) for x in np.mean(gains, axis=0)] if gains else None,
             first.horizon,
+            first.cross_fit,
         )
 
     @property
+    def name(self) -> str:
+        """The method as tables name it."""
+        return method_name(self.method, self.cross_fit)
+
+    @property
     def label(self) -> str:
-        name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.method}"
+        name = self.backbone if self.method == "backbone" else f"{self.backbone} + {self.name}"
         past = "" if self.history == "rolling" else f", {self.history} history"
         ahead = "" if self.horizon == 1 else f", any of {self.horizon} steps"
         return f"{place(self.dataset, self.split)}, {name}{past}{ahead}{fitted_here(self.method, self.split)}"
@@ -118,7 +126,7 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     once: dict[tuple[object, ...], Record] = {}
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
         if r.filter == filter_name and r.subset is None and r.selected_by in (None, wanted):
-            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon)
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon, r.cross_fit)
             # a backbone alone has no seed but its own
             seed = r.seed if r.method != "backbone" else None
             once.setdefault((*what, seed, backbone_seed(r)), r)
@@ -130,7 +138,7 @@ def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
     groups: dict[tuple[object, ...], list[Record]] = {}
     for r in selected(records, filter_name):
         if r.method in MAIN_METHODS:
-            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon)
+            what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon, r.cross_fit)
             groups.setdefault((*what, backbone_seed(r)), []).append(r)
     return sorted((Row.of(group) for group in groups.values()), key=order)
 
@@ -138,7 +146,7 @@ def rows(records: Iterable[Record], filter_name: str) -> list[Row]:
 def order(row: Row) -> tuple[str, str, int, str, int]:
     """By data set, the training-free backbones first, each alone before the residuals on it."""
     counting = SHORT_BACKBONES.index(row.backbone) if row.backbone in SHORT_BACKBONES[:2] else 2
-    return row.dataset, row.split, counting, row.backbone, MAIN_METHODS.index(row.method)
+    return row.dataset, row.split, counting, row.backbone, MAIN_METHODS.index(row.method) + bool(row.cross_fit)
 
 
 def filter_table(records: list[Record], filter_name: str) -> Table:
