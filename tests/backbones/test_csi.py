@@ -45,7 +45,7 @@ def slow_states(net: CsiNet, hops: tuple[Hop, ...], asked: Tensor) -> tuple[Tens
     time = net.time()
     for layer, hop in zip(net.layers, hops, strict=True):
         Z, parts = layer.relation, layer.attention
-        W1 = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_asked, parts.of_time)], dim=1)
+        W1 = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1)
         after_c, after_s = [], []
         for node in range(len(hop.row)):
             sum_c = sum_s = torch.zeros(net.settings.width, dtype=torch.float64)

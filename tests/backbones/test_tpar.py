@@ -40,7 +40,7 @@ def recursion(net: TparNet, events: EventLog, actor: int, asked: int, step: int,
     h = {actor: torch.zeros(s.width, dtype=torch.float64)}
     for layer, most in zip(net.layers, s.edges, strict=True):
         Z, parts = layer.relation, layer.attention
-        W_a = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_asked, parts.of_time)], dim=1)
+        W_a = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1)
         into: dict[int, list[tuple[int, int, int]]] = {e: [(e, 2 * events.n_relations, 0)] for e in h}
         for e in h:
             for r, o, t in recent(events, e, until, most, s.window):
