@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from functools import cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, mean_loss
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.runs import Refreshed
 
 Row = tuple[int, int, int, int]
 
@@ -31,6 +34,14 @@ few = settings(max_examples=40, deadline=None, derandomize=True)
 
 SMALL_READER = Settings(width=8, hidden=8, max_epochs=3, batch=512)
 TINY_CENET = CenetSettings(width=8, epochs=1, oracle_epochs=1, batch=64)
+
+
+def refresh_note(**changed: Any) -> dict[str, Any]:
+    """What refresh.json holds of one refresh."""
+    note = Refreshed(
+        "run", "run", 1, 0, 100, 0, 0, 1, 0, "warm", 2, "2024-02-10T00:00:00+00:00", "wire.duckdb", -1, "x"
+    )
+    return {**asdict(note), **changed}
 
 
 def vocabulary(kind: str, size: int) -> Vocabulary:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import tomllib
-from dataclasses import asdict, dataclass, fields
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridgemem.backbones import BACKBONES, backbone_class
 from bridgemem.backbones.cenet import CenetSettings
-from bridgemem.config import Settings, as_settings, override, parse_json, read_toml, write_toml
+from bridgemem.config import Declared, Settings, declared, parse_json, read_toml, write_toml
 from bridgemem.errors import SettingsError
+from bridgemem.events.world import WorldSettings
+from bridgemem.residuals.learned import LearnedSettings
 from builders import few
 
 
@@ -61,86 +64,48 @@ def test_values_that_cannot_be_used_are_refused(wrong):
         Settings(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"k": 0}, "k must be from 1 to 1024, not 0."),
+        ({"k": "8"}, "k must be a whole number, not '8'."),
+        ({"k": True}, "k must be a whole number, not True."),
+        ({"batch": 2**63}, "batch must be a whole number of at most 64 bits, not 9223372036854775808."),
+        ({"window": -1}, "window must be from 0 to 2147483647 (0 for the whole past), not -1."),
+        ({"learning_rate": -1.0}, "learning_rate must be above 0, not -1.0."),
+        ({"smoothing": math.nan}, "smoothing must be finite and above 0, not nan."),
+        ({"min_improvement": math.inf}, "min_improvement must be finite, not inf."),
+        ({"directions": 1}, "directions must be true or false, not 1."),
+        ({"pooling": "max"}, "pooling must be sum or mean, not 'max'."),
+        ({"gates": "none"}, "gates must be a list, not 'none'."),
+        ({"gates": ("open",)}, "each of gates must be uncertain, entropy or none, not 'open'."),
+        ({"lambdas": ()}, "lambdas must name at least 1 value, not 0."),
+        ({"taus": (30.0, -1.0)}, "each of taus must be at least 0, not -1.0."),
+    ],
+    ids=str,
+)
+def test_the_sentence_of_a_refusal_is_made_of_the_declaration(wrong, sentence):
+    with pytest.raises(SettingsError) as refused:
+        Settings(**wrong)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    "kind", [Settings, LearnedSettings, WorldSettings, *(type(backbone_class(name).default) for name in BACKBONES)]
+)
+def test_every_number_among_the_settings_declares_its_range(kind):
+    assert issubclass(kind, Declared)
+    assert [name for name, hint in declared(kind).items() if hint in (int, float)] == []
+    assert kind() == kind()
+
+
+def test_numbers_of_numpy_are_numbers_too():
+    assert Settings(k=np.int64(4), smoothing=np.float32(2.0)).k == 4
+
+
 def test_the_largest_values_can_be_used():
     largest = Settings(k=1024, width=8192, hidden=8192, taus=(0.0, math.inf))
     assert largest.taus == (0.0, math.inf)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "name", "value"),
-    [
-        ("k=4", "k", 4),
-        ("window=0", "window", 0),
-        ("bins=1,7", "bins", (1, 7)),
-        ("directions=False", "directions", False),
-        ("smoothing=2", "smoothing", 2.0),
-        ("gates=none", "gates", ("none",)),
-        ("lambdas=0.5,1e1", "lambdas", (0.5, 10.0)),
-        ("pooling=mean", "pooling", "mean"),
-    ],
-)
-def test_text_from_the_command_line_becomes_the_declared_type(assignment, name, value):
-    changed = override(Settings(), [assignment])
-    assert getattr(changed, name) == value
-    assert type(getattr(changed, name)) is type(value)
-    others = {f.name for f in fields(Settings)} - {name}
-    assert all(getattr(changed, other) == getattr(Settings(), other) for other in others)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "complaint"),
-    [
-        ("k", "name=value"),
-        ("depth=3", "no setting called 'depth'"),
-        ("k=four", "whole number"),
-        ("k=4.5", "whole number"),
-        ("smoothing=much", "a number"),
-        ("directions=maybe", "true or false"),
-        ("bins=1,x", "whole number"),
-        ("k=", "whole number"),
-    ],
-)
-def test_assignments_that_make_no_sense_are_refused(assignment, complaint):
-    with pytest.raises(SettingsError, match=complaint):
-        override(Settings(), [assignment])
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"k": True},
-        {"k": 2.5},
-        {"k": math.inf},
-        {"k": None},
-        {"bins": 3},
-        {"pooling": 3},
-        {"directions": 1.0},
-        {"deep": 1},
-    ],
-)
-def test_plain_values_of_the_wrong_type_are_refused(values):
-    with pytest.raises(SettingsError):
-        as_settings(Settings, values)
-
-
-@dataclass(frozen=True)
-class Optional:
-    seed: int | None = None
-
-
-def test_an_optional_setting_may_be_left_open():
-    assert as_settings(Optional, {"seed": ""}).seed is None
-    assert as_settings(Optional, {"seed": None}).seed is None
-    assert as_settings(Optional, {"seed": "3"}).seed == 3
-
-
-def test_settings_survive_toml(tmp_path):
-    settings = Settings(k=3, bins=(1, 2), lambdas=(0.1, 1e-7), gates=("none",), directions=False)
-    path = tmp_path / "config.toml"
-    path.write_text(write_toml({"residual": asdict(settings), "cenet": asdict(CenetSettings())}))
-    tables = read_toml(path)
-    assert as_settings(Settings, tables["residual"]) == settings
-    assert as_settings(CenetSettings, tables["cenet"]) == CenetSettings()
 
 
 plain = st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), st.text())
@@ -177,9 +142,6 @@ def test_whole_numbers_of_more_than_64_bits_are_refused_wherever_they_stand(numb
     if not number.startswith("0x"):
         with pytest.raises(ValueError, match="more than 64 bits"):
             parse_json(f'{{"a": [{number}]}}')
-        with pytest.raises(SettingsError, match="k must be a whole number") as refused:
-            override(Settings(), [f"k={number}"])
-        assert len(str(refused.value)) < 200
 
 
 def test_the_largest_whole_numbers_of_64_bits_are_read(tmp_path):
@@ -187,9 +149,3 @@ def test_the_largest_whole_numbers_of_64_bits_are_read(tmp_path):
     path.write_text(f"ends = {ends}\n")
     assert read_toml(path) == {"ends": ends}
     assert parse_json(str(ends)) == ends
-
-
-@pytest.mark.parametrize("values", [3, "k", [1], None])
-def test_what_is_no_table_holds_no_settings(values):
-    with pytest.raises(SettingsError, match="must be a table of settings"):
-        as_settings(Settings, values)

@@ -132,7 +132,7 @@ def test_load_and_fit_refuse_what_they_cannot_use(own_csv: Path) -> None:
     data = bridgemem.load(own_csv)
     with pytest.raises(NotFoundError, match="no backbone called 'nope'"):
         bridgemem.Forecaster("nope").fit(data)
-    with pytest.raises(SettingsError, match="residual is bridgemem or learned"):
+    with pytest.raises(SettingsError, match="residual must be bridgemem or learned"):
         bridgemem.Forecaster("recurrence", residual="magic").fit(data)
     with pytest.raises(SettingsError, match="no device"):
         bridgemem.Forecaster("recurrence", settings=SMALL, device="tpu").fit(data)
@@ -191,7 +191,7 @@ def test_a_training_that_is_killed_while_it_is_saved_leaves_no_backbone_without_
         with pytest.raises(KeyboardInterrupt):
             train(name, late, tmp_path / "b", settings, replace=True)
     check_trained_on(tmp_path / "b", data)
-    assert training_note(tmp_path / "b")["fingerprint"] == data.train.fingerprint
+    assert training_note(tmp_path / "b").fingerprint == data.train.fingerprint
 
 
 def test_reproduce_takes_no_backbone_of_which_nothing_is_noted(own_csv: Path, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from bridgemem.events.packs import pack, unpack
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.ranking.filters import FILTERS
-from bridgemem.residuals.selection import digest
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
 from bridgemem.storage.tables import read_columns, read_table, write_table
@@ -86,22 +85,6 @@ def test_both_selections_are_kept_apart_each_with_its_lock(walk: Walk) -> None:
     assert stored["static"]["backbone"]["mrr"] > stored["time"]["backbone"]["mrr"]
 
 
-def test_a_run_from_before_a_field_was_added_stays_readable_and_locked(run_copy: Path) -> None:
-    path = run_copy / "selection.json"
-    records = json.loads(path.read_text())
-    for record in records.values():
-        del record["choice"]["shrinkage"]
-        record["lock"] = digest(record)
-    path.write_text(json.dumps(records))
-    selection = Run(run_copy).selection("time")
-    assert selection.choice.shrinkage
-    assert selection.lock() == records["time"]["lock"]
-    records["time"]["choice"]["lam"] += 1
-    path.write_text(json.dumps(records))
-    with pytest.raises(SelectionError, match="changed after it was locked"):
-        Run(run_copy).selection("time")
-
-
 def test_a_lost_file_is_named_and_nothing_is_answered_in_its_place(run_copy: Path) -> None:
     (run_copy / "epochs.json").unlink()
     with pytest.raises(RunError, match=r"epochs\.json is missing"):
@@ -116,7 +99,7 @@ def test_settings_that_were_cut_off_are_not_taken_for_the_defaults(run_copy: Pat
     lines = path.read_text().splitlines(keepends=True)
     for kept in range(1, next(i for i, line in enumerate(lines) if line.startswith("taus"))):
         path.write_text("".join(lines[:kept]))
-        with pytest.raises(RunError, match=r"config\.toml (is not whole, it lacks|lacks)|describe a run"):
+        with pytest.raises(RunError, match=r"config\.toml: [a-z._]+ is missing|describe a run"):
             Run(run_copy)
 
 

@@ -18,7 +18,7 @@ from bridgemem.evaluation.records import Record, read_records
 from bridgemem.evaluation.strata import PARTS
 from bridgemem.evaluation.tables import Table
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.storage.files import whole_file
+from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import (
     ablation_table,
     groups_table,

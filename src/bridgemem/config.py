@@ -1,4 +1,4 @@
-"""Settings, with the paper's values as defaults; the same field names in Python, on the command line and in TOML."""
+"""Settings: each field declares its type, range and default once; names are the same in Python, the CLI and TOML."""
 
 from __future__ import annotations
 
@@ -7,90 +7,132 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from bridgemem.errors import SettingsError
 
-T = TypeVar("T")
-
-GATES = ("uncertain", "entropy", "none")
+Gate = Literal["uncertain", "entropy", "none"]
+GATES: tuple[Gate, ...] = typing.get_args(Gate)
+HistoryMode = Literal["rolling", "frozen"]
+Duplicates = Literal["keep", "drop"]
 # far beyond any use, and small enough that no setting asks for more memory than there is
 MOST_EVENTS = 1024
 MOST_UNITS = 8192
 MOST_STEPS = 2**31 - 1  # no two events lie further apart
+LAST_SEED = 2**32 - 1
 WHOLE = 2**63  # no file of the program holds a whole number of more than 64 bits
+_KINDS: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    bool: (bool, "true or false"),
+    str: (str, "text"),
+}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """The dyadic residual. A window of 0 keeps the whole past; bins are the upper edges of the recency bins."""
+class Range:
+    """The numbers that a field takes, or of a tuple its length. Numbers are finite, unless `finite` is False.
 
-    # what a pair remembers
-    k: int = 8
-    window: int = 65
-    # what an event is reduced to
-    bins: tuple[int, ...] = (1, 4, 16, 64)
-    directions: bool = True
-    # the count reader
-    smoothing: float = 10.0
-    pooling: str = "sum"
-    # the attention reader
-    width: int = 64
-    hidden: int = 128
-    learning_rate: float = 1e-3
-    batch: int = 8192
-    max_epochs: int = 20
-    patience: int = 3
-    min_improvement: float = 1e-6
-    max_examples: int = 2_000_000
-    # the grid that validation chooses from
-    lambdas: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
-    gates: tuple[str, ...] = ("uncertain", "none")
-    taus: tuple[float, ...] = (30.0, 100.0, 300.0)
+    note: what the sentence of a refusal adds to the bounds, such as a unit or a reason.
+    """
+
+    ge: float = -math.inf
+    le: float = math.inf
+    gt: float = -math.inf
+    lt: float = math.inf
+    note: str = ""
+    finite: bool = True
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in the range; NaN, which no comparison holds for, lies in none."""
+        bounded = self.ge <= value <= self.le and (value > self.gt or self.gt == -math.inf)
+        return bounded and (value < self.lt or self.lt == math.inf) and (math.isfinite(value) or not self.finite)
+
+    def __str__(self) -> str:
+        if math.isfinite(self.ge) and math.isfinite(self.le):
+            bounds = f"from {self.ge} to {self.le}"
+        else:
+            said = {"at least": self.ge, "above": self.gt, "at most": self.le, "below": self.lt}
+            bounds = " and ".join(f"{word} {bound}" for word, bound in said.items() if math.isfinite(bound))
+        return f"{bounds} {self.note}".strip()
+
+
+Size = Annotated[int, Range(ge=0)]
+Count = Annotated[int, Range(ge=1)]
+Recent = Annotated[int, Range(ge=1, le=MOST_EVENTS)]
+Units = Annotated[int, Range(ge=1, le=MOST_UNITS)]
+Seed = Annotated[int, Range(ge=0, le=LAST_SEED)]
+Finite = Annotated[float, Range()]
+Positive = Annotated[float, Range(gt=0)]
+NotNegative = Annotated[float, Range(ge=0)]
+Share = Annotated[float, Range(ge=0, le=1)]
+BelowOne = Annotated[float, Range(ge=0, lt=1)]
+Inside = Annotated[float, Range(gt=0, lt=1)]
+
+
+@cache
+def declared(kind: Any) -> Mapping[str, Any]:
+    """The annotated type of every field of a dataclass."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+class Declared:
+    """A frozen dataclass whose values are checked against the types and ranges that its fields declare."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where `storage.schema` reads one from a file
 
     def __post_init__(self) -> None:
-        for name in ("k", "width", "hidden", "batch", "max_epochs", "patience", "max_examples"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        limits = {"k": MOST_EVENTS, "width": MOST_UNITS, "hidden": MOST_UNITS, "window": MOST_STEPS}
-        for name, most in limits.items():
-            if getattr(self, name) > most:
-                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
-        if self.window < 0:
-            raise SettingsError(f"window must be a number of steps, or 0 for the whole past, not {self.window}.")
-        if list(self.bins) != sorted(set(self.bins)) or any(not 1 <= edge <= MOST_STEPS for edge in self.bins):
-            raise SettingsError(f"bins must be growing lags from 1 to {MOST_STEPS}, not {self.bins}.")
-        if self.pooling not in ("sum", "mean"):
-            raise SettingsError(f"pooling must be 'sum' or 'mean', not {self.pooling!r}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not (0 < self.smoothing < math.inf and 0 < self.learning_rate < math.inf):
-            raise SettingsError("smoothing and learning_rate must be finite numbers above 0.")
-        if not math.isfinite(self.min_improvement):
-            raise SettingsError(f"min_improvement must be a finite number, not {self.min_improvement}.")
-        if not (self.lambdas and self.gates and self.taus):
-            raise SettingsError("lambdas, gates and taus must each name at least one value.")
-        if not all(0 <= lam < math.inf for lam in self.lambdas):
-            raise SettingsError(f"lambdas must be finite and not negative, not {self.lambdas}.")
-        if not all(tau >= 0 for tau in self.taus):
-            raise SettingsError(f"taus must be numbers that are not negative, or inf, not {self.taus}.")
-        unknown = set(self.gates) - set(GATES)
-        if unknown:
-            raise SettingsError(f"there is no gate called {sorted(unknown)[0]!r}: choose uncertain, entropy or none.")
+        kind: Any = type(self)
+        for name, hint in declared(kind).items():
+            check(name, getattr(self, name), hint)
 
 
-def as_settings(kind: type[T], values: Mapping[str, Any], where: str = "settings") -> T:
-    """Build a frozen settings class from plain values, refusing unknown names and wrong types."""
-    if not isinstance(values, Mapping):
-        raise SettingsError(f"{where} must be a table of settings, not {shown(values)}.")
-    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        raise SettingsError(f"{where} has no setting called {unknown[0]!r}; known are {', '.join(sorted(known))}.")
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _coerce(value, hints[name], f"{where}: {name}") for name, value in values.items()})
+def check(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that does not fit a declared type."""
+    if wrong := fault(name, value, hint):
+        raise SettingsError(f"{wrong}.")
+
+
+def fault(name: str, value: Any, hint: Any) -> str | None:
+    """What is wrong with a value of a declared type, as a sentence without its end; None where nothing is."""
+    kind, marks = (hint.__origin__, hint.__metadata__) if hasattr(hint, "__metadata__") else (hint, ())
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else fault(name, value, next(one for one in inner if one is not type(None)))
+    if origin is Literal:
+        return None if value in inner else f"{name} must be {either(inner)}, not {shown(value)}"
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return f"{name} must be a list, not {shown(value)}"
+        for mark in marks:
+            if not mark.holds(len(value)):
+                return f"{name} must name {mark}, not {len(value)}"
+        wrong = (fault(f"each of {name}", item, inner[0]) for item in value)
+        return next(filter(None, wrong), None)
+    if kind not in _KINDS:
+        return None
+    wanted, words = _KINDS[kind]
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        return f"{name} must be {words}, not {shown(value)}"
+    if kind is int and not -WHOLE <= value < WHOLE:
+        return f"{name} must be a whole number of at most 64 bits, not {shown(value)}"
+    for mark in marks:
+        if not mark.holds(value):
+            words = str(mark) if math.isfinite(value) else f"finite and {mark}".removesuffix(" and ")
+            return f"{name} must be {words}, not {value}"
+    return None
+
+
+def either(names: Iterable[Any]) -> str:
+    """Names as a choice: a, b or c."""
+    *others, last = map(str, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def shown(value: Any) -> str:
@@ -99,51 +141,41 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _coerce(value: Any, hint: Any, where: str) -> Any:
-    """One value as the type that its field declares; text from the command line is parsed."""
-    origin = typing.get_origin(hint)
-    if origin in (types.UnionType, typing.Union):
-        inner = next(a for a in typing.get_args(hint) if a is not type(None))
-        return None if value is None or value == "" else _coerce(value, inner, where)
-    if origin is tuple:
-        items = value.split(",") if isinstance(value, str) else value
-        if not isinstance(items, list | tuple):
-            raise SettingsError(f"{where} must be a list, not {shown(value)}.")
-        return tuple(_coerce(item, typing.get_args(hint)[0], where) for item in items if item != "")
-    if hint is bool:
-        named = {"true": True, "false": False, True: True, False: False}
-        key = value.lower() if isinstance(value, str) else value
-        if isinstance(key, bool | str) and key in named:
-            return named[key]
-        raise SettingsError(f"{where} must be true or false, not {shown(value)}.")
-    if hint is str:
-        if isinstance(value, str):
-            return value
-        raise SettingsError(f"{where} must be text, not {shown(value)}.")
-    try:
-        if isinstance(value, bool) or (hint is int and isinstance(value, float) and value != int(value)):
-            raise ValueError
-        made = hint(value)
-        if hint is int and not -WHOLE <= made < WHOLE:
-            raise ValueError
-        return made
-    except (TypeError, ValueError, OverflowError):
-        raise SettingsError(
-            f"{where} must be {'a whole number' if hint is int else 'a number'}, not {shown(value)}."
-        ) from None
+@dataclass(frozen=True)
+class Settings(Declared):
+    """The dyadic residual. A window of 0 keeps the whole past; bins are the upper edges of the recency bins."""
 
+    # what a pair remembers
+    k: Recent = 8
+    window: Annotated[int, Range(ge=0, le=MOST_STEPS, note="(0 for the whole past)")] = 65
+    # what an event is reduced to
+    bins: tuple[Annotated[int, Range(ge=1, le=MOST_STEPS)], ...] = (1, 4, 16, 64)
+    directions: bool = True
+    # the count reader
+    smoothing: Positive = 10.0
+    pooling: Literal["sum", "mean"] = "sum"
+    # the attention reader
+    width: Units = 64
+    hidden: Units = 128
+    learning_rate: Positive = 1e-3
+    batch: Count = 8192
+    max_epochs: Count = 20
+    patience: Count = 3
+    min_improvement: Finite = 1e-6
+    max_examples: Count = 2_000_000
+    # the grid that validation chooses from
+    lambdas: Annotated[tuple[NotNegative, ...], Range(ge=1, note="value")] = (0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
+    gates: Annotated[tuple[Gate, ...], Range(ge=1, note="gate")] = ("uncertain", "none")
+    taus: Annotated[tuple[Annotated[float, Range(ge=0, finite=False)], ...], Range(ge=1, note="value")] = (
+        30.0,
+        100.0,
+        300.0,
+    )
 
-def override(settings: T, assignments: list[str]) -> T:
-    """Settings changed by 'name=value' texts, as `--set` on the command line gives them."""
-    values = asdict(settings)  # type: ignore[call-overload]
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise SettingsError(f"--set takes name=value, not {assignment!r}.")
-        if name not in values:
-            raise SettingsError(f"there is no setting called {name!r}; known are {', '.join(sorted(values))}.")
-        values[name] = text
-    return as_settings(type(settings), values, "--set")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if list(self.bins) != sorted(set(self.bins)):
+            raise SettingsError(f"bins must grow, not {self.bins}.")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

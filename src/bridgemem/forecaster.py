@@ -9,11 +9,12 @@ import warnings
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import (
+    TrainingNote,
     check_name,
     check_trained_on,
     default_settings,
@@ -23,7 +24,7 @@ from bridgemem.backbones.trained import (
     trained_again,
     training_note,
 )
-from bridgemem.config import Settings
+from bridgemem.config import HistoryMode, Seed, Settings, check
 from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
@@ -34,7 +35,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
 from bridgemem.forecasting.explanations import Explanation
-from bridgemem.forecasting.model import HISTORIES, Model, Parts, RunConfig
+from bridgemem.forecasting.model import Model, Parts, RunConfig
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.hub import pull
 from bridgemem.progress import SILENT, Progress
@@ -44,12 +45,12 @@ from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
-from bridgemem.storage.files import read_config, whole_folder
 from bridgemem.storage.tables import as_frame
+from bridgemem.storage.whole import whole_folder
 from bridgemem.training.devices import check_device
 
 AUTO = "recurrence-dyadic"  # what "auto" means: counting, which nothing has to be trained for
-RESIDUALS = ("bridgemem", "learned")
+Residual = Literal["bridgemem", "learned"]
 # backbones that nothing can train again, as sentences call them
 NOT_TRAINED = {"stored": "stored scores", "widened": "the backbone of a refreshed run"}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -125,7 +126,7 @@ class Forecaster:
         settings: Settings | None = None,
         learned_settings: LearnedSettings | None = None,
         backbone_settings: Any = None,
-        history: str = "rolling",
+        history: HistoryMode = "rolling",
         seed: int = 42,
         device: str = "cpu",
     ) -> None:
@@ -243,7 +244,7 @@ class Forecaster:
             run = Run(source)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
         made._parts = run
-        if "learned" in read_config(run.folder):
+        if run.file.learned is not None:
             made.residual = "learned"
         return made
 
@@ -259,20 +260,19 @@ class Forecaster:
         return f"Forecaster({str(name)!r}, residual={self.residual!r}, seed={self.seed}): {state}"
 
     def _check(self) -> None:
-        if self.residual not in RESIDUALS:
-            raise SettingsError(f"residual is {' or '.join(RESIDUALS)}, not {self.residual!r}.")
-        if self.history not in HISTORIES:
-            raise SettingsError(f"history is {' or '.join(HISTORIES)}, not {self.history!r}.")
+        check("residual", self.residual, Residual)
+        check("history", self.history, HistoryMode)
+        check("seed", self.seed, Seed)
         if self.residual == "learned" and self.history == "frozen":
             raise SettingsError("the learned residual is fitted with rolling history only; leave --history frozen out.")
         check_device(self.device)
 
-    def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, dict[str, Any]]:
+    def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, TrainingNote]:
         """The backbone on its device, the folder it came from if any, and the note of its training."""
         given = self.backbone
         if isinstance(given, Backbone):
             given.check(dataset)
-            return given.to(self.device), None, {}
+            return given.to(self.device), None, TrainingNote()
         if Path(given).is_dir():
             folder = Path(given)
             backbone = open_backbone(folder)
@@ -300,14 +300,14 @@ class Forecaster:
     def _cross_fit(self) -> float:
         return self.learned_settings.cross_fit if self.learned_settings is not None else 0.0
 
-    def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: dict[str, Any]) -> RunConfig:
+    def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: TrainingNote) -> RunConfig:
         return RunConfig(
             dataset=dataset.name,
             fingerprint=dataset.events.fingerprint,
             valid_start=dataset.valid_start,
             test_start=-1 if dataset.test_start is None else dataset.test_start,
             backbone=backbone.name,
-            backbone_seed=note.get("seed", self.seed),
+            backbone_seed=self.seed if note.seed is None else note.seed,
             seed=self.seed,
             device=self.device,
             history=self.history,

@@ -15,8 +15,8 @@ from bridgemem.evaluation.card import NAME, write_card
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
-from bridgemem.storage.files import whole_folder
 from bridgemem.storage.known_files import RUN_FILE, refuse_links
+from bridgemem.storage.whole import whole_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import torch
+from typing import Any
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import open_backbone, save_trained, training_note
-from bridgemem.config import Settings, as_settings, write_toml
+from bridgemem.config import Declared, Settings, Size, write_toml
 from bridgemem.errors import RunError, SelectionError
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
@@ -24,9 +21,8 @@ from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
 from bridgemem.residuals.learned import Learned, LearnedSettings
-from bridgemem.residuals.learning import HeldOut
+from bridgemem.residuals.learning import FitNote, HeldOut
 from bridgemem.residuals.method import Method
-from bridgemem.residuals.scoring import Choice
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.storage.files import (
     FORMAT,
@@ -35,21 +31,63 @@ from bridgemem.storage.files import (
     read_config,
     read_json,
     read_names,
-    read_tensors,
-    whole_folder,
     write_json,
     write_names,
-    write_tensors,
 )
 from bridgemem.storage.known_files import refuse_links
 from bridgemem.storage.placing import recover
-
-T = TypeVar("T")
+from bridgemem.storage.schema import as_settings, read_as
+from bridgemem.storage.tensors import part_of, read_tensors, write_tensors
+from bridgemem.storage.whole import whole_folder
 
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
-COUNTED = ("added", "retracted", "new_entities", "new_relations")  # in such a note
-ADDED = ("cross_fit",)  # settings that config.toml lacks where the run is of an earlier version
 BACK = "put a copy back, or fit the run again"
+
+
+@dataclass(frozen=True)
+class Refreshed(Declared):
+    """What a refresh made, and of what: events are counted, batches and retractions are those of the store.
+
+    chosen_until: the step at which the validation part that the selection was made on ended, -1 where the data did.
+    origin: the fingerprint of the data that was fitted on.
+    """
+
+    run: str
+    source: str
+    added: Size
+    retracted: Size
+    events: Size
+    new_entities: Size
+    new_relations: Size
+    batches: Size
+    retractions: Size
+    reader: str
+    epochs: Size
+    when: str
+    store: str
+    chosen_until: int | None = None
+    origin: str | None = None
+    backbone: str = "kept frozen"
+    selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
+
+
+@dataclass(frozen=True)
+class RunFile(Declared):
+    """config.toml. identity: the parts of the data's identity, and their digest."""
+
+    run: RunConfig
+    settings: Settings
+    learned: LearnedSettings | None = None
+    identity: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class EpochsFile(Declared):
+    """epochs.json: how the reader's epochs were chosen, and how the learned residual of each filter was fitted."""
+
+    epochs: Size
+    nll: tuple[float, ...]
+    learned: dict[str, FitNote]
 
 
 class Run(Parts):
@@ -61,27 +99,13 @@ class Run(Parts):
         if not (self.folder / "config.toml").is_file():
             raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
         refuse_links(self.folder)
-        tables = read_config(self.folder)
-        own, settings = tables.get("run"), tables.get("settings", {})
-        if not (isinstance(own, dict) and isinstance(settings, dict)):
+        own = read_config(self.folder).get("run")
+        if not isinstance(own, dict):
             raise RunError(f"{self.folder}/config.toml does not describe a run; `bridgemem fit` makes one.")
         if own.get("format", FORMAT) != FORMAT:
             raise RunError(f"{self.folder} has another format version than this program's, which is {FORMAT}.")
-        try:
-            self.config = as_settings(RunConfig, own, f"{self.folder}/config.toml")
-        except TypeError:
-            raise RunError(f"{self.folder}/config.toml lacks a setting of the run; {BACK}.") from None
-        self.settings = self._settings(Settings, settings)
-
-    def _settings(self, kind: type[T], values: Mapping[str, Any]) -> T:
-        """A table of config.toml, refused where it was cut: a default in place of what was said answers otherwise."""
-        path = self.folder / "config.toml"
-        if not isinstance(values, Mapping):
-            raise RunError(f"{path} does not describe a run; {BACK}.")
-        lost = [f.name for f in fields(kind) if f.name not in values and f.name not in ADDED]  # type: ignore[arg-type]
-        if lost:
-            raise RunError(f"{path} is not whole, it lacks {lost[0]}; {BACK}.")
-        return as_settings(kind, values, str(path))
+        self.file = read_as(self.folder / "config.toml", RunFile, BACK)
+        self.config, self.settings = self.file.run, self.file.settings
 
     @classmethod
     def create(
@@ -109,7 +133,7 @@ class Run(Parts):
             for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
                 write_names(aside / f"{kind}.txt", vocabulary.names)
             if backbone is None:
-                save_trained(model.own_backbone, aside / "backbone", dict(model.trained))
+                save_trained(model.own_backbone, aside / "backbone", model.trained)
             else:
                 link_or_copy(backbone, aside / "backbone")
             parts = {"train": fitted.train, "known": fitted.known}
@@ -119,8 +143,8 @@ class Run(Parts):
             write_tensors(aside / "model.safetensors", tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
-            learned = {name: fit.as_dict() for name, fit in model.fits.items()}
-            write_json(aside / "epochs.json", {"epochs": fitted.epochs, "nll": fitted.curve, "learned": learned})
+            learned = {name: fit.note for name, fit in model.fits.items()}
+            write_json(aside / "epochs.json", asdict(EpochsFile(fitted.epochs, fitted.curve, learned)))
             if model.calibrations:
                 write_calibrations(aside, model.calibrations)
             if finish is not None:
@@ -146,15 +170,10 @@ class Run(Parts):
 
     def identity(self) -> Identity | None:
         """What the ids and steps of the data meant when the run was written; None for a run of an earlier version."""
-        path, values = f"{self.folder}/config.toml", read_config(self.folder).get("identity")
+        path, values = f"{self.folder}/config.toml", self.file.identity
         if values is None:
             return None
-        if not isinstance(values, dict):
-            raise RunError(f"{path} holds an identity that is no table; {BACK}.")
-        try:
-            found = as_settings(Identity, {k: v for k, v in values.items() if k != "digest"}, path)
-        except TypeError:
-            raise RunError(f"{path} holds an identity that lacks a part; {BACK}.") from None
+        found = as_settings(Identity, {k: v for k, v in values.items() if k != "digest"}, f"{path}: identity")
         if found.digest != values.get("digest"):
             raise RunError(f"{path} holds an identity whose parts do not give its digest; {BACK}.")
         return found
@@ -199,98 +218,60 @@ class Run(Parts):
 
     def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
         """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
-        own = self._tensors(f"{part}.")
+        path = self.folder / "model.safetensors"
         try:
-            model = Transitions.restore(self.settings, own)
-        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
-            raise RunError(
-                f"{self.folder}/model.safetensors does not hold what config.toml says; fit the run again."
-            ) from None
-        return model.to(device)
+            return Transitions.restore(self.settings, part_of(read_tensors(path), f"{part}.")).to(device)
+        except ValueError as problem:
+            raise RunError(f"{path} does not hold what config.toml says ({problem}); fit the run again.") from None
 
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
         """The learned residual fitted under a filter, or None where the run has none."""
-        own = self._tensors(f"learned.{filter_name}.")
+        path = self.folder / "model.safetensors"
+        own = part_of(read_tensors(path), f"learned.{filter_name}.")
         if not own:
             return None
-        settings = self._settings(LearnedSettings, read_config(self.folder).get("learned", {}))
+        if self.file.learned is None:
+            raise RunError(f"{self.folder}/config.toml: learned is missing; {BACK}.")
         try:
-            return Learned.restore(settings, own).to(device)
-        except (KeyError, RuntimeError, ValueError, TypeError, IndexError):
-            raise RunError(
-                f"{self.folder}/model.safetensors does not hold the learned residual that config.toml says; fit the "
-                "run again."
-            ) from None
+            return Learned.restore(self.file.learned, own).to(device)
+        except ValueError as problem:
+            raise RunError(f"{path} does not hold what config.toml says ({problem}); fit the run again.") from None
 
-    def learning(self, filter_name: str) -> dict[str, Any]:
-        """How the learned residual of a filter was fitted: epochs, curve, seconds, parameters, scale, settings."""
-        found = read_json(self.folder / "epochs.json")
-        for name in ("learned", filter_name):
-            found = found.get(name) if isinstance(found, dict) else None
-        numbers = ("epochs", "seconds", "parameters", "scale")
-        if not (
-            isinstance(found, dict)
-            and isinstance(found.get("settings"), dict)
-            and all(is_number(found.get(name)) for name in numbers)
-        ):
-            raise RunError(f"{self.folder}/epochs.json does not say how the learned residual was fitted; fit it again.")
+    def _fits(self) -> dict[str, FitNote]:
+        return read_as(self.folder / "epochs.json", EpochsFile, BACK).learned
+
+    def learning(self, filter_name: str) -> FitNote:
+        found = self._fits().get(filter_name)
+        if found is None:
+            raise RunError(f"{self.folder}/epochs.json: learned.{filter_name} is missing; {BACK}.")
         return found
 
     def held_out(self, filter_name: str) -> HeldOut | None:
         """How the residuals did on the later part of validation under a filter; None where that was not measured."""
-        path = self.folder / "epochs.json"
-        if not path.is_file():
-            raise RunError(f"{path} is missing; {BACK}.")
-        values = read_json(path)
-        for name in ("learned", filter_name, "held_out"):
-            values = values.get(name) if isinstance(values, dict) else None
-        if not isinstance(values, dict):
-            return None
-        try:
-            return as_settings(HeldOut, values, str(path))
-        except TypeError:
-            raise RunError(f"{path} does not say how the residuals did on validation; fit the run again.") from None
+        found = self._fits().get(filter_name)
+        return None if found is None else found.held_out
 
-    def refreshes(self) -> list[dict[str, Any]]:
+    def refreshes(self) -> list[Refreshed]:
         """What `refresh` did to the run since it was fitted, oldest first."""
-        path = self.folder / REFRESHES
-        found = read_json(path) if path.is_file() else []
-        notes = [note for note in found if isinstance(note, dict)] if isinstance(found, list) else []
-        for note in notes:
-            whole = all(type(note.get(name, 0)) is int for name in COUNTED)
-            if not (whole and all(isinstance(note.get(name), str | None) for name in ("when", "store", "origin"))):
-                raise RunError(f"{path} holds a note that no refresh writes; {BACK}.")
-        return notes
+        return read_as(self.folder / REFRESHES, list[Refreshed], BACK, missing=[])
 
     @property
     def origin(self) -> str | None:
         """The fingerprint of the data the run was fitted on, before any refresh; None where that was not noted."""
         notes = self.refreshes()
-        return notes[0].get("origin") if notes else self.config.fingerprint
-
-    def _tensors(self, prefix: str) -> dict[str, torch.Tensor]:
-        """The tensors of the model whose names begin so, without the beginning, all finite."""
-        tensors = read_tensors(self.folder / "model.safetensors")
-        own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-        if not all(torch.isfinite(tensor).all() for tensor in own.values()):
-            raise RunError(f"{self.folder}/model.safetensors holds a number that is NaN or infinite; fit it again.")
-        return own
+        return notes[0].origin if notes else self.config.fingerprint
 
     def selection(self, filter_name: str) -> Selection:
         """The locked selection made under a filter; a record that was edited afterwards is refused."""
         if filter_name not in SELECTION_FILTERS:
             raise SelectionError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {filter_name!r}.")
         path = self.folder / "selection.json"
-        records = read_json(path) if path.is_file() else {}
-        values = records.get(filter_name) if isinstance(records, dict) else None
-        if not isinstance(values, dict):
+        values = read_as(path, dict[str, dict[str, Any]], BACK, missing={}).get(filter_name)
+        if values is None:
             raise SelectionError(f"{self.folder} has no selection under the {filter_name} filter; test stays closed.")
         selection = Selection.from_dict(values)
         if selection.lock() != values.get("lock"):
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
-        choice = as_settings(Choice, values["choice"], str(path))
-        if choice != selection.choice or not (0 <= choice.lam < math.inf and choice.tau >= 0):
-            raise SelectionError(f"{path} holds a lambda or tau that cannot have been chosen; fit a new run.")
         return selection
 
     def predictor(
@@ -337,11 +318,7 @@ class Run(Parts):
         path = self.folder / "metrics.json"
         if not path.is_file():
             raise RunError(f"{self.folder} was not evaluated yet; `bridgemem evaluate {self.folder}` does it.")
-        values = read_json(path)
-        rows = values.values() if isinstance(values, dict) else [None]
-        if not all(isinstance(part, list) and all(isinstance(row, dict) for row in part) for part in rows):
-            raise RunError(f"{path} is damaged; `bridgemem evaluate {self.folder}` makes it anew.")
-        return values
+        return read_as(path, dict[str, list[dict[str, Any]]], f"`bridgemem evaluate {self.folder}` makes it anew")
 
     def relations(self) -> tuple[str, ...]:
         """The relations' names, by id."""
@@ -356,8 +333,3 @@ def identity_table(dataset: Dataset) -> dict[str, dict[str, Any]]:
     """The identity of a data set as config.toml holds it."""
     identity = dataset.identity
     return {"identity": {**asdict(identity), "digest": identity.digest}}
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value read from JSON is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

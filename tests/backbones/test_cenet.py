@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -348,7 +348,7 @@ def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path):
 
 def test_weights_of_another_precision_are_read_as_usual():
     doubled = {n: t.double() if t.is_floating_point() else t for n, t in tiny_cenet().tensors().items()}
-    again = Cenet.restore(asdict(TINY_CENET), doubled)
+    again = Cenet.restore(TINY_CENET, doubled)
     for name, tensor in tiny_cenet().tensors().items():
         assert torch.equal(again.tensors()[name], tensor), name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,8 +105,8 @@ class Forgetful(Recurrence):
     """Comes back from disk with other settings."""
 
     @classmethod
-    def restore(cls, settings: dict, tensors: dict[str, Tensor]) -> Forgetful:
-        return cls(RecurrenceSettings(**{**settings, "decay": 0.5}), tensors["share"])
+    def restore(cls, settings: RecurrenceSettings, tensors: dict[str, Tensor]) -> Forgetful:
+        return cls(replace(settings, decay=0.5), tensors["share"])
 
 
 class HalfSaved(Recurrence):

@@ -69,7 +69,7 @@ class Even(Backbone):
 
     @classmethod
     def restore(cls, settings, tensors):
-        return cls(EvenSettings(**settings), int(tensors["n"]))
+        return cls(settings, int(tensors["n"]))
 
 
 def not_a_class():

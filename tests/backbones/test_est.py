@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -290,7 +290,7 @@ def test_training_writes_states_and_scoring_leaves_them_alone() -> None:
 def test_states_are_part_of_the_scores() -> None:
     dataset, backbone = small(), tiny_est()
     queries, past = Queries.of(dataset.valid), History(dataset.events)
-    without = Est.restore(asdict(TINY_EST), {**backbone.tensors(), "slow": torch.zeros_like(backbone.net.slow)})
+    without = Est.restore(TINY_EST, {**backbone.tensors(), "slow": torch.zeros_like(backbone.net.slow)})
     assert not close(backbone.score(queries, past).log_p, without.score(queries, past).log_p, 0.0001)
 
 
@@ -343,7 +343,7 @@ def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path: Path) -> N
 
 def test_weights_of_another_precision_are_read_as_usual() -> None:
     doubled = {name: tensor.double() for name, tensor in tiny_est().tensors().items()}
-    same_tensors(tiny_est(), Est.restore(asdict(TINY_EST), doubled))
+    same_tensors(tiny_est(), Est.restore(TINY_EST, doubled))
 
 
 class KilledError(Exception):

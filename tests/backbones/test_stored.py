@@ -27,7 +27,7 @@ from bridgemem.memory.past import History
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.scoring import Scoring, replay
-from bridgemem.storage.files import write_tensors
+from bridgemem.storage.tensors import write_tensors
 from builders import SMALL_READER, dataset_of, random_log, small_world
 from fits import fit_run
 

@@ -15,6 +15,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.memory.disk import mapped
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.runs import REFRESHES, Run
+from builders import refresh_note
 from commands import Walk, bridgemem, write_rows
 
 pytest_plugins = ["small_runs"]
@@ -141,7 +142,7 @@ def test_a_memory_of_the_same_events_at_other_dates_is_refused(walk, tmp_path):
 
 
 def test_no_memory_is_written_of_a_refreshed_run(run_copy, tmp_path):
-    (run_copy / REFRESHES).write_text('[{"origin": "x"}]')
+    (run_copy / REFRESHES).write_text(json.dumps([refresh_note()]))
     assert "was refreshed" in bridgemem("memory", run_copy, "--out", tmp_path / "memory").refused()
     assert not (tmp_path / "memory").exists()
 

@@ -13,7 +13,7 @@ from bridgemem import runs
 from bridgemem.outofcore import duckdb
 from bridgemem.outofcore.mined import Mined
 from bridgemem.runs import Run
-from bridgemem.storage.files import write_tensors
+from bridgemem.storage.tensors import write_tensors
 from commands import TINY_READER, Walk, bridgemem, left_in
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
     log_p = torch.zeros(5, 3)
     assert gate("uncertain", u, log_p).tolist() == [0.0, 0.75, 1.0, 0.75, 0.0]
     assert gate("none", u, log_p).tolist() == [1.0] * 5
-    with pytest.raises(SettingsError, match="no gate called 'open'"):
+    with pytest.raises(SettingsError, match="gate must be uncertain, entropy or none, not 'open'"):
         gate("open", u, log_p)
 
 

@@ -89,7 +89,7 @@ def test_the_error_is_the_mean_distance_between_probability_and_share() -> None:
 
 @pytest.mark.parametrize(("temperature", "floor"), [(0.0, 0.0), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1)])
 def test_numbers_that_give_no_probabilities_are_refused(temperature: float, floor: float) -> None:
-    with pytest.raises(SettingsError, match="temperature above 0"):
+    with pytest.raises(SettingsError, match=r"temperature must be|floor must be"):
         Calibration(temperature, floor, 1, 1.0, 1.0, 1.0)
 
 
@@ -153,10 +153,10 @@ def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) 
     ("content", "phrase"),
     [
         ("not json", "is damaged"),
-        ("[]", "is damaged"),
-        ('{"bridgemem.time": 3}', "is damaged"),
-        ('{"bridgemem.time": {}}', "is damaged"),
-        ('{"bridgemem.time": {"temperature": "hot"}}', "is damaged"),
+        ("[]", "it must be a table"),
+        ('{"bridgemem.time": 3}', "bridgemem.time must be a table"),
+        ('{"bridgemem.time": {}}', "temperature is missing"),
+        ('{"bridgemem.time": {"temperature": "hot"}}', "temperature must be a number"),
     ],
 )
 def test_a_damaged_calibration_is_refused(content: str, phrase: str, recurrence_run: Path, tmp_path: Path) -> None:

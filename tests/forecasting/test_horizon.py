@@ -38,7 +38,7 @@ def test_windows_hold_every_fact_once_and_leave_an_unfilled_one_out() -> None:
     assert rows_of(in_windows(events, 4, 1)) == rows_of(events)
     with pytest.raises(DataError, match="7 steps to read, fewer than the 8"):
         in_windows(events, 4, 8)
-    with pytest.raises(SettingsError, match="from 1, not 0"):
+    with pytest.raises(SettingsError, match="within must be at least 1, not 0"):
         in_windows(events, 4, 0)
 
 
@@ -136,7 +136,7 @@ def test_horizons_that_are_none_are_refused(horizon: int) -> None:
     events = random_log(4, n=300)
     backbone = Recurrence.fit(Dataset.chronological("small", events))
     of = Predictor(events, backbone, random_transitions(events), Choice())
-    with pytest.raises((SettingsError, DataError), match=r"from 1|too far ahead"):
+    with pytest.raises((SettingsError, DataError), match=r"at least 1|too far ahead"):
         of.forecast(0, 0, horizon=horizon)
 
 

@@ -42,7 +42,21 @@ def test_help_loads_the_commands_and_nothing_heavy() -> None:
     own = {name for name in loaded if name.startswith("bridgemem.")}
     assert "bridgemem.cli.main" in own
     beyond = {name for name in own if not name.startswith("bridgemem.cli")}
-    assert beyond <= {"bridgemem.__main__", "bridgemem.errors", "bridgemem.progress"}, (
+    assert beyond <= {"bridgemem.__main__", "bridgemem.config", "bridgemem.errors", "bridgemem.progress"}, (
         "a command imports what it needs when it runs"
     )
     assert len(loaded) <= 180
+
+
+FIT = """
+for name in ("pydantic", "duckdb", "typer", "rich", "platformdirs"):
+    sys.modules[name] = None
+import bridgemem as bm
+world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+assert len(model.forecast(0, 0, top=3)) == 3
+"""
+
+
+def test_settings_and_fitting_need_numpy_torch_and_safetensors_alone() -> None:
+    assert "torch" in loaded_by(FIT)

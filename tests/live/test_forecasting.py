@@ -292,7 +292,7 @@ def test_queries_are_answered_while_events_come_in(recurrence_run: Path, tmp_pat
 def test_a_note_of_merged_events_that_does_not_fit_is_refused(run_copy: Path, tmp_path: Path) -> None:
     import torch
 
-    from bridgemem.storage.files import write_tensors
+    from bridgemem.storage.tensors import write_tensors
 
     write_tensors(run_copy / MERGED, {"ids": torch.zeros(3, dtype=torch.int64)})
     with EventStore(tmp_path / "s") as store, pytest.raises(RunError, match="refresh"):

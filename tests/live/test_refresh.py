@@ -23,7 +23,17 @@ from bridgemem.live.naming import NewEvent
 from bridgemem.live.refresh import merged_counts, next_name, refresh, widen_transitions
 from bridgemem.runs import REFRESHES, Run
 from bridgemem.storage.files import write_json
-from builders import SMALL_READER, few, log_of, logs, negative_log_likelihood, random_log, random_transitions, rows_of
+from builders import (
+    SMALL_READER,
+    few,
+    log_of,
+    logs,
+    negative_log_likelihood,
+    random_log,
+    random_transitions,
+    refresh_note,
+    rows_of,
+)
 from precision import close
 
 pytest_plugins = ("small_runs",)
@@ -228,7 +238,7 @@ def test_names_of_runs_count_on(recurrence_run: Path, tmp_path: Path) -> None:
     def run(name: str, *sources: str) -> Run:
         copy = Path(shutil.copytree(recurrence_run, tmp_path / name))
         if sources:
-            write_json(copy / REFRESHES, [{"source": source} for source in sources])
+            write_json(copy / REFRESHES, [refresh_note(source=source) for source in sources])
         return Run(copy)
 
     first = run("run")

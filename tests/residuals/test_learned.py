@@ -435,7 +435,7 @@ def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
         run, _ = fit_run(
             data, tmp_path / "backbone", tmp_path / str(seed), READER, residual="learned", learned_settings=own
         )
-        assert training_note(second)["seed"] == run.config.backbone_seed == seed
+        assert training_note(second).seed == run.config.backbone_seed == seed
 
 
 def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:

@@ -20,20 +20,18 @@ from bridgemem.errors import RunError
 from bridgemem.storage import files as store
 from bridgemem.storage import placing
 from bridgemem.storage.files import (
-    check_free,
     link_or_copy,
     load_tensors,
     locked,
     read_json,
     read_names,
     save_tensors,
-    whole_file,
-    whole_folder,
     write_json,
     write_names,
-    write_tensors,
 )
 from bridgemem.storage.tables import write_table
+from bridgemem.storage.tensors import write_tensors
+from bridgemem.storage.whole import check_free, whole_file, whole_folder
 from builders import few
 from commands import left_in, small_files_only
 

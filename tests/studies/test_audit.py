@@ -32,8 +32,8 @@ from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.neighbours import Neighbours
 from bridgemem.residuals.selection import Selection
 from bridgemem.runs import Run
-from bridgemem.storage.files import read_tensors, write_tensors
 from bridgemem.storage.tables import read_table, write_table
+from bridgemem.storage.tensors import read_tensors, write_tensors
 from bridgemem.studies.audit import Finding, audit, chance_missed, future_blind
 from builders import dataset_of, random_log, random_transitions, small_world
 from commands import TINY_READER, bridgemem

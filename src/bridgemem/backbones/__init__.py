@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import tomllib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bridgemem.config import as_settings
 from bridgemem.errors import BackboneError, NotFoundError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def backbone_defaults(name: str, dataset: str) -> Any:
     values = _per_dataset().get(name, {}).get(dataset, {})
     if not values:
         return kind.default
-    return as_settings(type(kind.default), {**asdict(kind.default), **values}, f"settings of {name}")
+    return replace(kind.default, **{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
 
 
 @cache

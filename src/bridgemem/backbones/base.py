@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.errors import NO_MEMORY, BackboneError
@@ -17,6 +17,9 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.files import load_tensors, save_tensors
+from bridgemem.storage.schema import as_settings
+from bridgemem.training.checkpoint import with_weights
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,8 @@ class Backbone(ABC):
 
     @classmethod
     @abstractmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        """A backbone from what `tensors` and the settings gave."""
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        """A backbone from its settings and what `tensors` gave; a ValueError says what does not fit."""
 
     def check(self, dataset: Dataset) -> None:
         """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
@@ -105,16 +108,37 @@ class Backbone(ABC):
 
     def save(self, folder: Path) -> None:
         """Write config.toml and weights.safetensors, whole or not at all."""
-        from bridgemem.storage.files import save_tensors
-
         save_tensors(folder, {"backbone": {"name": self.name}, "settings": asdict(self.settings)}, self.tensors())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        from bridgemem.storage.files import load_tensors
-
         config, tensors = load_tensors(folder)
-        return cls.restore(config["settings"], tensors)
+        return cls.restore(as_settings(type(cls.default), config.get("settings"), f"{folder}/config.toml"), tensors)
+
+
+class NetBackbone(Backbone):
+    """A backbone that is a network and its settings."""
+
+    def __init__(self, settings: Any, net: Any) -> None:
+        self.settings, self.net = settings, net.eval()
+
+    @classmethod
+    @abstractmethod
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        """A network of the sizes that saved weights have; it is made on the meta device, and holds nothing."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
+
+    @classmethod
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        # nothing is allocated or drawn before the weights are known to fit
+        with torch.device("meta"):
+            net = cls.shell(settings, tensors)
+        return cls(settings, with_weights(net, tensors))
+
+    def to(self, device: str) -> Self:
+        return type(self)(self.settings, self.net.to(device))
 
 
 def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:

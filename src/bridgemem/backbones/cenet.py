@@ -8,70 +8,50 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import NetBackbone, Scores
 from bridgemem.backbones.two_scorers import piecewise_loss
-from bridgemem.config import MOST_UNITS, as_settings
+from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Positive, Range, Share, Units
 from bridgemem.equations import log_base
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History, Occurrences
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 
 
 @dataclass(frozen=True)
-class CenetSettings:
+class CenetSettings(Declared):
     """second_bias "released" adds the raw count where the triple recurred, "described" takes the bias away there.
 
     mask "soft" weighs trusted against untrusted candidates e : 1, "hard" takes the untrusted out.
     """
 
-    width: int = 200
-    alpha: float = 0.2
-    history_bias: float = 2.0
-    second_bias: str = "released"
-    mask: str = "soft"
-    dropout: float = 0.5
-    batch: int = 1024
-    epochs: int = 30
-    oracle_epochs: int = 20
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-5
-    clip: float = 1.0
-    oracle_l1: float = 0.01
-
-    def __post_init__(self) -> None:
-        if self.second_bias not in ("released", "described"):
-            raise SettingsError(f"second_bias must be released or described, not {self.second_bias!r}.")
-        if self.mask not in ("soft", "hard"):
-            raise SettingsError(f"mask must be soft or hard, not {self.mask!r}.")
-        if min(self.width, self.epochs, self.oracle_epochs) < 1:
-            raise SettingsError("width, epochs and oracle_epochs must be at least 1.")
-        if self.width > MOST_UNITS:
-            raise SettingsError(f"width must be at most {MOST_UNITS}, not {self.width}.")
-        if self.batch < 2:
-            raise SettingsError(f"batch must be at least 2, since facts are normalised together, not {self.batch}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not (0 < self.learning_rate < math.inf and 0 < self.clip < math.inf):
-            raise SettingsError("learning_rate and clip must be finite numbers above 0.")
-        if not (0 <= self.weight_decay < math.inf and 0 <= self.oracle_l1 < math.inf):
-            raise SettingsError("weight_decay and oracle_l1 must be finite and not negative.")
-        if not math.isfinite(self.history_bias):
-            raise SettingsError(f"history_bias must be a finite number, not {self.history_bias}.")
-        if not (0 <= self.alpha <= 1 and 0 <= self.dropout < 1):
-            raise SettingsError("alpha must be between 0 and 1, and dropout at least 0 and below 1.")
+    width: Units = 200
+    alpha: Share = 0.2
+    history_bias: Finite = 2.0
+    second_bias: Literal["released", "described"] = "released"
+    mask: Literal["soft", "hard"] = "soft"
+    dropout: BelowOne = 0.5
+    batch: Annotated[int, Range(ge=2, note="since facts are normalised together")] = 1024
+    epochs: Count = 30
+    oracle_epochs: Count = 20
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-5
+    clip: Positive = 1.0
+    oracle_l1: NotNegative = 0.01
 
 
 @dataclass(frozen=True)
@@ -365,16 +345,13 @@ class _Trainer:
                 self.checkpoint.keep(stage, epoch, steps.optimizer, whole=stage == 1 and epoch == epochs)
 
 
-class Cenet(Backbone):
+class Cenet(NetBackbone):
     """CENET as released, with sparse history; the log of p0 and the oracle's probability as uncertainty."""
 
     name: ClassVar[str] = "cenet"
     own_uncertainty: ClassVar[bool] = True
     default: ClassVar[CenetSettings] = CenetSettings()
-
-    def __init__(self, settings: CenetSettings, net: CenetNet) -> None:
-        self.settings = settings
-        self.net = net.eval()
+    net: CenetNet
 
     @classmethod
     def fit(
@@ -423,16 +400,6 @@ class Cenet(Backbone):
             mask = mask.softmax(1)
         return Scores(log_base(p * mask), u)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
-
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(CenetSettings, settings, "cenet")
-        # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
-            net = CenetNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
-        return cls(own, with_weights(net, tensors))
-
-    def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        return CenetNet(len(tensor_of(tensors, "entity", 2)), len(tensor_of(tensors, "relation", 2)) // 2, settings)

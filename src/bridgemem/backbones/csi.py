@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from bridgemem.backbones.paths import (
     relation_table,
     spread,
 )
-from bridgemem.errors import SettingsError
+from bridgemem.config import NotNegative, Range
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,9 @@ class CsiSettings(PathSettings):
     Of .1 with .3 and .02 with .05, validation of icews14 took the latter.
     """
 
-    uniform: float = 0.02
-    intervention: float = 0.05
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch < 2:
-            raise SettingsError(f"batch must be at least 2, since queries exchange their shortcuts, not {self.batch}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not (0 <= self.uniform < math.inf and 0 <= self.intervention < math.inf):
-            raise SettingsError("uniform and intervention must be finite and not negative.")
+    batch: Annotated[int, Range(ge=2, note="since queries exchange their shortcuts")] = 64
+    uniform: NotNegative = 0.02
+    intervention: NotNegative = 0.05
 
 
 class CsiLayer(nn.Module):

@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import MOST_UNITS, as_settings
-from bridgemem.errors import SettingsError
+from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -24,7 +23,8 @@ from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.storage.tensors import tensor_of
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 UNSEEN = -100.0  # what the copy mode adds to an entity outside the history vocabulary
 BOTH = slice(0, 2)
@@ -33,31 +33,18 @@ LAYOUT = 2  # of the weights; another number makes checkpoints of before unusabl
 
 
 @dataclass(frozen=True)
-class CygnetSettings:
+class CygnetSettings(Declared):
     """alpha is the weight of the copy mode; l2 weighs the mean squares of the embeddings in the loss.
 
     The number of epochs is fixed: among the busiest actors of icews14, validation gains nothing after the fifth.
     """
 
-    width: int = 200
-    alpha: float = 0.8
-    batch: int = 1024
-    epochs: int = 6
-    learning_rate: float = 1e-3
-    l2: float = 0.01
-
-    def __post_init__(self) -> None:
-        if min(self.width, self.batch, self.epochs) < 1:
-            raise SettingsError("width, batch and epochs must be at least 1.")
-        if self.width > MOST_UNITS:
-            raise SettingsError(f"width must be at most {MOST_UNITS}, not {self.width}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not 0 < self.alpha < 1:
-            raise SettingsError(f"alpha must be above 0 and below 1, not {self.alpha}.")
-        if not 0 < self.learning_rate < math.inf:
-            raise SettingsError(f"learning_rate must be a finite number above 0, not {self.learning_rate}.")
-        if not 0 <= self.l2 < math.inf:
-            raise SettingsError(f"l2 must be finite and not negative, not {self.l2}.")
+    width: Units = 200
+    alpha: Inside = 0.8
+    batch: Count = 1024
+    epochs: Count = 6
+    learning_rate: Positive = 1e-3
+    l2: NotNegative = 0.01
 
 
 def _tables(rows: int, width: int) -> nn.Parameter:
@@ -211,7 +198,7 @@ class _Trainer:
                 self.checkpoint.keep(1, epoch, optimizer, whole=False)
 
 
-class Cygnet(Backbone):
+class Cygnet(NetBackbone):
     """CyGNet with a history vocabulary that grows up to the query's step, and one alpha in training and in use.
 
     The released code chooses its epoch on validation; here it is a setting, and validation is never read.
@@ -219,10 +206,7 @@ class Cygnet(Backbone):
 
     name: ClassVar[str] = "cygnet"
     default: ClassVar[CygnetSettings] = CygnetSettings()
-
-    def __init__(self, settings: CygnetSettings, net: CygnetNet) -> None:
-        self.settings = settings
-        self.net = net.eval()
+    net: CygnetNet
 
     @classmethod
     def fit(
@@ -262,17 +246,7 @@ class Cygnet(Backbone):
             log_p[rows] = net.mix(*(mode.log_softmax(1) for mode in logits))
         return Scores(log_p)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
-
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(CygnetSettings, settings, "cygnet")
-        # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
-            net = CygnetNet(tensors["entity"].shape[1], tensors["relation"].shape[1], own)
-        # weights were once saved without the first step, when time was counted from zero
-        return cls(own, with_weights(net, {"first": torch.tensor(0), **tensors}))
-
-    def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        entity, relation = (tensor_of(tensors, name, 3) for name in ("entity", "relation"))
+        return CygnetNet(entity.shape[1], relation.shape[1], settings)

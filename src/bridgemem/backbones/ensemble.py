@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import as_settings
+from bridgemem.config import Declared, Range
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG
@@ -22,21 +22,24 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.tensors import part_of
 
 
 @dataclass(frozen=True, eq=False)
-class EnsembleSettings:
+class EnsembleSettings(Declared):
     """members: the built-in backbones that are mixed; tuned_for: the named data set whose settings they have, if any.
 
     They are equal to others that name the same members, each with the same settings.
     """
 
-    members: tuple[str, ...] = ("regcn", "tirgn")
+    members: Annotated[tuple[str, ...], Range(ge=2, note="backbones")] = ("regcn", "tirgn")
     tuned_for: str = ""
 
     def __post_init__(self) -> None:
-        if len(set(self.members)) < max(len(self.members), 2):
-            raise SettingsError("members must name at least two different backbones.")
+        super().__post_init__()
+        if len(set(self.members)) < len(self.members):
+            raise SettingsError(f"members must differ, and {', '.join(self.members)} do not.")
         for name in self.members:
             if name not in BACKBONES or name in ("ensemble", "stored"):
                 known = ", ".join(b for b in BACKBONES if b not in ("ensemble", "stored"))
@@ -110,18 +113,9 @@ class Ensemble(Backbone):
         return {f"{name}.{key}": tensor for name, member in named for key, tensor in member.tensors().items()}
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = settings.get("own", {})
-        values = {key: value for key, value in settings.items() if key != "own"}
-        if values.get("tuned_for") not in CATALOG:
-            values["tuned_for"] = ""  # a name without settings was once taken, and gave the defaults
-        plain = as_settings(EnsembleSettings, values, "ensemble")
-        members = []
-        for name, installed in plain.each().items():
-            part = {k.removeprefix(f"{name}."): v for k, v in tensors.items() if k.startswith(f"{name}.")}
-            # ensembles were once saved without their members' settings
-            members.append(backbone_class(name).restore(own.get(name, asdict(installed)), part))
-        return cls(plain, members)
+    def restore(cls, settings: EnsembleSettings, tensors: dict[str, Tensor]) -> Self:
+        each = settings.each().items()
+        return cls(settings, [backbone_class(name).restore(own, part_of(tensors, f"{name}.")) for name, own in each])
 
     def save(self, folder: Path) -> None:
         """As any backbone, with a table of settings for each member."""
@@ -132,9 +126,10 @@ class Ensemble(Backbone):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        config, tensors = load_tensors(folder)
-        own = {name: config[_table(name)] for name in BACKBONES if _table(name) in config}
-        return cls.restore({**config["settings"], "own": own}, tensors)
+        (config, tensors), where = load_tensors(folder), f"{folder}/config.toml"
+        plain = as_settings(EnsembleSettings, config.get("settings"), where)
+        own = {m: as_settings(type(backbone_class(m).default), config.get(_table(m)), where) for m in plain.members}
+        return cls.restore(TrainedSettings(plain.members, plain.tuned_for, own), tensors)
 
     def to(self, device: str) -> Self:
         self.members = [member.to(device) for member in self.members]

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
+from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Recent, Share, Units
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -23,8 +23,9 @@ from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 WARM_UP = 2  # epochs in which the learning rate grows
@@ -33,7 +34,7 @@ ROWS = 8192  # queries whose events are read at once
 
 
 @dataclass(frozen=True)
-class EstSettings:
+class EstSettings(Declared):
     """k events are read of an actor; time_unit is the length of a step in the time units that lags are measured in.
 
     batch counts queries: 256 are the released 128 facts, either way round. mask_past takes the answers that (actor,
@@ -41,43 +42,27 @@ class EstSettings:
     released code stops early; here the epochs are fixed: of 5, 8 and 10 validation of icews14 took 5.
     """
 
-    width: int = 64
-    time_width: int = 32
-    k: int = 32
-    time_unit: float = 24.0
-    layers: int = 2
-    heads: int = 4
-    hidden: int = 256
-    dropout: float = 0.1
-    alpha: float = 0.2
-    threshold: float = 0.7
-    scale: float = 8.0
+    width: Units = 64
+    time_width: Units = 32
+    k: Recent = 32
+    time_unit: Positive = 24.0
+    layers: Count = 2
+    heads: Count = 4
+    hidden: Units = 256
+    dropout: BelowOne = 0.1
+    alpha: Share = 0.2
+    threshold: NotNegative = 0.7
+    scale: Positive = 8.0
     mask_past: bool = True
-    batch: int = 256
-    epochs: int = 5
-    learning_rate: float = 5e-3
-    weight_decay: float = 1e-4
+    batch: Count = 256
+    epochs: Count = 5
+    learning_rate: Positive = 5e-3
+    weight_decay: NotNegative = 1e-4
 
     def __post_init__(self) -> None:
-        for name in ("width", "time_width", "k", "layers", "heads", "hidden", "batch", "epochs"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name, most in (("width", MOST_UNITS), ("time_width", MOST_UNITS), ("hidden", MOST_UNITS)):
-            if getattr(self, name) > most:
-                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
-        if self.k > MOST_EVENTS:
-            raise SettingsError(f"k must be at most {MOST_EVENTS}, not {self.k}.")
+        super().__post_init__()
         if self.width % self.heads:
             raise SettingsError(f"heads must divide the width {self.width}, and {self.heads} does not.")
-        # written so that NaN, which no comparison holds for, is refused too
-        for name in ("time_unit", "learning_rate", "scale"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingsError(f"{name} must be a finite number above 0, not {getattr(self, name)}.")
-        for name in ("weight_decay", "threshold"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise SettingsError(f"{name} must be finite and not negative, not {getattr(self, name)}.")
-        if not (0 <= self.alpha <= 1 and 0 <= self.dropout < 1):
-            raise SettingsError("alpha must be between 0 and 1, and dropout at least 0 and below 1.")
 
 
 @dataclass(frozen=True)
@@ -343,15 +328,15 @@ class _Trainer:
         net.eval()
 
 
-class Est(Backbone):
+class Est(NetBackbone):
     """EST as released, for both directions: states are written in training and stay as its last batch left them."""
 
     name: ClassVar[str] = "est"
     default: ClassVar[EstSettings] = EstSettings()
+    net: EstNet
 
     def __init__(self, settings: EstSettings, net: EstNet) -> None:
-        self.settings = settings
-        self.net = net.eval()
+        super().__init__(settings, net)
         self._read: tuple[History, Sequences] | None = None
 
     @classmethod
@@ -401,12 +386,9 @@ class Est(Backbone):
         return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items() if name != "fast"}
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(EstSettings, settings, "est")
-        # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
-            net = EstNet(len(tensors["entity"]), len(tensors["relation"]) // 2, own)
-        return cls(own, with_weights(net, {**tensors, "fast": torch.zeros_like(tensors["slow"])}))
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        return super().restore(settings, {**tensors, "fast": torch.zeros_like(tensor_of(tensors, "slow", 2))})
 
-    def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+    @classmethod
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        return EstNet(len(tensor_of(tensors, "entity", 2)), len(tensor_of(tensors, "relation", 2)) // 2, settings)

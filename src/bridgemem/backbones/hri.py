@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import as_settings
+from bridgemem.config import Declared, NotNegative, Share
 from bridgemem.equations import log_base
-from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
@@ -23,6 +22,7 @@ from bridgemem.memory.timeline import Timeline, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.ranks import answer_ranks, batch_size
+from bridgemem.storage.tensors import TensorSpec, check_tensors
 
 # what validation chooses from, for every directed relation
 LAMBDAS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.5, 0.9, 1.0001)
@@ -32,23 +32,16 @@ LAST_LAMBDA, LAST_ALPHA = 1.0001, 0.99999
 
 
 @dataclass(frozen=True)
-class HriSettings:
+class HriSettings(Declared):
     """score = alpha psi + (1 - alpha) xi, where psi decays with 2^(-lam * steps).
 
     lam and alpha hold for all relations. With per_relation they are not used: both are chosen for each directed
     relation by its time-aware MRR on validation, as the authors do.
     """
 
-    lam: float = 0.02
-    alpha: float = 0.999
+    lam: NotNegative = 0.02
+    alpha: Share = 0.999
     per_relation: bool = False
-
-    def __post_init__(self) -> None:
-        # written so that NaN, which no comparison holds for, is refused too
-        if not 0 <= self.lam < math.inf:
-            raise SettingsError(f"lam must be finite and not negative, not {self.lam}.")
-        if not 0 <= self.alpha <= 1:
-            raise SettingsError(f"alpha must be between 0 and 1, not {self.alpha}.")
 
 
 @dataclass(frozen=True)
@@ -213,11 +206,9 @@ class Hri(Backbone):
         return {"lam": self.lam, "alpha": self.alpha}
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        lam, alpha = tensors["lam"], tensors["alpha"]
-        if lam.dim() != 1 or lam.shape != alpha.shape or not (lam.is_floating_point() and alpha.is_floating_point()):
-            raise ValueError("lam and alpha hold no number for each directed relation")
-        return cls(as_settings(HriSettings, settings, "hri"), lam, alpha)
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        check_tensors(tensors, dict.fromkeys(("lam", "alpha"), TensorSpec(("relations",))))
+        return cls(settings, tensors["lam"], tensors["alpha"])
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.lam.to(device), self.alpha.to(device))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.rules import mine
-from bridgemem.config import MOST_UNITS, as_settings
+from bridgemem.config import MOST_UNITS, BelowOne, Count, Declared, Inside, NotNegative, Positive, Range
 from bridgemem.equations import EPSILON
-from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -26,6 +25,7 @@ from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import sigmoid
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import TensorSpec, check_tensors, tensor_of
 from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
@@ -40,50 +40,30 @@ Cells = tuple[Tensor, Tensor, Tensor]  # walk int64 [m], candidate int64 [m], va
 
 
 @dataclass(frozen=True)
-class InferSettings:
+class InferSettings(Declared):
     """longest to min_support: mining. top to prune: applying. rank to penalty: the static embedding, none for rank 0.
 
     refreshes: over how many steps the weights of recurring facts build up; 1 leaves the temporal validity alone.
     unit: how many steps count as one in the temporal validity.
     """
 
-    longest: int = 3
-    walks: int = 200
-    samples: int = 500
-    min_confidence: float = 0.01
-    min_support: int = 3
-    top: int = 40
-    identity: float = 0.01
-    temperature: float = 15.0
-    refreshes: int = 30
-    unit: float = 1.0
-    prune: float = 1e-4
-    rank: int = 0
-    threshold: float = 5e-4
-    epochs: int = 50
-    batch: int = 1000
-    learning_rate: float = 0.1
-    penalty: float = 0.03
-
-    def __post_init__(self) -> None:
-        for name in ("longest", "walks", "samples", "min_support", "top", "refreshes", "epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.refreshes > MOST_REFRESHES:
-            raise SettingsError(f"refreshes must be at most {MOST_REFRESHES}, not {self.refreshes}.")
-        if not 0 <= self.rank <= MOST_UNITS:
-            raise SettingsError(f"rank must be between 0, for no embedding, and {MOST_UNITS}, not {self.rank}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        for name in ("temperature", "unit", "learning_rate"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingsError(f"{name} must be a finite number above 0, not {getattr(self, name)}.")
-        for name in ("min_confidence", "prune", "threshold"):
-            if not 0 <= getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
-        if not 0 < self.identity < 1:
-            raise SettingsError(f"identity must be above 0 and below 1, not {self.identity}.")
-        if not 0 <= self.penalty < math.inf:
-            raise SettingsError(f"penalty must be finite and not negative, not {self.penalty}.")
+    longest: Count = 3
+    walks: Count = 200
+    samples: Count = 500
+    min_confidence: BelowOne = 0.01
+    min_support: Count = 3
+    top: Count = 40
+    identity: Inside = 0.01
+    temperature: Positive = 15.0
+    refreshes: Annotated[int, Range(ge=1, le=MOST_REFRESHES)] = 30
+    unit: Positive = 1.0
+    prune: BelowOne = 1e-4
+    rank: Annotated[int, Range(ge=0, le=MOST_UNITS, note="(0 for no embedding)")] = 0
+    threshold: BelowOne = 5e-4
+    epochs: Count = 50
+    batch: Count = 1000
+    learning_rate: Positive = 0.1
+    penalty: NotNegative = 0.03
 
 
 class ComplEx(nn.Module):
@@ -462,16 +442,24 @@ class Infer(Backbone):
         return {**self.rules, **{name: tensor.contiguous() for name, tensor in weights.items()}}
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(InferSettings, settings, "infer")
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        specs = {
+            "head": TensorSpec(("rules",), torch.int64),
+            "body": TensorSpec(("rules", settings.longest), torch.int64),
+            "confidence": TensorSpec(("rules",)),
+            "size": TensorSpec((2,), torch.int64),
+        }
+        weights = {name: tensor for name, tensor in tensors.items() if name not in specs}
+        check_tensors({name: tensor for name, tensor in tensors.items() if name in specs}, specs)
         # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
-        rules = {name: tensors[name].clone() for name in ("head", "body", "confidence", "size")}
-        if not own.rank:
-            return cls(own, rules, None)
+        rules = {name: tensors[name].clone() for name in specs}
+        if not settings.rank:
+            return cls(settings, rules, None)
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
-            net = ComplEx(len(tensors["entity"]), len(tensors["relation"]) // 2, own.rank)
-        return cls(own, rules, with_weights(net, {name: tensors[name] for name in ("entity", "relation")}))
+            sizes = (len(tensor_of(weights, name, 2)) for name in ("entity", "relation"))
+            net = ComplEx(next(sizes), next(sizes) // 2, settings.rank)
+        return cls(settings, rules, with_weights(net, weights))
 
     def to(self, device: str) -> Self:
         rules = {name: tensor.to(device) for name, tensor in self.rules.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.config import as_settings, write_toml
+from bridgemem.config import Declared, Size, write_toml
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
@@ -24,16 +24,18 @@ from bridgemem.memory.overlay import GrownLog
 from bridgemem.memory.past import History
 from bridgemem.memory.past_overlay import history_of
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import read_config, whole_file
+from bridgemem.storage.files import read_config
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.whole import whole_file
 
 
 @dataclass(frozen=True)
-class WidenedSettings:
+class WidenedSettings(Declared):
     """The backbone inside, by name, and how many entities and relations it knows."""
 
     backbone: str = ""
-    n_entities: int = 0
-    n_relations: int = 0
+    n_entities: Size = 0
+    n_relations: Size = 0
 
 
 class Widened(Backbone):

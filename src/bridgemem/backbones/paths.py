@@ -8,33 +8,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import MOST_UNITS, as_settings
-from bridgemem.errors import BackboneError, SettingsError
+from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Range, Units
+from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.storage.tensors import tensor_of
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_STEPS = 2**16  # of a window: every lag inside it has a row in the table of relative times
 ROWS = 512  # queries that are scored at once
 HOST_ROOM = 2**29  # bytes of ordinary memory for the hops that training reads again in every epoch
+Activation = Literal["identity", "relu", "tanh"]
 ACTIVATIONS = {"identity": nn.Identity, "relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 @dataclass(frozen=True)
-class PathSettings:
+class PathSettings(Declared):
     """What path encoders share. edges: for each hop, how many links an entity may pass on, the most recent first;
     on icews14's validation two hops of (128, 32) rank as well as three of (128, 16, 8), at half the cost.
 
@@ -45,43 +47,21 @@ class PathSettings:
     batch: queries; decay: of the learning rate, an epoch.
     """
 
-    width: int = 32
-    edges: tuple[int, ...] = (128, 32)
-    window: int = 365
-    time_unit: float = 1.0
-    attention: int = 32
-    activation: str = "identity"
+    width: Units = 32
+    edges: Annotated[tuple[Count, ...], Range(ge=1, note="hop")] = (128, 32)
+    window: Annotated[int, Range(ge=1, le=MOST_STEPS)] = 365
+    time_unit: Positive = 1.0
+    attention: Units = 32
+    activation: Activation = "identity"
     gru: bool = True
-    dropout: float = 0.2
-    late: float = 0.5
-    batch: int = 64
-    epochs: int = 6
-    learning_rate: float = 5e-3
-    decay: float = 0.6
-    weight_decay: float = 1e-5
-    clip: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.edges or min(self.edges) < 1:
-            raise SettingsError(f"edges must name at least one link for each of one or more hops, not {self.edges}.")
-        if min(self.batch, self.epochs) < 1:
-            raise SettingsError("batch and epochs must be at least 1.")
-        if not (1 <= self.width <= MOST_UNITS and 1 <= self.attention <= MOST_UNITS):
-            raise SettingsError(f"width and attention must be between 1 and {MOST_UNITS}.")
-        if not 1 <= self.window <= MOST_STEPS:
-            raise SettingsError(f"window must be between 1 and {MOST_STEPS} steps, not {self.window}.")
-        if self.activation not in ACTIVATIONS:
-            raise SettingsError(f"activation must be {', '.join(ACTIVATIONS)}, not {self.activation!r}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        for name in ("time_unit", "learning_rate", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SettingsError(f"{name} must be a finite number above 0, not {getattr(self, name)}.")
-        if not 0 <= self.weight_decay < math.inf:
-            raise SettingsError(f"weight_decay must be finite and not negative, not {self.weight_decay}.")
-        if not (0 < self.late <= 1 and 0 < self.decay <= 1):
-            raise SettingsError("late and decay must be above 0 and at most 1.")
-        if not 0 <= self.dropout < 1:
-            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}.")
+    dropout: BelowOne = 0.2
+    late: Annotated[float, Range(gt=0, le=1)] = 0.5
+    batch: Count = 64
+    epochs: Count = 6
+    learning_rate: Positive = 5e-3
+    decay: Annotated[float, Range(gt=0, le=1)] = 0.6
+    weight_decay: NotNegative = 1e-5
+    clip: Positive = 1.0
 
 
 @dataclass(frozen=True)
@@ -317,14 +297,14 @@ def train(net: PathNet, batches: Batches, checkpoint: Checkpoint, title: str, pr
     net.eval()
 
 
-class PathBackbone(Backbone):
+class PathBackbone(NetBackbone):
     """A path encoder under the contract; what it has not reached from the actor ranks after all that it has."""
 
     network: ClassVar[type[PathNet]]
+    net: PathNet
 
     def __init__(self, settings: Any, net: PathNet) -> None:
-        self.settings = settings
-        self.net = net.eval()
+        super().__init__(settings, net)
         self._read: tuple[weakref.ref[History], Links] | None = None
 
     @classmethod
@@ -384,16 +364,6 @@ class PathBackbone(Backbone):
             log_p[rows] = torch.where(f == math.inf, below, f).log_softmax(1)
         return Scores(log_p)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
-
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(type(cls.default), settings, cls.name)
-        # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
-            net = cls.network((len(tensors["layers.0.relation"]) - 1) // 2, own)
-        return cls(own, with_weights(net, tensors))
-
-    def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        return cls.network((len(tensor_of(tensors, "layers.0.relation", 2)) - 1) // 2, settings)

@@ -12,26 +12,27 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import as_settings
+from bridgemem.config import Declared, Finite, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import TensorSpec, check_tensors
 
 
 @dataclass(frozen=True)
-class RecurrenceSettings:
+class RecurrenceSettings(Declared):
     """score = popularity_weight * share of c
 
     + [triple seen] triple * (1 + decay^lag) + [pair seen either way] (seen_pair + recency / (1 + lag)).
     """
 
-    popularity_weight: float = 0.001
-    decay: float = 0.9
-    triple: float = 1.0
-    seen_pair: float = 0.0
-    recency: float = 0.0
+    popularity_weight: Finite = 0.001
+    decay: Share = 0.9
+    triple: Finite = 1.0
+    seen_pair: Finite = 0.0
+    recency: Finite = 0.0
 
 
 class Popularity(Backbone):
@@ -82,11 +83,9 @@ class Popularity(Backbone):
         return {"share": self.share}
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        share = tensors["share"]
-        if share.dim() != 1 or not share.is_floating_point():
-            raise ValueError("share holds no number for each entity")
-        return cls(as_settings(RecurrenceSettings, settings, cls.name), share)
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        check_tensors(tensors, {"share": TensorSpec(("entities",))})
+        return cls(settings, tensors["share"])
 
     def to(self, device: str) -> Self:
         return type(self)(self.settings, self.share.to(device))

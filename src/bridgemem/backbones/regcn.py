@@ -12,23 +12,24 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import NetBackbone, Scores
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.snapshots import Rows, Snapshot, Snapshots
-from bridgemem.config import MOST_EVENTS, MOST_UNITS, as_settings
+from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share, Units
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps, tf32_matmul
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.training.checkpoint import Checkpoint, seeded
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
 GAIN = math.sqrt(2)
@@ -39,7 +40,7 @@ TWO_PART_NAME = re.compile(r"(.+?)[ _]\(((?:[^()]|\([^()]*\))+)\)")
 
 
 @dataclass(frozen=True)
-class RegcnSettings:
+class RegcnSettings(Declared):
     """history: snapshots that are read; task_weight: share of the entity loss, the rest is the relation loss.
 
     static: begin with states made of the words in the entities' names, "Police (India)" of "Police" and "India", and
@@ -49,41 +50,26 @@ class RegcnSettings:
     them in little more time, which a long train split wants.
     """
 
-    width: int = 200
-    history: int = 3
-    layers: int = 2
-    kernels: int = 50
-    dropout: float = 0.2
-    task_weight: float = 0.7
+    width: Units = 200
+    history: Recent = 3
+    layers: Annotated[int, Range(ge=1, le=64)] = 2
+    kernels: Units = 50
+    dropout: BelowOne = 0.2
+    task_weight: Share = 0.7
     static: bool = False
-    angle: float = 10.0
-    static_weight: float = 0.5
-    epochs: int = 100
-    patience: int = 5
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-5
-    clip: float = 1.0
-    together: int = 1
+    angle: Finite = 10.0
+    static_weight: NotNegative = 0.5
+    epochs: Count = 100
+    patience: Count = 5
+    learning_rate: Positive = 1e-3
+    weight_decay: NotNegative = 1e-5
+    clip: Positive = 1.0
+    together: Annotated[int, Range(ge=1, le=64)] = 1
 
     def __post_init__(self) -> None:
-        for name in ("width", "history", "layers", "kernels", "epochs", "patience", "together"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        bounds = {"width": MOST_UNITS, "kernels": MOST_UNITS, "history": MOST_EVENTS, "layers": 64, "together": 64}
-        for name, most in bounds.items():
-            if getattr(self, name) > most:
-                raise SettingsError(f"{name} must be at most {most}, not {getattr(self, name)}.")
+        super().__post_init__()
         if self.static and self.width % 2:
             raise SettingsError(f"width must be even with static, since words are mixed two by two, not {self.width}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not (0 < self.learning_rate < math.inf and 0 < self.clip < math.inf):
-            raise SettingsError("learning_rate and clip must be finite numbers above 0.")
-        if not (0 <= self.weight_decay < math.inf and 0 <= self.static_weight < math.inf):
-            raise SettingsError("weight_decay and static_weight must be finite and not negative.")
-        if not math.isfinite(self.angle):
-            raise SettingsError(f"angle must be a finite number of degrees, not {self.angle}.")
-        if not (0 <= self.task_weight <= 1 and 0 <= self.dropout < 1):
-            raise SettingsError("task_weight must be between 0 and 1, and dropout at least 0 and below 1.")
 
 
 def unit(x: Tensor) -> Tensor:
@@ -363,7 +349,7 @@ class Trainer:
                 self.checkpoint.keep(1, epoch, steps.optimizer, whole=False)
 
 
-class Regcn(Backbone):
+class Regcn(NetBackbone):
     """RE-GCN; as in the released code, the epoch whose weights are used is the best on the validation split."""
 
     name: ClassVar[str] = "regcn"
@@ -371,10 +357,10 @@ class Regcn(Backbone):
     default: ClassVar[RegcnSettings] = RegcnSettings()
     network: ClassVar[type[RegcnNet]] = RegcnNet
     trainer: ClassVar[type[Trainer]] = Trainer
+    net: RegcnNet
 
     def __init__(self, settings: RegcnSettings, net: RegcnNet) -> None:
-        self.settings = settings
-        self.net = net.eval()
+        super().__init__(settings, net)
         self._past: weakref.ref[History] | None = None
         self._graph: Snapshots | None = None
         self._evolved: OrderedDict[int, Evolved] = OrderedDict()
@@ -446,21 +432,12 @@ class Regcn(Backbone):
             self._evolved.popitem(last=False)
         return self._evolved[position]
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
-
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        own = as_settings(type(cls.default), settings, cls.name)
-        # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
-            start: OwnVectors | NameVectors
-            if own.static:
-                start = NameVectors(torch.empty_like(tensors["start.index"]), len(tensors["start.word"]), own.width)
-            else:
-                start = OwnVectors(len(tensors["start.entity"]), own.width)
-            net = cls.network(start, len(tensors["relation"]) // 2, own)
-        return cls(own, with_weights(net, tensors))
-
-    def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        start: OwnVectors | NameVectors
+        if settings.static:
+            index = torch.empty_like(tensor_of(tensors, "start.index", 2))
+            start = NameVectors(index, len(tensor_of(tensors, "start.word", 2)), settings.width)
+        else:
+            start = OwnVectors(len(tensor_of(tensors, "start.entity", 2)), settings.width)
+        return cls.network(start, len(tensor_of(tensors, "relation", 2)) // 2, settings)

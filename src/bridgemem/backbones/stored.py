@@ -6,37 +6,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.config import as_settings, write_toml
+from bridgemem.config import Count, Declared, HistoryMode, Range, write_toml
 from bridgemem.errors import BackboneError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import link_or_copy, load_tensors, read_tensors, whole_folder, write_tensors
+from bridgemem.storage.files import link_or_copy, load_tensors
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.tensors import TensorSpec, check_tensors, read_tensors, write_tensors
+from bridgemem.storage.whole import whole_folder
 
 FORMAT = 1
-FORMS = ("safetensors", "npy")
+Form = Literal["safetensors", "npy"]
 KEYS = ("actor", "relation", "step")
 FLOATS = ("float16", "float32", "float64")
 
 
 @dataclass(frozen=True)
-class StoredSettings:
+class StoredSettings(Declared):
     """folder: where `write_scores` put the scores."""
 
     folder: str = ""
 
 
 @dataclass(frozen=True)
-class Store:
+class Store(Declared):
     """What a folder of scores holds, as its config.toml says.
 
     train, known: fingerprints of the train split and of train + validation. rows: how many queries each shard holds.
@@ -44,24 +47,12 @@ class Store:
 
     train: str
     known: str
-    entities: int
-    relations: int
-    history: str
-    form: str
-    rows: tuple[int, ...]
-    format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise SettingsError(
-                f"the scores have format {self.format}, and this program reads {FORMAT}; write them anew."
-            )
-        if self.form not in FORMS:
-            raise SettingsError(f"shards are {' or '.join(FORMS)}, not {self.form!r}.")
-        if self.history not in ("rolling", "frozen"):
-            raise SettingsError(f"history is rolling or frozen, not {self.history!r}.")
-        if min(self.entities, self.relations, *self.rows, 1) < 1:
-            raise SettingsError("entities, relations and the rows of every shard must be at least 1.")
+    entities: Count
+    relations: Count
+    history: HistoryMode
+    form: Form
+    rows: tuple[Count, ...]
+    format: Annotated[int, Range(ge=FORMAT, le=FORMAT)] = FORMAT
 
     def shard(self, folder: Path, number: int) -> Path:
         return folder / f"scores-{number:05d}.{self.form}"
@@ -134,7 +125,7 @@ class ScoreWriter:
 
 @contextmanager
 def score_writer(
-    folder: Path | str, dataset: Dataset, form: str = "safetensors", history: str = "rolling"
+    folder: Path | str, dataset: Dataset, form: Form = "safetensors", history: HistoryMode = "rolling"
 ) -> Iterator[ScoreWriter]:
     """A writer of scores for a data set; the folder appears when the block ends well, and else not at all."""
     events = dataset.events
@@ -159,8 +150,8 @@ def write_scores(
     score: Callable[[Queries], Scores],
     splits: Sequence[str] | None = None,
     batch: int = 1024,
-    form: str = "safetensors",
-    history: str = "rolling",
+    form: Form = "safetensors",
+    history: HistoryMode = "rolling",
     progress: Progress = SILENT,
 ) -> None:
     """Ask an outside model every query of the splits once, ordered by step, and keep its scores in a new folder.
@@ -228,10 +219,13 @@ class Stored(Backbone):
     def __init__(self, settings: StoredSettings, folder: Path, store: Store, index: dict[str, Tensor]) -> None:
         self.settings, self.folder, self.store, self.index = settings, folder, store, index
         n = sum(store.rows)
-        if set(KEYS) - set(index) or any(column.shape != (n,) for column in index.values()):
+        specs = {**dict.fromkeys(KEYS, TensorSpec((n,), torch.int64)), "uncertainty": TensorSpec((n,))}
+        try:
+            check_tensors(index, {name: spec for name, spec in specs.items() if name in KEYS or name in index})
+        except ValueError as problem:
             raise BackboneError(
-                f"the index of {folder} does not hold one entry for each of {n} rows; write the scores anew."
-            )
+                f"the index of {folder} has not one entry for each of {n} rows ({problem}); write the scores anew."
+            ) from None
         self._codes, self._rows = _order(store, index)
         self._starts = torch.tensor([0, *store.rows]).cumsum(0)
         # mapped now and read later: a folder that is replaced or removed meanwhile changes nothing
@@ -321,8 +315,8 @@ class Stored(Backbone):
         return self.index
 
     @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        return cls.load(Path(as_settings(StoredSettings, settings, "stored").folder))
+    def restore(cls, settings: StoredSettings, tensors: dict[str, Tensor]) -> Self:
+        return cls.load(Path(settings.folder))
 
     def save(self, folder: Path) -> None:
         """The same shards under another name, and the settings as they are here."""
@@ -337,10 +331,7 @@ class Stored(Backbone):
         config, index = load_tensors(folder)
         if not isinstance(config.get("scores"), dict):
             raise RunError(f"{folder} holds no scores; `write_scores` makes such a folder.")
-        try:
-            store = as_settings(Store, config["scores"], f"{folder}/config.toml")
-        except TypeError:
-            raise RunError(f"{folder}/config.toml does not say what the scores are of; write them anew.") from None
+        store = as_settings(Store, config["scores"], f"{folder}/config.toml")
         settings = as_settings(StoredSettings, config.get("settings", {}), f"{folder}/config.toml")
         return cls(settings, Path(folder), store, index)
 

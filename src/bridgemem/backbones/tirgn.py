@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.regcn import Evolved, GraphLayer, Regcn, RegcnNet, RegcnSettings, Selection, Trainer, unit
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
-from bridgemem.errors import SettingsError
+from bridgemem.config import Finite, Inside, Recent
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import History
@@ -26,14 +26,9 @@ from bridgemem.training.checkpoint import Checkpoint
 class TirgnSettings(RegcnSettings):
     """Those of RE-GCN; history_rate: the share of the decoder that looks at what happened before."""
 
-    history: int = 9
-    angle: float = 14.0
-    history_rate: float = 0.3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.history_rate < 1:
-            raise SettingsError(f"history_rate must lie between 0 and 1, not {self.history_rate}.")
+    history: Recent = 9
+    angle: Finite = 14.0
+    history_rate: Inside = 0.3
 
 
 class ConvolvedLayer(GraphLayer):

@@ -5,17 +5,21 @@ from __future__ import annotations
 import glob
 import time
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from bridgemem.backbones import backbone_class, backbone_defaults, backbone_names, load_backbone
 from bridgemem.backbones.base import Backbone
+from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import benchmark_name
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import read_json, reserved_free, whole_folder, write_json
+from bridgemem.storage.files import write_json
 from bridgemem.storage.placing import remove
+from bridgemem.storage.schema import read_as
+from bridgemem.storage.whole import reserved_free, whole_folder
 from bridgemem.training.checkpoint import OtherTrainingWarning
 from bridgemem.training.devices import check_device, describe_device
 
@@ -84,48 +88,49 @@ def train(
         return backbone
 
 
-def note_of(backbone: Backbone, dataset: Dataset, seed: int, device: str, seconds: float) -> dict[str, Any]:
-    """What is noted of a training: on which events, how, where, and what it cost."""
-    return {
-        "fingerprint": dataset.train.fingerprint,
-        "seed": seed,
-        "device": describe_device(device),
-        "seconds": seconds,
-        "parameters": sum(tensor.numel() for tensor in backbone.tensors().values()),
-    }
+@dataclass(frozen=True)
+class TrainingNote(Declared):
+    """What is noted of a training: on which events, how, where, and what it cost; nothing of one from elsewhere."""
+
+    fingerprint: str | None = None
+    seed: int | None = None
+    device: str | None = None
+    seconds: NotNegative | None = None
+    parameters: Size | None = None
 
 
-def save_trained(backbone: Backbone, folder: Path, note: dict[str, Any]) -> None:
+def note_of(backbone: Backbone, dataset: Dataset, seed: int, device: str, seconds: float) -> TrainingNote:
+    parameters = sum(tensor.numel() for tensor in backbone.tensors().values())
+    return TrainingNote(dataset.train.fingerprint, seed, describe_device(device), seconds, parameters)
+
+
+def save_trained(backbone: Backbone, folder: Path, note: TrainingNote) -> None:
     """Write a backbone with its note: without one it would pass for one of any data."""
     backbone.save(folder)
-    if note:
-        write_json(folder / NOTE, note)
+    if note != TrainingNote():
+        write_json(folder / NOTE, asdict(note))
 
 
 def open_backbone(folder: Path) -> Backbone:
     """A saved backbone, or the reason why what lies there is none."""
     try:
         return load_backbone(folder)
-    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
-        raise RunError(f"{folder} holds a backbone whose weights and config.toml do not fit; train it again.") from None
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as problem:
+        said = shown(str(problem)).strip("'\"")
+        raise RunError(
+            f"{folder} holds a backbone whose weights and config.toml do not fit ({said}); train it again."
+        ) from None
 
 
-def training_note(folder: Path) -> dict[str, Any]:
+def training_note(folder: Path) -> TrainingNote:
     """What `train` noted next to a backbone; nothing for one that came from elsewhere."""
-    path = folder / "trained.json"
-    note = read_json(path) if path.is_file() else {}
-    if not isinstance(note, dict):
-        return {}
-    texts = all(isinstance(note.get(name, ""), str) for name in ("fingerprint", "device"))
-    if not (texts and type(note.get("seed", 0)) is int):
-        raise RunError(f"{path} does not say how the backbone was trained; put a copy back, or take the file away.")
-    return note
+    return read_as(folder / NOTE, TrainingNote, "put a copy back, or take the file away", missing=TrainingNote())
 
 
 def check_trained_on(folder: Path, dataset: Dataset) -> None:
     """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
     fingerprint = dataset.train.fingerprint
-    if training_note(folder).get("fingerprint", fingerprint) != fingerprint:
+    if training_note(folder).fingerprint not in (None, fingerprint):
         raise BackboneError(
             f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
             "would be asked about; train it on this data."
@@ -151,5 +156,6 @@ def trained_again(
 def trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:
     """Whether a backbone that `train` saved has these settings, this seed, and was trained on this very train split."""
     note = training_note(folder)
-    noted = note.get("fingerprint"), note.get("seed")
-    return noted == (dataset.train.fingerprint, seed) and open_backbone(folder).settings == settings
+    return (note.fingerprint, note.seed) == (dataset.train.fingerprint, seed) and open_backbone(
+        folder
+    ).settings == settings

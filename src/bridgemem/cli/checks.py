@@ -247,7 +247,8 @@ def _backbone_of(name: str, dataset: Dataset, device: str) -> tuple[Backbone, in
         model = open_backbone(folder)
         model.check(dataset)
         check_trained_on(folder, dataset)
-        return model.to(device), training_note(folder).get("seed", BACKBONE_SEED)
+        seed = training_note(folder).seed
+        return model.to(device), BACKBONE_SEED if seed is None else seed
     if name not in backbone_names() or name == "stored" or is_trained(name):
         raise NotFoundError(
             f"there is no folder {name!r}; give that of a trained backbone, or a training-free name such as "

@@ -54,8 +54,9 @@ def mine(
     quiet: Quiet = False,
 ) -> None:
     """Count table, sampled examples and memory index of any number of events."""
-    from bridgemem.config import Settings, override
+    from bridgemem.config import Settings
     from bridgemem.events.readers.table import ColumnNames
+    from bridgemem.storage.schema import override
 
     _check_engine(engine, master, bool(entities or relations))
     settings = override(Settings(), set_ or [])

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bridgemem import config
 from bridgemem.cli.evaluate import no_test, show
 from bridgemem.cli.options import (
-    LAST_SEED,
     Data,
     DataDir,
     Device,
@@ -22,6 +22,8 @@ from bridgemem.cli.options import (
     Seed,
     Set,
     Step,
+    bounded,
+    one_of,
     residual_of,
     seeds_of,
     whole_or_text,
@@ -47,7 +49,8 @@ LearnedSet = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 HistoryKind = Annotated[
-    str, typer.Option("--history", help="rolling: all facts before t; frozen: none of the split's own.")
+    config.HistoryMode,
+    one_of(config.HistoryMode, "--history", help="rolling: all facts before t; frozen: none of the split's own."),
 ]
 
 
@@ -103,7 +106,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
 def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None) -> Any:
     """Settings of a backbone for a data set, changed by --set."""
     from bridgemem.backbones.trained import default_settings
-    from bridgemem.config import override
+    from bridgemem.storage.schema import override
 
     return override(default_settings(name, dataset), assignments or [])
 
@@ -139,7 +142,7 @@ def train(
     """Train a backbone on the train split."""
     from bridgemem.backbones import trained as backbones
     from bridgemem.events.loading import load
-    from bridgemem.storage.files import check_free
+    from bridgemem.storage.whole import check_free
 
     check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
@@ -174,11 +177,12 @@ def fit(
     import time
 
     from bridgemem.backbones.trained import earlier_backbone
-    from bridgemem.config import Settings, override
+    from bridgemem.config import Settings
     from bridgemem.events.loading import load
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
-    from bridgemem.storage.files import reserved_free
+    from bridgemem.storage.schema import override
+    from bridgemem.storage.whole import reserved_free
 
     began = time.perf_counter()
     settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
@@ -264,9 +268,9 @@ def _show_held_out(filter_name: str, held: HeldOut) -> None:
 
 def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSettings | None:
     """The learned residual's settings, refused where none is fitted."""
-    from bridgemem.config import override
     from bridgemem.errors import SettingsError
     from bridgemem.residuals.learned import LearnedSettings
+    from bridgemem.storage.schema import override
 
     if not assignments:
         return None
@@ -279,7 +283,7 @@ def reproduce(
     name: Annotated[str, typer.Argument(help="A named data set, world, or your own file.")],
     backbone: Annotated[str, typer.Option("--backbone", "-b", help="The backbone to correct.")] = "cenet",
     seeds: Annotated[str, typer.Option(help="Seeds of the residual: 42, or 42-46.")] = "42",
-    backbone_seed: Annotated[int, typer.Option(min=0, max=LAST_SEED, help="Seed of the backbone.")] = 42,
+    backbone_seed: Annotated[int, bounded(config.Seed, help="Seed of the backbone.")] = 42,
     device: Device = "cpu",
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
     records: Records = Path("results/records.jsonl"),
@@ -294,9 +298,10 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Train the backbone, fit, select on validation, test once, and write runs and records."""
-    from bridgemem.config import Settings, override
+    from bridgemem.config import Settings
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.events.loading import load
+    from bridgemem.storage.schema import override
     from bridgemem.studies import reproduce as study
 
     wanted = seeds_of(seeds)

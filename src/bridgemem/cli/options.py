@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
+from bridgemem import config
 from bridgemem.errors import SettingsError
+
+
+def bounded(hint: Any, *names: str, help: str) -> Any:
+    """An option for a whole number in the range that its type declares."""
+    (own,) = hint.__metadata__
+    return typer.Option(*names, min=own.ge, max=own.le if math.isfinite(own.le) else None, help=help)
+
+
+def one_of(hint: Any, name: str, *, help: str) -> Any:
+    """An option for one of the names that a type declares."""
+
+    def parsed(text: str) -> str:
+        config.check(name, text, hint)
+        return text
+
+    return typer.Option(name, parser=parsed, metavar="|".join(get_args(hint)), help=help)
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -20,8 +39,7 @@ MemoryDir = Annotated[
     typer.Option("--memory-dir", help="Read the past from this memory on disk, which `bridgemem memory` writes."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-LAST_SEED = 2**32 - 1
-Seed = Annotated[int, typer.Option("--seed", min=0, max=LAST_SEED, help="Fixes every random choice.")]
+Seed = Annotated[int, bounded(config.Seed, "--seed", help="Fixes every random choice.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value; may be given several times.")]
 Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
@@ -47,20 +65,13 @@ NewEvents = Annotated[
 ]
 
 
-def _keep_or_drop(duplicates: str) -> str:
-    """Refused also where there is no event store that would refuse it."""
-    if duplicates not in ("keep", "drop"):
-        raise SettingsError(f"duplicates are keep or drop, not {duplicates!r}.")
-    return duplicates
-
-
 Duplicates = Annotated[
-    str,
-    typer.Option("--duplicates", callback=_keep_or_drop, help="keep: repeated events count again; drop: they do not."),
+    config.Duplicates,
+    one_of(config.Duplicates, "--duplicates", help="keep: repeated events count again; drop: they do not."),
 ]
 MaxNewRelations = Annotated[
     int | None,
-    typer.Option("--max-new-relations", min=0, help="New relations that the store may hold (default: 1000)."),
+    bounded(config.Size, "--max-new-relations", help="New relations that the store may hold (default: 1000)."),
 ]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
@@ -77,7 +88,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
         first, last = (int(n) if n.isdecimal() and len(n) < 20 else -1 for n in (low, high if dash else low))
-        if not 0 <= first <= last <= LAST_SEED or last - first > 1000:
+        if not 0 <= first <= last <= config.LAST_SEED or last - first > 1000:
             raise SettingsError(f"seeds are written as 42, as 42,43 or as 42-46, not {text!r}.")
         found += range(first, last + 1)
     return tuple(found)
@@ -85,7 +96,6 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def residual_of(residual: str) -> str:
     """The residual that --residual names."""
-    from bridgemem.errors import SettingsError
 
     if residual not in ("bridgemem", "learned"):
         raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")

@@ -121,7 +121,7 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
 
 def _write(path: Path, made: list[Any], records: list[Any], by: str | None) -> list[Path]:
     """One page of tables, with a picture of the curves next to it where they are asked for."""
-    from bridgemem.storage.files import whole_file
+    from bridgemem.storage.whole import whole_file
     from bridgemem.studies.probabilities import draw_curves
 
     with whole_file(path) as aside:

@@ -94,7 +94,7 @@ def default_store(run: Path) -> Path:
     if own.is_file() or not (whole / "config.toml").is_file():
         return own
     for note in reversed(Run(whole).refreshes()):
-        earlier = whole.parent / Path(str(note.get("store", ""))).name
+        earlier = whole.parent / Path(note.store).name
         if earlier.is_file():
             return earlier
     return own

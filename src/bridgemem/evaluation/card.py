@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bridgemem.backbones import BACKBONES
-from bridgemem.errors import RunError
-from bridgemem.evaluation.records import Record, wrong_field
+from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.datasets import CATALOG
 from bridgemem.events.log import Clock
@@ -19,8 +19,10 @@ from bridgemem.events.packs import unpack
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
-from bridgemem.runs import Run
-from bridgemem.storage.files import read_json, whole_file
+from bridgemem.runs import Refreshed, Run
+from bridgemem.storage.files import read_json
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.whole import whole_file
 
 NAME = "README.md"
 METHOD_WORDS = {
@@ -122,15 +124,12 @@ def _records(path: Path) -> list[Record]:
 def _record(row: Any) -> Record | None:
     """A row as a record of a whole split, or None where it is none that a card can show."""
     try:
-        record = Record(**row)
-        if wrong_field(record):
-            return None
-        numbers = [getattr(record, metric) for metric in METRICS] + record.gain.get("mrr", [0.0, 0.0, 0.0])
-        whole = len(numbers) == len(METRICS) + 3 and all(math.isfinite(number) for number in numbers)
-        known = (record.split in SPLIT_WORDS, record.filter in FILTERS, record.method in METHOD_WORDS)
-    except (TypeError, AttributeError):
+        record = as_settings(Record, row)
+    except SettingsError:
         return None
-    return record if whole and all(known) and record.subset is None and isinstance(record.queries, int) else None
+    numbers = [getattr(record, metric) for metric in METRICS] + record.gain.get("mrr", [])
+    known = (record.split in SPLIT_WORDS, record.filter in FILTERS, record.method in METHOD_WORDS)
+    return record if all(map(math.isfinite, numbers)) and all(known) and record.subset is None else None
 
 
 def _front_matter(run: Run, data: Data, records: list[Record]) -> str:
@@ -252,11 +251,10 @@ def _chosen_on(run: Run) -> str:
     )
 
 
-def _refresh(note: dict[str, Any]) -> str:
-    """When a run was refreshed and over what, as far as it is noted."""
-    when, store = (plain(str(note[name])) if note.get(name) else "" for name in ("when", "store"))
-    counted = f"{int(note.get('added', 0)):,} events added, {int(note.get('retracted', 0)):,} taken back"
-    return f"{when}{f' over `{store}`' if store else ''}, {counted}".lstrip(", ")
+def _refresh(note: Refreshed) -> str:
+    """When a run was refreshed and over what."""
+    counted = f"{note.added:,} events added, {note.retracted:,} taken back"
+    return f"{plain(note.when)} over `{plain(note.store)}`, {counted}"
 
 
 def _selection(run: Run, selections: dict[str, Selection]) -> str:

@@ -252,10 +252,10 @@ def records_of(
             continue
         # what the learned residual weighs and costs is its own: lambda, gate and tau are the paper's
         fit = run.learning(name)
-        own = {"lambda": None, "gate": None, "tau": None, **fit["settings"]}
-        own |= {key: fit[key] for key in ("epochs", "parameters", "scale")}
-        cost = {"fit_seconds": fit["seconds"], "refit_seconds": None, "cross_fit": own.get("cross_fit", 0.0)}
+        own = {"lambda": None, "gate": None, "tau": None, **asdict(fit.settings)}
+        own |= {"epochs": fit.epochs, "parameters": fit.parameters, "scale": fit.scale}
+        share = fit.settings.cross_fit
         for f in FILTERS:
             one = record(run, dataset, split, replayed, columns[method], f, "learned", selection, device, own)
-            records.append(replace(one, **cost))
+            records.append(replace(one, fit_seconds=fit.seconds, refit_seconds=None, cross_fit=share))
     return records

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import types
-import typing
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bridgemem.config import parse_json
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.storage.files import locked
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.whole import whole_file
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,10 @@ class Record:
     horizon: int = 1
     cross_fit: float = 0.0
 
+    def __post_init__(self) -> None:
+        if any(len(bounds) != 3 for bounds in self.gain.values()):
+            raise SettingsError("gain must hold a value and both ends of its interval for each metric.")
+
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
         named = ("dataset", "split", "backbone", "method", "filter", "selected_by", "history", "seed", "subset")
@@ -56,8 +60,6 @@ class Record:
 
 def write_records(path: Path, records: list[Record]) -> None:
     """Add records to a file of JSON lines, replacing earlier measurements of the same thing."""
-    from bridgemem.storage.files import locked, whole_file
-
     with locked(path):
         kept = {record.key(): record for record in (read_records(path) if path.exists() else [])}
         kept.update({record.key(): record for record in records})
@@ -70,37 +72,11 @@ def read_records(path: Path) -> list[Record]:
         raise DataError(f"there is no file of records at {path}; `bridgemem reproduce` writes one.")
     records = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        where = f"{path}, line {number} is not a record"
         try:
-            record = Record(**parse_json(line))
-        except (ValueError, TypeError, RecursionError) as problem:
-            raise DataError(f"{path}, line {number} is not a record: {problem}.") from None
-        if wrong := wrong_field(record):
-            raise DataError(f"{path}, line {number} is not a record: {wrong} has a value of the wrong kind.")
-        records.append(record)
+            records.append(as_settings(Record, parse_json(line), where))
+        except SettingsError as problem:
+            raise DataError(str(problem)) from None
+        except (ValueError, RecursionError) as problem:
+            raise DataError(f"{where}: {problem}.") from None
     return records
-
-
-def wrong_field(record: Record) -> str | None:
-    """The first field whose value is not of the type that it declares, or None."""
-    for name, hint in _hints().items():
-        if not _is(getattr(record, name), hint):
-            return name
-    return None if all(len(bounds) == 3 for bounds in record.gain.values()) else "gain"
-
-
-@cache
-def _hints() -> dict[str, Any]:
-    return typing.get_type_hints(Record)
-
-
-def _is(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON has a type; a whole number is a number too, true and false are none."""
-    inner = typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
-        return any(_is(value, one) for one in inner)
-    if inner:
-        items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, typing.get_origin(hint)) and all(_is(item, inner[-1]) for item in items)
-    if hint in (int, float):
-        return isinstance(value, int | hint) and not isinstance(value, bool)
-    return hint is Any or isinstance(value, hint)

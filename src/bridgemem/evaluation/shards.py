@@ -9,18 +9,18 @@ from __future__ import annotations
 import hashlib
 import itertools
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from bridgemem import __version__
+from bridgemem.config import Count, Declared, Size, check
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.evaluate import KNOWN, conclude, rank_columns, read, reading_of
 from bridgemem.evaluation.records import Record
@@ -31,11 +31,13 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
-from bridgemem.storage.files import read_json, write_json
+from bridgemem.storage.files import write_json
+from bridgemem.storage.schema import read_as
 from bridgemem.storage.tables import read_columns, write_table
 from bridgemem.training.devices import describe_device
 
 FORMAT = 1
+AGAIN = "write this shard again"
 Ranks = dict[str, np.ndarray]
 
 
@@ -59,6 +61,23 @@ class Shard:
         if not (number.isdecimal() and of.isdecimal() and len(text) < 20):
             raise SettingsError(f"a shard is written as 2/8, the second of eight, not as {text!r}.")
         return cls(int(number), int(of))
+
+
+@dataclass(frozen=True)
+class PartNote(Declared):
+    """What is noted of a part: of which run and shard it is, its steps [first, stop), and the table that holds it."""
+
+    format: int
+    run: str
+    split: str
+    number: Count
+    of: Count
+    steps: tuple[int, int]
+    rows: Size
+    device: str
+    cells: Count | None
+    table: str
+    digest: str
 
 
 def shard_steps(dataset: Dataset, split: str, shards: int) -> list[tuple[int, int]]:
@@ -141,8 +160,7 @@ def evaluate_in_pool(
     The cores are shared out among the workers. As anywhere, another number of threads may move the last digit of a
     score, and with it the order of candidates that are all but equal.
     """
-    if workers < 1:
-        raise SettingsError(f"workers are at least 1, not {workers}.")
+    check("workers", workers, Count)
     dataset = opened_data(run, split, data_dir, memory_dir)
     steps = shard_steps(dataset, split, min(workers, len(np.unique(dataset.split(split).step))))
     threads = max(torch.get_num_threads() // len(steps), 1)
@@ -201,20 +219,21 @@ def write_part(
     ranks = _ranks(run, dataset, split, first, stop, device, progress, cells)
     stem = f"{split}-{shard.number:05d}-of-{shard.of:05d}"
     path = write_table(parts_folder(run) / f"{stem}.parquet", ranks)
-    note = {
-        "format": FORMAT,
-        "run": identity(run),
-        "split": split,
-        "number": shard.number,
-        "of": shard.of,
-        "steps": [first, stop],
-        "rows": len(ranks["step"]),
-        "device": describe_device(device),
-        "cells": cells,
-        "table": path.name,
-        "digest": _digest(path),
-    }
-    write_json(parts_folder(run) / f"{stem}.json", note)
+    rows, made_on = len(ranks["step"]), describe_device(device)
+    note = PartNote(
+        FORMAT,
+        identity(run),
+        split,
+        shard.number,
+        shard.of,
+        (first, stop),
+        rows,
+        made_on,
+        cells,
+        path.name,
+        _digest(path),
+    )
+    write_json(parts_folder(run) / f"{stem}.json", asdict(note))
     return path
 
 
@@ -227,56 +246,40 @@ def join_parts(
 ) -> list[Record]:
     """Join the parts of a split into the ranks, metrics and records of the whole, and take the parts away."""
     folder = parts_folder(run)
-    notes = {path: read_json(path) for path in sorted(folder.glob(f"{split}-*.json"))}
+    notes = {path: read_as(path, PartNote, AGAIN) for path in sorted(folder.glob(f"{split}-*.json"))}
     if not notes:
         raise RunError(f"{folder} holds no part of {split}; `bridgemem evaluate {run.folder} --shard 1/4` writes one.")
     own = identity(run)
     for path, note in notes.items():
         _check_note(path, note, own, split)
-    ordered = sorted(notes.values(), key=lambda note: note["number"])
-    _check_set(folder, [Shard(note["number"], note["of"]) for note in ordered])
-    if len({note["cells"] for note in ordered}) > 1:
+    ordered = sorted(notes.values(), key=lambda note: note.number)
+    _check_set(folder, [Shard(note.number, note.of) for note in ordered])
+    if len({note.cells for note in ordered}) > 1:
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
     dataset = opened_data(run, split, data_dir, memory_dir)
     steps = shard_steps(dataset, split, len(ordered))
     needed = (*KNOWN, *(method.column(f) for method in run.methods() for f in FILTERS))
     tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]
-    made_on = " and ".join(sorted({note["device"] for note in ordered}))
+    made_on = " and ".join(sorted({note.device for note in ordered}))
     records = concluded(run, dataset, split, tables, device, made_on)
     for path, note in notes.items():
         path.unlink()
-        (folder / note["table"]).unlink()
+        (folder / note.table).unlink()
     if not any(folder.iterdir()):
         shutil.rmtree(folder)
     return records
 
 
-def _check_note(path: Path, note: Any, own: str, split: str) -> None:
-    known = {"format", "run", "split", "number", "of", "steps", "rows", "device", "cells", "table", "digest"}
-    if not isinstance(note, dict) or set(note) != known:
-        raise RunError(f"{path} is damaged; write this shard again.")
-    numbers = (note["format"], note["number"], note["of"], note["rows"], *_pair(note["steps"]))
-    texts = (note["run"], note["split"], note["device"], note["table"], note["digest"])
-    if not (
-        all(type(number) is int for number in numbers)
-        and all(isinstance(text, str) for text in texts)
-        and (note["cells"] is None or type(note["cells"]) is int)
-    ):
-        raise RunError(f"{path} is damaged; write this shard again.")
-    if Path(note["table"]).name != note["table"]:  # it is read, and removed in the end
-        raise RunError(f"{path} names a table that does not lie next to it; write this shard again.")
-    if note["format"] != FORMAT:
-        raise RunError(f"{path} has format {note['format']}, and this program joins {FORMAT}; write it again.")
-    if (note["run"], note["split"]) != (own, split):
+def _check_note(path: Path, note: PartNote, own: str, split: str) -> None:
+    if Path(note.table).name != note.table:  # it is read, and removed in the end
+        raise RunError(f"{path} names a table that does not lie next to it; {AGAIN}.")
+    if note.format != FORMAT:
+        raise RunError(f"{path} has format {note.format}, and this program joins {FORMAT}; {AGAIN}.")
+    if (note.run, note.split) != (own, split):
         raise RunError(
             f"{path} is a part of another run, of this one before it was changed, or of another version of the "
             "program; take it away, and write this shard again."
         )
-
-
-def _pair(value: Any) -> Sequence[Any]:
-    """The two items of a list, or what is no number in their place."""
-    return value if isinstance(value, list) and len(value) == 2 else (None,)
 
 
 def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
@@ -295,15 +298,15 @@ def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
         raise RunError(f"{folder} lacks {missing} of {of} shards: {named}; write them with --shard.")
 
 
-def _table(folder: Path, note: Mapping[str, Any], steps: tuple[int, int], needed: Iterable[str]) -> Ranks:
+def _table(folder: Path, note: PartNote, steps: tuple[int, int], needed: Iterable[str]) -> Ranks:
     """The columns of a part, which are those that its note was written for."""
-    path = folder / str(note["table"])
-    if not path.is_file() or _digest(path) != note["digest"]:
+    path = folder / note.table
+    if not path.is_file() or _digest(path) != note.digest:
         raise RunError(f"{path} is missing, or not the one that was written; write this shard again.")
-    if note["steps"] != list(steps):
+    if note.steps != steps:
         raise RunError(f"{path} holds other steps than this shard of the data has; write this shard again.")
     columns = read_columns(path, needed)
-    if len(columns["step"]) != note["rows"]:
+    if len(columns["step"]) != note.rows:
         raise RunError(f"{path} holds other rows than its note says; write this shard again.")
     return columns
 

@@ -15,15 +15,14 @@ Seen from a, the joint of (a, c, r) at t is therefore q_t(a, c) T[token(a, c, t)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product, zip_longest
-from numbers import Integral, Real
+from typing import Annotated
 
 import numpy as np
 
-from bridgemem.errors import SettingsError
+from bridgemem.config import Count, Declared, NotNegative, Range, Share, Size
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog, Vocabulary, parse_date
 
@@ -86,40 +85,19 @@ SCRIPTS = (
 
 
 @dataclass(frozen=True)
-class WorldSettings:
+class WorldSettings(Declared):
     """What the world is made of; the defaults are the embedded data set."""
 
-    actors: int = 300
-    relations: int = 24
-    steps: int = 200
-    events: int = 50_000
-    seed: int = 7
-    distractors: float = 0.15  # share of events between two actors thrown together by chance
-    strength: float = 0.8  # probability that a script decides, one step after its cause
-    boost: float = 4.0  # factor by which a recent event raises a pair's weight, less one
-    partners: int = 20  # with how many others an actor forms a pair of its own weight, on average
-    tail: float = 0.8  # Zipf exponent of the actors' activity
-
-    def __post_init__(self) -> None:
-        self._check("actors", Integral, 3, MAX_ACTORS)
-        self._check("relations", Integral, 2, len(RELATIONS))
-        self._check("steps", Integral, 10)
-        self._check("events", Integral, 100)
-        self._check("seed", Integral, 0)
-        self._check("distractors", Real, 0, 1)
-        self._check("strength", Real, 0, 1)
-        self._check("boost", Real, 0)
-        self._check("partners", Integral, 1)
-        self._check("tail", Real, 0, 5)
-
-    def _check(self, name: str, kind: type, low: int, high: int | None = None) -> None:
-        value: float = getattr(self, name)
-        fits = isinstance(value, kind)
-        if not fits:
-            raise SettingsError(f"the world's {name} must be a {'whole ' * (kind is Integral)}number, not {value!r}.")
-        if not (math.isfinite(value) and value >= low and (high is None or value <= high)):
-            bounds = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise SettingsError(f"the world's {name} must be {bounds}, not {value}.")
+    actors: Annotated[int, Range(ge=3, le=MAX_ACTORS)] = 300
+    relations: Annotated[int, Range(ge=2, le=len(RELATIONS))] = 24
+    steps: Annotated[int, Range(ge=10)] = 200
+    events: Annotated[int, Range(ge=100)] = 50_000
+    seed: Size = 7
+    distractors: Share = 0.15  # share of events between two actors thrown together by chance
+    strength: Share = 0.8  # probability that a script decides, one step after its cause
+    boost: NotNegative = 4.0  # factor by which a recent event raises a pair's weight, less one
+    partners: Count = 20  # with how many others an actor forms a pair of its own weight, on average
+    tail: Annotated[float, Range(ge=0, le=5)] = 0.8  # Zipf exponent of the actors' activity
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from bridgemem.equations import Table
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
+from bridgemem.storage.tensors import TensorSpec, check_tensors
 
 # A dense table is the quickest to read, but grows with the square of the relations. Up to that many cells (32 MiB, 457
 # relations in five recency bins) it is dense; above, only the cells that occur are kept.
@@ -117,19 +118,22 @@ class CountTable:
     @classmethod
     def restore(cls, space: TokenSpace, tensors: Mapping[str, Tensor]) -> CountTable:
         """A stored table; ValueError where it is none of this space."""
+        check_tensors(tensors, count_specs(space))
         counts, cells = tensors["counts"], tensors.get("cells")
-        dense = is_dense(space)
-        shape = (space.size, space.n_directed) if dense else (counts.numel(),)
-        if counts.dtype != torch.int64 or counts.shape != shape or dense is not (cells is None):
-            raise ValueError(f"counts of shape {tuple(counts.shape)} do not belong to these settings")
         if bool((counts < 0).any()):
-            raise ValueError("a count is negative")
-        if cells is not None:
-            last = space.size * space.n_directed
-            ascending = cells.dtype == torch.int64 and cells.shape == shape and bool((cells.diff() > 0).all())
-            if not ascending or (len(cells) and not 0 <= int(cells[0]) <= int(cells[-1]) < last):
+            raise ValueError("one of the counts is negative")
+        if cells is not None and len(cells):
+            inside = 0 <= int(cells[0]) <= int(cells[-1]) < space.size * space.n_directed
+            if not (inside and bool((cells.diff() > 0).all())):
                 raise ValueError("the cells of the counts are not those of these settings")
         return cls(space, counts, cells)
+
+
+def count_specs(space: TokenSpace) -> dict[str, TensorSpec]:
+    """What is stored of a count table."""
+    if is_dense(space):
+        return {"counts": TensorSpec((space.size, space.n_directed), torch.int64)}
+    return dict.fromkeys(("counts", "cells"), TensorSpec(("cells",), torch.int64))
 
 
 def is_dense(space: TokenSpace) -> bool:

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from bridgemem.config import GATES
-from bridgemem.errors import SettingsError
+from bridgemem.config import Gate, check
 from bridgemem.numerics import by_candidates, row_sums
 
 
@@ -20,8 +19,7 @@ def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
     """
     if name == "none":
         return torch.ones_like(uncertainty, dtype=torch.float64)
-    if name not in GATES:
-        raise SettingsError(f"there is no gate called {name!r}: choose {', '.join(GATES[:-1])} or {GATES[-1]}.")
+    check("gate", name, Gate)
     u = uncertainty.double() if name == "uncertain" else relative_entropy(log_p)
     return 4 * u * (1 - u)
 

@@ -14,13 +14,14 @@ from bridgemem.config import Settings
 from bridgemem.equations import Table, count_evidence
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.evidence.counts import CountTable, log_prior
+from bridgemem.evidence.counts import CountTable, count_specs, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
 from bridgemem.memory.past import History
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import TensorSpec, check_tensors, part_of, tensor_of
 from bridgemem.training.checkpoint import with_weights
 
 
@@ -148,16 +149,16 @@ class Transitions:
 
     @classmethod
     def restore(cls, settings: Settings, tensors: dict[str, Tensor]) -> Transitions:
-        log_pi = tensors["log_prior"]
-        if not (log_pi.dim() == 1 and log_pi.is_floating_point() and len(log_pi) % 2 == 0):
-            raise ValueError("the prior holds no number for each directed relation")
-        space = TokenSpace.of(settings, len(log_pi) // 2)
-        counts = CountTable.restore(space, tensors)
+        n_relations = len(tensor_of(tensors, "log_prior", 1)) // 2
+        space = TokenSpace.of(settings, n_relations)
+        own = {name: tensor for name, tensor in tensors.items() if not name.startswith("reader.")}
+        check_tensors(own, {"log_prior": TensorSpec((2 * n_relations,)), **count_specs(space)})
+        log_pi = own.pop("log_prior")
+        counts = CountTable.restore(space, own)
         # nothing is allocated or drawn before the weights are known to fit
         with torch.device("meta"):
             reader = Reader(space, log_pi, settings.width, settings.hidden)
-        weights = {k.removeprefix("reader."): v for k, v in tensors.items() if k.startswith("reader.")}
-        return cls(settings, log_pi.double(), counts, with_weights(reader, weights).eval())
+        return cls(settings, log_pi.double(), counts, with_weights(reader, part_of(tensors, "reader.")).eval())
 
 
 def _choose_epochs(

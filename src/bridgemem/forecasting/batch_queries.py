@@ -21,8 +21,8 @@ from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import History
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.ranks import batch_size
-from bridgemem.storage.files import whole_file
 from bridgemem.storage.tables import as_frame
+from bridgemem.storage.whole import whole_file
 
 COLUMNS = ("actor", "relation", "at", "direction")
 DIRECTIONS = {"": False, "forward": False, "inverse": True}

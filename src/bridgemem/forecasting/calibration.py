@@ -11,14 +11,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.config import BelowOne, Declared, Finite, Range, Size
+from bridgemem.errors import DataError, RunError
 from bridgemem.numerics import by_candidates
 from bridgemem.residuals.method import Method
+from bridgemem.storage.files import write_json
+from bridgemem.storage.schema import read_as
 
 FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
@@ -29,27 +33,20 @@ EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Declared):
     """How scores of one method become probabilities, and the mean -log p of the answers that it was fitted on.
 
     raw_nll: of the scores as they are. plain_nll: with the best temperature and no floor. nll: with both numbers.
     lock: of the selection that the scores were made under.
     """
 
-    temperature: float
-    floor: float
-    queries: int
-    raw_nll: float
-    plain_nll: float
-    nll: float
+    temperature: Annotated[float, Range(ge=LEAST)]
+    floor: BelowOne
+    queries: Size
+    raw_nll: Finite
+    plain_nll: Finite
+    nll: Finite
     lock: str = ""
-
-    def __post_init__(self) -> None:
-        # a score over a lower temperature may be infinite, and its probability then no number
-        if not (LEAST <= self.temperature < math.inf and 0 <= self.floor < 1):
-            raise SettingsError(
-                f"a calibration has a temperature above 0 ({LEAST:g} or more) and a floor from 0 to below 1."
-            )
 
     def probabilities(self, score: Tensor) -> Tensor:
         """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""
@@ -166,28 +163,13 @@ class Curve:
 
 
 def write_calibrations(folder: Path, found: Mapping[Method, Calibration]) -> None:
-    from bridgemem.storage.files import write_json
-
     write_json(folder / FILE, {str(method): asdict(calibration) for method, calibration in found.items()})
 
 
 def read_calibration(folder: Path, method: Method, lock: str) -> Calibration | None:
     """The calibration of one method of a run, None where it was never made; one of another selection is refused."""
-    from bridgemem.config import as_settings
-    from bridgemem.storage.files import read_json
-
-    path = folder / FILE
-    if not path.is_file():
-        return None
-    values = read_json(path)
-    if not isinstance(values, dict) or not all(isinstance(own, dict) for own in values.values()):
-        raise RunError(f"{path} is damaged; `bridgemem calibrate {folder}` makes it anew.")
-    if str(method) not in values:
-        return None
-    try:
-        found = as_settings(Calibration, values[str(method)], str(path))
-    except (SettingsError, TypeError):
-        raise RunError(f"{path} is damaged; `bridgemem calibrate {folder}` makes it anew.") from None
-    if found.lock != lock:
-        raise RunError(f"{path} was made under another selection; `bridgemem calibrate {folder}` makes it anew.")
+    path, remedy = folder / FILE, f"`bridgemem calibrate {folder}` makes it anew"
+    found = read_as(path, dict[str, Calibration], remedy, missing={}).get(str(method))
+    if found is not None and found.lock != lock:
+        raise RunError(f"{path} was made under another selection; {remedy}.")
     return found

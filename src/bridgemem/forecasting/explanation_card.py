@@ -22,7 +22,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.forecasting.explanations import BridgeMemExplanation, Explanation, LearnedExplanation
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import History
-from bridgemem.storage.files import whole_file
+from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

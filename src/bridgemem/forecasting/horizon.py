@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.config import Count, check
+from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -26,8 +27,7 @@ from bridgemem.ranking.filters import Filters
 
 def check_horizon(horizon: int) -> int:
     """A horizon, if it is one."""
-    if horizon < 1:
-        raise SettingsError(f"within is a number of steps from 1, not {horizon}.")
+    check("horizon", horizon, Count)
     return horizon
 
 

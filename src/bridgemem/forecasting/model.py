@@ -9,7 +9,8 @@ from typing import Any
 
 from bridgemem import __version__
 from bridgemem.backbones.base import Backbone
-from bridgemem.config import Settings
+from bridgemem.backbones.trained import TrainingNote
+from bridgemem.config import Declared, HistoryMode, NotNegative, Seed, Settings, Size
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -17,16 +18,14 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.learning import Fit, HeldOut
+from bridgemem.residuals.learning import Fit, FitNote, HeldOut
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.storage.files import FORMAT
 
-HISTORIES = ("rolling", "frozen")
-
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Declared):
     """What a run is: enough to find its data again and to refuse data that changed."""
 
     dataset: str
@@ -34,21 +33,17 @@ class RunConfig:
     valid_start: int
     test_start: int
     backbone: str
-    backbone_seed: int
-    seed: int
+    backbone_seed: Seed
+    seed: Seed
     device: str
-    history: str = "rolling"
-    epochs: int = 0
-    select_fit_seconds: float = 0.0
-    refit_seconds: float = 0.0
-    transitions: int = 0
-    parameters: int = 0
+    history: HistoryMode = "rolling"
+    epochs: Size = 0
+    select_fit_seconds: NotNegative = 0.0
+    refit_seconds: NotNegative = 0.0
+    transitions: Size = 0
+    parameters: Size = 0
     version: str = __version__
     format: int = FORMAT
-
-    def __post_init__(self) -> None:
-        if self.history not in HISTORIES:
-            raise SettingsError(f"history is {' or '.join(HISTORIES)}, not {self.history!r}.")
 
 
 class Parts(ABC):
@@ -86,8 +81,8 @@ class Parts(ABC):
         """The learned residual fitted under a filter, or None where there is none."""
 
     @abstractmethod
-    def learning(self, filter_name: str) -> dict[str, Any]:
-        """How the learned residual of a filter was fitted: epochs, curve, seconds, parameters, scale, settings."""
+    def learning(self, filter_name: str) -> FitNote:
+        """How the learned residual of a filter was fitted."""
 
     @abstractmethod
     def held_out(self, filter_name: str) -> HeldOut | None:
@@ -142,7 +137,7 @@ class Parts(ABC):
 
 @dataclass(frozen=True)
 class Model(Parts):
-    """A fitted model in memory. trained: the note of its backbone's training, empty where nothing is known of it."""
+    """A fitted model in memory. trained: the note of its backbone's training."""
 
     dataset: Dataset
     own_backbone: Backbone
@@ -150,7 +145,7 @@ class Model(Parts):
     config: RunConfig
     fits: Mapping[str, Fit] = field(default_factory=dict)
     calibrations: Mapping[Method, Calibration] = field(default_factory=dict)
-    trained: Mapping[str, Any] = field(default_factory=dict)
+    trained: TrainingNote = field(default_factory=TrainingNote)
 
     def data(self) -> Dataset:
         return self.dataset
@@ -180,8 +175,8 @@ class Model(Parts):
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
         return self.fits[filter_name].model.to(device) if filter_name in self.fits else None
 
-    def learning(self, filter_name: str) -> dict[str, Any]:
-        return self.fits[filter_name].as_dict()
+    def learning(self, filter_name: str) -> FitNote:
+        return self.fits[filter_name].note
 
     def held_out(self, filter_name: str) -> HeldOut | None:
         return self.fits[filter_name].held_out if filter_name in self.fits else None
@@ -190,7 +185,8 @@ class Model(Parts):
         return self.calibrations.get(method)
 
 
-def described(note: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def described(note: TrainingNote, settings: Mapping[str, Any]) -> dict[str, Any]:
     """What records say of a backbone, from the note of its training and its settings."""
-    trained = {f"train_{key}": note[key] for key in ("seconds", "parameters", "device") if key in note}
+    known = {"seconds": note.seconds, "parameters": note.parameters, "device": note.device}
+    trained = {f"train_{key}": value for key, value in known.items() if value is not None}
     return {**trained, "backbone_settings": dict(settings)}

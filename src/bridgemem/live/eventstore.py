@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridgemem.errors import DataError, NotFoundError, SettingsError
+from bridgemem.config import Duplicates, check
+from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.live.naming import NewEvent, NewNames, checked, extended, ids_of, shown_time, stored_text
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
@@ -53,7 +54,6 @@ __all__ = [
     "Stored",
 ]
 
-DUPLICATES = ("keep", "drop")
 _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
     "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
@@ -130,8 +130,7 @@ class EventStore:
         read_only: bool = False,
         new_names: NewNames | None = None,
     ) -> None:
-        if duplicates not in DUPLICATES:
-            raise SettingsError(f"duplicates are {' or '.join(DUPLICATES)}, not {duplicates!r}.")
+        check("duplicates", duplicates, Duplicates)
         self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
         self._writer = threading.Lock()
         self._base: EventLog | None = None

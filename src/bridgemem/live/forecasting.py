@@ -33,7 +33,7 @@ from bridgemem.memory.overlay import GrownLog
 from bridgemem.memory.past import History
 from bridgemem.residuals.scoring import Choice
 from bridgemem.runs import Run
-from bridgemem.storage.files import read_tensors
+from bridgemem.storage.tensors import TensorSpec, read_tensors
 
 MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row of its data is
 
@@ -314,7 +314,5 @@ def merged_ids(run: Run, events: EventLog) -> np.ndarray:
     path = run.folder / MERGED
     if not path.is_file():
         return np.full(len(events), -1, np.int64)
-    ids = read_tensors(path).get("ids")
-    if ids is None or ids.dtype != torch.int64 or ids.shape != (len(events),):
-        raise RunError(f"{path} does not belong to the data of this run; refresh the run again.")
-    return ids.numpy()
+    specs = {"ids": TensorSpec((len(events),), torch.int64)}
+    return read_tensors(path, specs, "refresh the run again")["ids"].numpy()

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.config import Declared, Size
+from bridgemem.errors import DataError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.times import LAST_STEP
 from bridgemem.memory.timeline import KEYS
@@ -20,7 +21,7 @@ NewEvent = tuple[str, str, str, str | int]  # subject, relation, object, and a t
 
 
 @dataclass(frozen=True)
-class NewNames:
+class NewNames(Declared):
     """How many names a store takes that the run which it follows does not know.
 
     Each new entity is a candidate of every later query, and each new relation widens every index, so a batch of
@@ -28,13 +29,9 @@ class NewNames:
     all. entities: of a store. batch: entities of one batch.
     """
 
-    relations: int = 1_000
-    entities: int = 1_000_000
-    batch: int = 100_000
-
-    def __post_init__(self) -> None:
-        if min(self.relations, self.entities, self.batch) < 0:
-            raise SettingsError("the limits of new names are whole numbers that are not negative.")
+    relations: Size = 1_000
+    entities: Size = 1_000_000
+    batch: Size = 100_000
 
     @classmethod
     def of(cls, relations: int | None) -> NewNames:

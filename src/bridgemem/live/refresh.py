@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from bridgemem import __version__
 from bridgemem.backbones.open_vocabulary import mark_widened, narrow
-from bridgemem.config import Settings, write_toml
-from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.config import Count, Settings, check, write_toml
+from bridgemem.errors import DataError, RunError
 from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -37,46 +37,12 @@ from bridgemem.live.forecasting import MERGED, merged_ids
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.runs import REFRESHES, Run, identity_table
-from bridgemem.storage.files import (
-    FORMAT,
-    link_or_copy,
-    read_config,
-    reserved_free,
-    whole_folder,
-    write_json,
-    write_names,
-    write_tensors,
-)
+from bridgemem.runs import REFRESHES, Refreshed, Run, identity_table
+from bridgemem.storage.files import FORMAT, link_or_copy, read_config, write_json, write_names
+from bridgemem.storage.tensors import write_tensors
+from bridgemem.storage.whole import reserved_free, whole_folder
 
 WARM_EPOCHS = 2
-
-
-@dataclass(frozen=True)
-class Refreshed:
-    """What a refresh made, and of what: events are counted, batches and retractions are those of the store.
-
-    chosen_until: the step at which the validation part that the selection was made on ended, -1 where the data did.
-    origin: the fingerprint of the data that was fitted on.
-    """
-
-    run: str
-    source: str
-    added: int
-    retracted: int
-    events: int
-    new_entities: int
-    new_relations: int
-    batches: int
-    retractions: int
-    reader: str
-    epochs: int
-    when: str
-    store: str
-    chosen_until: int | None
-    origin: str | None
-    backbone: str = "kept frozen"
-    selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
 
 
 def refresh(
@@ -95,8 +61,7 @@ def refresh(
     epochs: of the reader; the few of a warm start, or as many as the run was fitted with.
     """
     target = next_name(run) if out is None else Path(out)
-    if epochs is not None and epochs < 1:
-        raise SettingsError(f"epochs must be at least 1, not {epochs}.")
+    check("epochs", epochs, Count | None)
     with reserved_free(target, replace_out):
         epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
         before = run.dataset(data_dir)
@@ -138,8 +103,7 @@ def refresh(
 def _chosen_until(run: Run) -> int | None:
     """Where the validation part ended that a run's selection was made on; None where an earlier refresh lost it."""
     earlier = run.refreshes()
-    found = earlier[0].get("chosen_until") if earlier else run.config.test_start
-    return found if isinstance(found, int) else None
+    return earlier[0].chosen_until if earlier else run.config.test_start
 
 
 def chosen_on(run: Run, dataset: Dataset) -> EventLog:
@@ -155,8 +119,8 @@ def chosen_on(run: Run, dataset: Dataset) -> EventLog:
     fitted = EventLog(*columns, events.entities, events.relations, events.clock)
     fitted = narrow(
         fitted,
-        events.n_entities - sum(note["new_entities"] for note in notes),
-        events.n_relations - sum(note["new_relations"] for note in notes),
+        events.n_entities - sum(note.new_entities for note in notes),
+        events.n_relations - sum(note.new_relations for note in notes),
     )
     return fitted if until < 0 else fitted.prefix(until)
 
@@ -168,7 +132,7 @@ def next_name(run: Run) -> Path:
     """
     folder, notes = run.folder, run.refreshes()
     stem, _, number = folder.name.rpartition("-")
-    if not (notes and stem == notes[0].get("source") and number.isdecimal()):
+    if not (notes and stem == notes[0].source and number.isdecimal()):
         stem, number = folder.name, "1"
     following = int(number) + 1
     while (folder.parent / f"{stem}-{following}").exists():
@@ -312,7 +276,7 @@ def _write(
         for name in ("selection.json", "epochs.json", CALIBRATION):
             if (run.folder / name).is_file():
                 shutil.copyfile(run.folder / name, aside / name)
-        write_json(aside / REFRESHES, [*run.refreshes(), {**asdict(made), "run": target.name}])
+        write_json(aside / REFRESHES, [*map(asdict, run.refreshes()), {**asdict(made), "run": target.name}])
         write_card(Run(aside))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridgemem.errors import BridgeMemError
-from bridgemem.storage.files import whole_file
+from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
     import duckdb

@@ -27,7 +27,8 @@ from bridgemem.memory.disk.segments import Note, SegmentWriter, seal, vocabulary
 from bridgemem.memory.scan import PairScan
 from bridgemem.outofcore.merge_segments import join_segments
 from bridgemem.storage.checksums import file_checksum, write_manifest
-from bridgemem.storage.files import whole_file, write_names
+from bridgemem.storage.files import write_names
+from bridgemem.storage.whole import whole_file
 
 COLUMNS = ("actor", "candidate", "step", "order", "relation", "direction")
 BLOCK = 1 << 17  # rows the kernel reads at a time: large enough for numpy, small enough for the cache

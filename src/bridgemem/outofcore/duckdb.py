@@ -9,12 +9,12 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from bridgemem.config import Settings
-from bridgemem.errors import RunError, SettingsError
+from bridgemem.config import Declared, Range, Settings, Size
+from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.table import ColumnNames
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
@@ -24,7 +24,8 @@ from bridgemem.outofcore.sources import common_kinds, describe, find_files
 from bridgemem.outofcore.working_directory import PARTS, WORK, mining_place, prepare
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.storage.checksums import checksum, verify_file
-from bridgemem.storage.files import read_json, sync, whole_file, write_json
+from bridgemem.storage.files import read_json, write_json
+from bridgemem.storage.whole import sync, whole_file
 
 LEAST_MEMORY = 1 << 29
 MOST_THREADS = 1024  # DuckDB starts as many as it is told, and the process ends where there is no room for them
@@ -35,20 +36,12 @@ MOST_RANGES = 64  # each is a pass over the events, so beyond this DuckDB rather
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Declared):
     """What the engine may use: bytes of memory in all, threads, and rows of a range (0: what the memory can sort)."""
 
-    memory: int = 2 << 30
-    threads: int = 2
-    rows: int = 0
-
-    def __post_init__(self) -> None:
-        if self.memory < LEAST_MEMORY:
-            raise SettingsError(f"mining needs at least {LEAST_MEMORY >> 20} MB of memory.")
-        if not 1 <= self.threads <= MOST_THREADS or self.rows < 0:
-            raise SettingsError(
-                f"threads must be between 1 and {MOST_THREADS}, and the rows of a range must not be negative."
-            )
+    memory: Annotated[int, Range(ge=LEAST_MEMORY, note=f"bytes ({LEAST_MEMORY >> 20} MB)")] = 2 << 30
+    threads: Annotated[int, Range(ge=1, le=MOST_THREADS)] = 2
+    rows: Size = 0
 
     def for_duckdb(self, settings: Settings) -> int:
         """What is left for DuckDB next to the kernel and the sample."""

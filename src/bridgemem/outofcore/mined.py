@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.config import Settings, as_settings
+from bridgemem.config import Settings
 from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.evidence.counts import CountTable, log_prior_of
+from bridgemem.evidence.counts import CountTable, count_specs, log_prior_of
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import EpochChoice, Transitions
@@ -25,7 +25,9 @@ from bridgemem.memory.dyads import DyadMemory
 from bridgemem.outofcore.base import DONE, FORMAT
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.checksums import read_manifest, verify_file
-from bridgemem.storage.files import read_names, read_tensors
+from bridgemem.storage.files import read_names
+from bridgemem.storage.schema import as_settings
+from bridgemem.storage.tensors import TensorSpec, read_tensors
 
 _BLOCK = 1 << 20
 AGAIN = "mine again"
@@ -45,10 +47,8 @@ class Mined:
 
     @cached_property
     def _tables(self) -> dict[str, Tensor]:
-        found = read_tensors(self._verified("counts.safetensors"))
-        if "relations" not in found or found["relations"].shape != (self.space.n_relations,):
-            raise self._foreign()
-        return found
+        specs = {"relations": TensorSpec((self.space.n_relations,), torch.int64), **count_specs(self.space)}
+        return read_tensors(self._verified("counts.safetensors"), specs, AGAIN)
 
     def _verified(self, name: str) -> Path:
         """A file of the folder, which is what was written; all of them but the index are read whole."""
@@ -59,12 +59,9 @@ class Mined:
     @cached_property
     def counts(self) -> CountTable:
         try:
-            return CountTable.restore(self.space, self._tables)
-        except (KeyError, ValueError):
-            raise self._foreign() from None
-
-    def _foreign(self) -> RunError:
-        return RunError(f"{self.folder}/counts.safetensors does not belong to {DONE}; mine again.")
+            return CountTable.restore(self.space, {n: t for n, t in self._tables.items() if n != "relations"})
+        except ValueError as problem:
+            raise RunError(f"{self.folder}/counts.safetensors: {problem}; {AGAIN}.") from None
 
     @property
     def log_prior(self) -> Tensor:

@@ -12,8 +12,9 @@ from typing import Any
 
 from bridgemem.errors import RunError
 from bridgemem.outofcore.base import DONE
-from bridgemem.storage.files import read_json, whole_folder, write_json
+from bridgemem.storage.files import read_json, write_json
 from bridgemem.storage.placing import recover, reserved
+from bridgemem.storage.whole import whole_folder
 
 WORK = "work"
 PARTS = "parts"  # in there; what lies in it took long to make

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bridgemem.errors import SettingsError
+from bridgemem.config import Count, check
 
 # scores that are gone through at once on a CPU: what stays in its cache
 _BLOCK = 1 << 18
@@ -142,7 +142,6 @@ def batch_size(n_entities: int, device: torch.device, cells: int | None = None) 
     scores and what it makes them from; counting ranks adds none. What is read of pairs comes on top, and is at most
     as many candidates. Ranks do not depend on it.
     """
-    if cells is not None and cells < 1:
-        raise SettingsError(f"cells must be at least 1, not {cells}.")
+    check("cells", cells, Count | None)
     most = CELLS.get(device.type, CELLS["cpu"]) if cells is None else cells
     return max(1, min(MOST_QUERIES, most // max(n_entities, 1)))

@@ -7,7 +7,6 @@ this is the backbone's own log score plus f / w where there is anything to read,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bridgemem.config import MOST_UNITS
+from bridgemem.config import BelowOne, Count, Declared, Inside, NotNegative, Positive, Size, Units
 from bridgemem.errors import SettingsError
 from bridgemem.residuals.features import (
     GROUPS,
@@ -27,6 +26,7 @@ from bridgemem.residuals.features import (
     gathered,
     group_columns,
 )
+from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.checkpoint import with_weights
 
 # scales at which the mass of the candidates that are not read is tabulated; between them it is interpolated
@@ -36,7 +36,7 @@ _ROWS = {"cpu": 1 << 13, "cuda": 1 << 20}
 
 
 @dataclass(frozen=True)
-class LearnedSettings:
+class LearnedSettings(Declared):
     """A small network: tens of thousands of parameters.
 
     unseen_candidates: how many of these are read too; 0 leaves them all in the backbone's order.
@@ -44,38 +44,22 @@ class LearnedSettings:
     train that is learned from too, scored by a backbone trained on what came before it; for a small validation split.
     """
 
-    hidden: int = 64
-    relation_width: int = 16
-    dropout: float = 0.1
-    learning_rate: float = 2e-3
-    weight_decay: float = 1e-3
-    batch: int = 256
-    max_epochs: int = 20
-    patience: int = 3
-    fit_share: float = 0.8
-    max_pairs: int = 8_000_000
-    unseen_candidates: int = 60
+    hidden: Units = 64
+    relation_width: Units = 16
+    dropout: BelowOne = 0.1
+    learning_rate: Positive = 2e-3
+    weight_decay: NotNegative = 1e-3
+    batch: Count = 256
+    max_epochs: Count = 20
+    patience: Count = 3
+    fit_share: Inside = 0.8
+    max_pairs: Count = 8_000_000
+    unseen_candidates: Size = 60
     without: tuple[str, ...] = ()
-    cross_fit: float = 0.0
+    cross_fit: BelowOne = 0.0
 
     def __post_init__(self) -> None:
-        if min(self.hidden, self.relation_width, self.batch, self.max_epochs, self.patience, self.max_pairs) < 1:
-            raise SettingsError("hidden, relation_width, batch, max_epochs, patience and max_pairs must be at least 1.")
-        if max(self.hidden, self.relation_width) > MOST_UNITS:
-            raise SettingsError(f"hidden and relation_width must be at most {MOST_UNITS}.")
-        # written so that NaN, which no comparison holds for, is refused too
-        if not 0 <= self.dropout < 1:
-            raise SettingsError(f"dropout must be at least 0 and below 1, not {self.dropout}.")
-        if not 0 < self.learning_rate < math.inf:
-            raise SettingsError(f"learning_rate must be a finite number above 0, not {self.learning_rate}.")
-        if not 0 <= self.weight_decay < math.inf:
-            raise SettingsError(f"weight_decay must be a finite number that is not negative, not {self.weight_decay}.")
-        if not 0 < self.fit_share < 1:
-            raise SettingsError(f"fit_share must be between 0 and 1, not {self.fit_share}.")
-        if not 0 <= self.cross_fit < 1:
-            raise SettingsError(f"cross_fit must be at least 0 and below 1, not {self.cross_fit}.")
-        if self.unseen_candidates < 0:
-            raise SettingsError(f"unseen_candidates must not be negative, not {self.unseen_candidates}.")
+        super().__post_init__()
         if unknown := sorted(set(self.without) - set(GROUPS)):
             raise SettingsError(f"there is no group of features called {unknown[0]!r}; known are {', '.join(GROUPS)}.")
 
@@ -187,6 +171,7 @@ class Learned:
     @classmethod
     def restore(cls, settings: LearnedSettings, tensors: dict[str, Tensor]) -> Self:
         # nothing is allocated or drawn before the weights are known to fit
+        members = max(len(tensor_of(tensors, "mean", 1)) - len(NAMES), 0)
         with torch.device("meta"):
-            net = LearnedNet(len(tensors["relation.weight"]), settings, len(tensors["mean"]) - len(NAMES))
+            net = LearnedNet(len(tensor_of(tensors, "relation.weight", 2)), settings, members)
         return cls(settings, with_weights(net, tensors))

@@ -6,15 +6,16 @@ import copy
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Size
+from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
@@ -172,29 +173,37 @@ def later_rows(queries: Queries, past: History, settings: LearnedSettings, seed:
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOut(Declared):
     """MRR on the later part of validation under one filter, before the learned residual was fitted on it too.
 
     learned: as fitted on what came before that part, which chose its epochs. bridgemem: the paper's as selected.
     gain: of the learned over the paper's, and both ends of its 95 % interval.
     """
 
-    queries: int
-    backbone: float
-    bridgemem: float
-    learned: float
-    gain: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        figures = (self.backbone, self.bridgemem, self.learned, *self.gain)
-        if len(self.gain) != 3 or not all(map(math.isfinite, figures)):
-            raise SettingsError("what is noted of the later part of validation is no MRR and gain; fit the run again.")
+    queries: Size
+    backbone: Finite
+    bridgemem: Finite
+    learned: Finite
+    gain: Annotated[tuple[Finite, ...], Range(ge=3, le=3)]
 
     @property
     def better(self) -> str:
         """What forecasts use unless told otherwise: the paper's unless the other gains more than a standard error."""
         value, low, _ = self.gain
         return "learned" if value > (value - low) / ERRORS else "bridgemem"
+
+
+@dataclass(frozen=True)
+class FitNote(Declared):
+    """What is noted of a learned residual's fit, with the likelihood curve that chose its epochs."""
+
+    epochs: Count
+    nll: tuple[float, ...]
+    seconds: NotNegative
+    parameters: Count
+    scale: Positive
+    settings: LearnedSettings
+    held_out: HeldOut | None = None
 
 
 @dataclass(frozen=True)
@@ -211,18 +220,11 @@ class Fit:
     early: Learned
     held_out: HeldOut | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    @property
+    def note(self) -> FitNote:
         net = self.model.net
-        known = {} if self.held_out is None else {"held_out": asdict(self.held_out)}
-        return {
-            "epochs": self.epochs,
-            "nll": self.curve,
-            "seconds": self.seconds,
-            "parameters": sum(p.numel() for p in net.parameters()),
-            "scale": float(net.scale.detach()),
-            "settings": asdict(self.model.settings),
-            **known,
-        }
+        parameters, scale = sum(p.numel() for p in net.parameters()), float(net.scale.detach())
+        return FitNote(self.epochs, self.curve, self.seconds, parameters, scale, self.model.settings, self.held_out)
 
 
 def fit_learned(

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from bridgemem.config import Settings
-from bridgemem.errors import SelectionError
+from bridgemem.config import NotNegative, Range, Settings, check
+from bridgemem.errors import SelectionError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import DAY
 from bridgemem.evidence.transitions import Transitions
@@ -21,6 +21,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.scoring import Choice, Replay, replay
 from bridgemem.residuals.validation import Validation
+from bridgemem.storage.schema import as_settings
 
 SELECTION_FILTERS = ("static", "time")
 PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
@@ -62,17 +63,13 @@ class Selection:
     def from_dict(cls, values: dict[str, Any]) -> Selection:
         """A selection from its record, with or without the lock in it."""
         try:
-            selection = cls(
-                **{
-                    **{name: value for name, value in values.items() if name != "lock"},
-                    "choice": Choice(**values["choice"]),
-                    "backbone": Metrics(**values["backbone"]),
-                    "chosen": Metrics(**values["chosen"]),
-                }
-            )
-        except (KeyError, TypeError) as problem:
-            raise SelectionError(f"the selection record is damaged ({problem}); select again in a new run.") from None
-        # the lock of what was read, not of what it became: an older record may lack fields that have defaults now
+            own = {name: value for name, value in values.items() if name != "lock"}
+            selection = as_settings(cls, own, "the selection record", whole=True)
+            check("lam", selection.choice.lam, NotNegative)
+            check("tau", selection.choice.tau, Annotated[float, Range(ge=0, finite=False)])
+        except SettingsError as problem:
+            raise SelectionError(f"{str(problem).rstrip('.')}; select again in a new run.") from None
+        # the lock of what was read, not of what it became: a whole number may have become a float
         vars(selection)["_lock"] = digest(values)
         return selection
 

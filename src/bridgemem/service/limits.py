@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi.responses import JSONResponse
 
-from bridgemem.errors import SettingsError
+from bridgemem.config import Count, Declared, Positive
 from bridgemem.service.metrics import App, Message, Receive, Scope, Send
 
 OPEN = frozenset({"/healthz", "/readyz"})
@@ -19,7 +18,7 @@ SMALL_BODY = 1 << 16  # bytes; a body up to this size is gathered however many l
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Declared):
     """What clients may take of the service.
 
     body: bytes of a request; concurrent: requests in work at once; timeout: seconds for the headers of a request to
@@ -27,17 +26,11 @@ class Limits:
     and per_client, which is an address.
     """
 
-    body: int = 4 << 20
-    concurrent: int = 32
-    timeout: float = 15.0
-    connections: int = 512
-    per_client: int = 128
-
-    def __post_init__(self) -> None:
-        if min(self.body, self.concurrent, self.connections, self.per_client) < 1:
-            raise SettingsError("limits of the service are at least 1 byte, 1 request and 1 connection.")
-        if not 0 < self.timeout < math.inf:
-            raise SettingsError(f"the service's timeout must be more than 0 seconds and finite, not {self.timeout}.")
+    body: Count = 4 << 20
+    concurrent: Count = 32
+    timeout: Positive = 15.0
+    connections: Count = 512
+    per_client: Count = 128
 
 
 def refusal(

@@ -10,40 +10,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor
 
 from bridgemem.config import parse_json, read_toml, write_toml
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.storage.known_files import backbone_files, refuse_links
 from bridgemem.storage.placing import fcntl_or_none, recover, same_file
-from bridgemem.storage.whole import check_free, reserved_free, sync, whole_file, whole_folder
-
-__all__ = [
-    "FORMAT",
-    "check_free",
-    "link_or_copy",
-    "load_tensors",
-    "locked",
-    "read_config",
-    "read_json",
-    "read_names",
-    "read_tensors",
-    "reserved_free",
-    "save_tensors",
-    "sync",
-    "whole_file",
-    "whole_folder",
-    "write_json",
-    "write_names",
-    "write_tensors",
-]
+from bridgemem.storage.tensors import read_tensors, write_tensors
+from bridgemem.storage.whole import whole_file, whole_folder
 
 FORMAT = 1
-# what tensors are saved in; most operations are not made for others, such as complex numbers or floats of 8 bits
-TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
 @contextmanager
@@ -132,26 +108,6 @@ def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise RunError(f"{folder} holds no saved model, config.toml is missing; `bridgemem train` writes one.")
     refuse_links(folder)
     return read_config(folder), read_tensors(folder / "weights.safetensors")
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    # as bytes through Python, so that a full disk is an OSError and the file has the user's usual permissions
-    path.write_bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        tensors = load_file(path)
-    except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
-    # a KeyError where safetensors knows a type of numbers and torch does not
-    except (SafetensorError, OSError, ValueError, LookupError, AttributeError, RuntimeError) as problem:
-        raise RunError(f"{path} is damaged: {problem}.") from None
-    foreign = next((name for name, tensor in tensors.items() if tensor.dtype not in TYPES), None)
-    if foreign is not None:
-        kind = str(tensors[foreign].dtype).removeprefix("torch.")
-        raise RunError(f"{path} holds {foreign} as {kind}, in which no weights are saved; put a copy back.")
-    return tensors
 
 
 def read_config(folder: Path) -> dict[str, Any]:

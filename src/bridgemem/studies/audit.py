@@ -150,7 +150,7 @@ def _identity(run: Run, dataset: Dataset) -> Finding:
 
 def _training(run: Run, dataset: Dataset) -> list[Finding]:
     """The backbone was trained on the train split and nothing else, where its training is noted at all."""
-    noted, train = training_note(run.folder / "backbone").get("fingerprint"), dataset.train
+    noted, train = training_note(run.folder / "backbone").fingerprint, dataset.train
     if noted is None:
         return []
     if noted != train.fingerprint and run.refreshes():  # which may add names and earlier events to what was train

@@ -128,7 +128,7 @@ def draw_curves(records: list[Record], path: Path) -> Path | None:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    from bridgemem.storage.files import whole_file
+    from bridgemem.storage.whole import whole_file
 
     # a fixed salt and no date keep the file the same as long as the figures are
     with mpl.rc_context({"svg.hashsalt": "bridgemem", "font.size": 9}):

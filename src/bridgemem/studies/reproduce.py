@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bridgemem.backbones.trained import default_settings, train, trained_so
-from bridgemem.config import Settings
+from bridgemem.config import HistoryMode, Settings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
 from bridgemem.evaluation.records import Record
@@ -16,7 +16,7 @@ from bridgemem.forecaster import Forecaster
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.runs import Run
-from bridgemem.storage.files import reserved_free
+from bridgemem.storage.whole import reserved_free
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def reproduce(
     seeds: tuple[int, ...] = (42,),
     backbone_seed: int = 42,
     device: str = "cpu",
-    history: str = "rolling",
+    history: HistoryMode = "rolling",
     retrain: bool = False,
     progress: Progress = SILENT,
     residual: str = "bridgemem",

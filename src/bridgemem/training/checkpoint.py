@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bridgemem.errors import RunError
 from bridgemem.storage.files import load_tensors, save_tensors
+from bridgemem.storage.tensors import check_tensors, specs_of
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -31,11 +32,8 @@ def seeded(seed: int, device: str | torch.device) -> Iterator[None]:
 
 def with_weights(net: Net, tensors: dict[str, Tensor]) -> Net:
     """A network made on the meta device, with saved weights in place of none."""
-    for name, own in net.state_dict().items():
-        # a tensor that is assigned keeps its type, and only floats of any size become float32
-        given = tensors.get(name, own)
-        if not given.is_floating_point() and given.dtype != own.dtype:
-            raise ValueError(f"{name} holds {given.dtype}, not {own.dtype}")
+    # a tensor that is assigned keeps its type, and only floats of any size become float32
+    check_tensors(tensors, specs_of(net.state_dict()))
     # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
     net.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, assign=True)
     return net.float()

@@ -18,7 +18,8 @@ from bridgemem.memory.occurrences import first_meetings, occurrence_lines
 from bridgemem.memory.timeline import STEP_BITS, changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.checksums import file_checksum, write_manifest
-from bridgemem.storage.files import check_free, whole_folder, write_json
+from bridgemem.storage.files import write_json
+from bridgemem.storage.whole import check_free, whole_folder
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # pair, step, relation, direction: int64 [n] each
 
