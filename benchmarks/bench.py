@@ -22,7 +22,7 @@ from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training.checkpoint import seeded
 
 WORLDS = {
@@ -84,8 +84,8 @@ class Bench:
             return CenetNet(self.known.n_entities, self.known.n_relations, settings)
 
     @cached_property
-    def past(self) -> History:
-        return History(self.known, device=self.device)
+    def past(self) -> Past:
+        return Past(self.known, device=self.device)
 
     @cached_property
     def queries(self) -> Queries:

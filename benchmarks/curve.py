@@ -33,7 +33,7 @@ from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.scoring import Choice, Scoring, replay
@@ -90,7 +90,7 @@ class LowRank(Backbone):
         actor, relation = (torch.randn(n, cls.width, generator=draw).to(device) for n in sizes)
         return cls(actor, relation)
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         asked = self.actor[queries.actor] + self.relation[queries.relation]
         return Scores((asked @ self.actor.T / 8).log_softmax(1), torch.sigmoid(asked[:, 0]))
 
@@ -143,7 +143,7 @@ class Point:
 
 def measured(axis: str, events: EventLog, queries: int, cells: int | None = None, device: str = "cpu") -> Point:
     """Evaluate the last facts of the events under three filters with one residual; indices are built before."""
-    past, filters = History(events, device=device), Filters(events, device)
+    past, filters = Past(events, device=device), Filters(events, device)
     backbone, transitions = LowRank.of(events, device=device), untrained(events, Settings(), device)
     every = Queries.of(events)
     asked = every.take(slice(len(every) - queries, None))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bridgemem.backbones.cenet import CenetNet, CenetSettings, recurring
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def batches(dataset: Dataset, settings: CenetSettings, chosen: list[int] | None 
     """Object and subject queries of `batch` facts at a time in file order; only the chosen ones, if any are named."""
     train = Queries.of(dataset.train)
     label = recurring(train, dataset.events.n_relations, dataset.events.n_entities)
-    past = History(dataset.train)
+    past = Past(dataset.train)
     bounds = batch_bounds(len(dataset.train), settings.batch)
     for number in chosen if chosen is not None else range(len(bounds) - 1):
         rows = torch.arange(2 * bounds[number], 2 * bounds[number + 1])
@@ -49,7 +49,7 @@ def batches(dataset: Dataset, settings: CenetSettings, chosen: list[int] | None 
         yield sides[0], sides[1]
 
 
-def _side(queries: Queries, label: Tensor, past: History) -> Side:
+def _side(queries: Queries, label: Tensor, past: Past) -> Side:
     assert queries.answer is not None
     seen = past.occurrences(queries.actor, queries.relation, queries.step)
     sparse = (x.numpy() for x in (seen.row, seen.candidate, seen.count))

@@ -153,14 +153,14 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
     What a batch holds grows with its queries and not with the memory; by default it is larger than the memory here.
     """
     from bridgemem.events.queries import Queries
-    from bridgemem.memory.past import History
+    from bridgemem.memory.past import Past
     from bridgemem.ranking.filters import Filters
     from bridgemem.residuals.scoring import Choice, Scoring, replay
     from bridgemem.runs import Run
 
     run = Run(home / "run")
     dataset = run.dataset(memory_dir=memory_dir)
-    scoring = Scoring(run.backbone(), History(dataset.events), run.transitions(), choices=[Choice()])
+    scoring = Scoring(run.backbone(), Past(dataset.events), run.transitions(), choices=[Choice()])
     filters, queries = Filters(dataset.events), Queries.of(dataset.test)
     replay(scoring, queries.take(slice(0, 1)), filters=filters)
     return len(queries), lambda: replay(scoring, queries, filters=filters, cells=CELLS).ranks.tobytes()

@@ -21,7 +21,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.residuals.scoring import Choice
 
@@ -296,7 +296,7 @@ class PlainResidual:
         self.reader.load_state_dict(own)
 
     @torch.no_grad()
-    def of(self, queries: Queries, past: History, uncertainty: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor]:
+    def of(self, queries: Queries, past: Past, uncertainty: Tensor, choice: Choice) -> tuple[Tensor, Tensor, Tensor]:
         """(row, candidate, value) of what the choice adds."""
         s = self.settings
         states = past.dyads.partners(queries.actor, queries.step, s.k, s.window)
@@ -320,7 +320,7 @@ class PlainResidual:
 def evaluate(
     batches: Iterator[Queries],
     backbone: Backbone,
-    past: History,
+    past: Past,
     filters: PlainFilters,
     residual: PlainResidual,
     choices: Sequence[Choice],
@@ -344,7 +344,7 @@ def evaluate(
 def best(
     query: Queries,
     backbone: Backbone,
-    past: History,
+    past: Past,
     residual: PlainResidual,
     choice: Choice,
     events: EventLog,

@@ -18,7 +18,7 @@ from bridgemem.backbones.base import score_queries
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.predictor import Predictor
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
@@ -65,7 +65,7 @@ def _replayed(b: Bench, choices: Sequence[Choice], most: int | None = None) -> M
     transitions, cenet = b.transitions, b.cenet  # made before the clock starts
 
     def run(queries: Queries) -> Replay:
-        past, filters = History(b.known, device=b.device), Filters(b.known, b.device)
+        past, filters = Past(b.known, device=b.device), Filters(b.known, b.device)
         return replay(Scoring(cenet, past, transitions, choices=choices), queries, filters=filters)
 
     _, timing = timed(lambda: run(b.queries), b.device, rounds=1)

@@ -15,7 +15,7 @@ from bridgemem.equations import correction, count_evidence, log_base, memory_sta
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Choice, corrections
 from builders import few, random_log, random_transitions, rows_of, token_parts
 from precision import close
@@ -104,7 +104,7 @@ def test_the_method_equals_the_slow_reference(precision, tolerance, seed):
     prior = transitions.log_pi.exp().tolist()
     examples, w = plain_examples(transitions, events.prefix(45)), weights(transitions)
     queries = Queries.of(events.between(45, 60))
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     assert len(evidence.row) > 100
     generator = torch.Generator().manual_seed(seed)
     u = torch.rand(len(queries), generator=generator, dtype=torch.float64)

@@ -29,7 +29,7 @@ from bridgemem.backbones.trained import train
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
 from builders import TINY_CENET, few, log_of, logs, random_log, rows_of, small_world, tiny_cenet
@@ -62,7 +62,7 @@ def small_case() -> tuple:
 
 
 def past_of(net: CenetNet, events, queries: Queries) -> module.Past:
-    seen = History(events).occurrences(queries.actor, queries.relation, queries.step)
+    seen = Past(events).occurrences(queries.actor, queries.relation, queries.step)
     return net.past(seen, len(queries))
 
 
@@ -217,7 +217,7 @@ def with_oracle(events, u: float, mask: str) -> Cenet:
 def test_the_oracle_chooses_whom_to_trust(mask, u):
     events = log_of([(0, 0, 1, 1), (0, 1, 2, 2), (3, 0, 0, 2), (0, 0, 4, 9)], n_entities=6)
     queries = Queries(torch.tensor([0, 5]), torch.tensor([0, 0]), torch.tensor([5, 5]))
-    past = History(events)
+    past = Past(events)
     backbone = with_oracle(events, u, mask)
     scores = backbone.score(queries, past)
     # seen as subject before step 5, under any relation: 1 and 2; entity 3 acted on 0, and 4 comes later
@@ -257,7 +257,7 @@ def test_training_reads_train_alone():
 
 def test_training_makes_the_answers_likelier():
     dataset = small_world().dataset
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     settings = replace(TINY_CENET, width=16, epochs=6, dropout=0.1)
     untrained = Cenet(settings, network(dataset.events, width=16))
     trained = Cenet.fit(dataset, settings)
@@ -335,7 +335,7 @@ def test_looking_up_parameters_has_the_values_and_the_gradient_of_indexing():
 
 def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path):
     dataset = small_world().dataset
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     tiny_cenet().save(tmp_path / "cenet")
     state = torch.random.get_rng_state()
     again = Cenet.load(tmp_path / "cenet")

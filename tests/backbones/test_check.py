@@ -14,7 +14,7 @@ from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import small_world, tiny_cenet
 
 
@@ -31,14 +31,14 @@ def test_cenet_keeps_the_contract():
 class SeesNow(Recurrence):
     """Reads the events of the very step it is asked about."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
 
 
 class SeesAll(Recurrence):
     """Knows how often an entity will act in the whole log."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         totals = torch.bincount(torch.from_numpy(past.events.object.copy()), minlength=past.events.n_entities)
         return Scores(super().score(queries, past).log_p + totals / 1e6)
 
@@ -46,7 +46,7 @@ class SeesAll(Recurrence):
 class SeesTheBatch(Recurrence):
     """Centres its scores over the batch, which other queries share."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = super().score(queries, past).log_p
         return Scores(log_p - log_p.mean(0))
 
@@ -54,7 +54,7 @@ class SeesTheBatch(Recurrence):
 class SeesTheOrder(Recurrence):
     """Trusts the first query of a batch more."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = super().score(queries, past).log_p
         return Scores(log_p + torch.linspace(1, 0, len(log_p))[:, None])
 
@@ -62,13 +62,13 @@ class SeesTheOrder(Recurrence):
 class Restless(Recurrence):
     """Draws a little noise anew at every call."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = super().score(queries, past).log_p
         return Scores(log_p + 1e-9 * torch.rand_like(log_p))
 
 
 class NotANumber(Recurrence):
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = super().score(queries, past).log_p
         log_p[-1, -1] = torch.nan
         return Scores(log_p)
@@ -77,25 +77,25 @@ class NotANumber(Recurrence):
 class Infinite(Recurrence):
     """Rules candidates out with the log of zero."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = super().score(queries, past).log_p
         return Scores(log_p.masked_fill(log_p < log_p.mean(), -torch.inf))
 
 
 class WrongShape(Recurrence):
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         return Scores(super().score(queries, past).log_p[:, 1:])
 
 
 class TooCertain(Recurrence):
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         return Scores(super().score(queries, past).log_p, torch.full((len(queries),), 1.5))
 
 
 class DriftingOracle(Recurrence):
     """Its scores are in order, but its uncertainty looks at the step itself."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         scores = super().score(queries, past)
         today = (past.events.step == int(queries.step[0])).sum()
         return Scores(scores.log_p, torch.full((len(queries),), float(today) / 1e4))

@@ -16,7 +16,7 @@ from bridgemem.backbones.tpar import Tpar, TparNet, TparSettings
 from bridgemem.errors import SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import random_log
 from precision import FLOAT64, close
 
@@ -45,7 +45,9 @@ def slow_states(net: CsiNet, hops: tuple[Hop, ...], asked: Tensor) -> tuple[Tens
     time = net.time()
     for layer, hop in zip(net.layers, hops, strict=True):
         Z, parts = layer.relation, layer.attention
-        W1 = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1)
+        W1 = torch.cat(
+            [b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1
+        )
         after_c, after_s = [], []
         for node in range(len(hop.row)):
             sum_c = sum_s = torch.zeros(net.settings.width, dtype=torch.float64)
@@ -124,7 +126,7 @@ def test_the_causal_branch_is_tpar_where_the_shortcut_has_no_say(gru):
                 weight.copy_(own[:1])
             else:
                 weight.copy_(own)
-    past = History(events)
+    past = Past(events)
     ours, theirs = Csi(net.settings, net).score(queries, past), Tpar(tpar.settings, tpar).score(queries, past)
     assert close(ours.log_p, theirs.log_p, FLOAT64)
     losses = (each.loss(hops, queries.relation, queries.answer, events.n_entities) for each in (net, tpar))

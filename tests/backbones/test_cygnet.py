@@ -21,7 +21,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import Step
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
@@ -93,7 +93,7 @@ def test_scores_equal_a_slow_computation_of_the_definition(frozen_at: int | None
     assert any(not vocabulary for vocabulary in seen), "a query without any past must be among them"
     assert max(map(len, seen)) > 3
     backbone = Cygnet(TINY, network(events))
-    found = backbone.score(queries, History(events, frozen_at)).log_p
+    found = backbone.score(queries, Past(events, frozen_at)).log_p
     assert close(found.exp().sum(1), torch.ones(len(queries)))
     asked = zip(queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist(), seen, strict=True)
     expected = torch.tensor([slow_log_p(backbone.net, *query) for query in asked])
@@ -120,7 +120,7 @@ def test_candidates_of_the_vocabulary_share_the_whole_copy_mode() -> None:
 
 def test_neither_model_reads_the_weights_of_the_other() -> None:
     events = random_log(2)
-    queries, past = Queries.of(events.between(20, 30)), History(events)
+    queries, past = Queries.of(events.between(20, 30)), Past(events)
     net = network(events)
     before = Cygnet(TINY, net).score(queries, past).log_p
     with torch.no_grad():
@@ -169,7 +169,7 @@ def queries_of(trainer: _Trainer, number: int) -> Queries:
 def test_training_reads_the_vocabularies_that_scoring_reads() -> None:
     train = few_days().train
     trainer = trainer_of(few_days())
-    past = History(train)
+    past = Past(train)
     for number, batch in enumerate(trainer.batches):
         queries, seen = queries_of(trainer, number), trainer.seen(number)
         assert len(seen) == batch.size == len(seen.unique())
@@ -253,14 +253,14 @@ def test_cygnet_keeps_the_contract() -> None:
 def test_a_frozen_past_gives_the_scores_of_its_last_day() -> None:
     events = small_world().events
     queries = Queries.of(events.between(55, 60))
-    frozen = tiny_cygnet().score(queries, History(events, frozen_at=50)).log_p
-    assert torch.equal(frozen, tiny_cygnet().score(queries, History(events.prefix(50))).log_p)
-    assert not torch.equal(frozen, tiny_cygnet().score(queries, History(events)).log_p)
+    frozen = tiny_cygnet().score(queries, Past(events, frozen_at=50)).log_p
+    assert torch.equal(frozen, tiny_cygnet().score(queries, Past(events.prefix(50))).log_p)
+    assert not torch.equal(frozen, tiny_cygnet().score(queries, Past(events)).log_p)
 
 
 def test_queries_of_one_side_or_none_can_be_scored() -> None:
     events = small_world().events
-    queries, past = Queries.of(events.between(50, 51)), History(events)
+    queries, past = Queries.of(events.between(50, 51)), Past(events)
     whole = tiny_cygnet().score(queries, past).log_p
     for rows in (slice(0, None, 2), slice(1, None, 2), slice(0, 0)):
         part = tiny_cygnet().score(queries.take(rows), past).log_p
@@ -278,7 +278,7 @@ def ruled_world() -> Dataset:
     return Dataset("ruled", log_of(rows, n_entities=20, n_relations=2), 25)
 
 
-def reciprocal_rank(backbone: Cygnet, queries: Queries, past: History) -> float:
+def reciprocal_rank(backbone: Cygnet, queries: Queries, past: Past) -> float:
     log_p = backbone.score(queries, past).log_p
     assert queries.answer is not None
     own = log_p.gather(1, queries.answer[:, None])
@@ -290,11 +290,11 @@ def test_the_generation_mode_learns_a_rule_and_needs_no_past_for_it() -> None:
     settings = CygnetSettings(width=16, epochs=15, learning_rate=0.01)
     trained, chance = Cygnet.fit(dataset, settings), sum(1 / rank for rank in range(1, 21)) / 20
     queries = Queries.of(dataset.valid)
-    assert reciprocal_rank(Cygnet(settings, network(dataset.events, settings)), queries, History(dataset.events, 0)) < (
+    assert reciprocal_rank(Cygnet(settings, network(dataset.events, settings)), queries, Past(dataset.events, 0)) < (
         2 * chance
     )
-    assert reciprocal_rank(trained, queries, History(dataset.events, 0)) > 4 * chance
-    assert reciprocal_rank(trained, queries, History(dataset.events)) > 0.9
+    assert reciprocal_rank(trained, queries, Past(dataset.events, 0)) > 4 * chance
+    assert reciprocal_rank(trained, queries, Past(dataset.events)) > 0.9
 
 
 def test_training_makes_the_loss_small() -> None:
@@ -331,8 +331,8 @@ def test_time_is_counted_from_the_first_step_of_train() -> None:
     late = replace(dataset.events, step=dataset.events.step + 2000)
     shifted = Dataset("later", late, dataset.valid_start + 2000, 2020)
     moved, usual = Cygnet.fit(shifted, TINY), tiny_cygnet()
-    expected = usual.score(Queries.of(dataset.valid), History(dataset.events)).log_p
-    assert torch.equal(moved.score(Queries.of(shifted.valid), History(late)).log_p, expected)
+    expected = usual.score(Queries.of(dataset.valid), Past(dataset.events)).log_p
+    assert torch.equal(moved.score(Queries.of(shifted.valid), Past(late)).log_p, expected)
 
 
 def test_a_single_fact_can_be_trained_on() -> None:
@@ -343,7 +343,7 @@ def test_a_single_fact_can_be_trained_on() -> None:
 
 def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path: Path) -> None:
     dataset = few_days()
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     tiny_cygnet().save(tmp_path / "cygnet")
     state = torch.random.get_rng_state()
     again = Cygnet.load(tmp_path / "cygnet")
@@ -354,7 +354,7 @@ def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path: Path) -> N
 
 def test_weights_in_half_precision_are_read_as_usual() -> None:
     dataset = few_days()
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     halved = Cygnet.restore(
         TINY, {k: t.half() if t.is_floating_point() else t for k, t in tiny_cygnet().tensors().items()}
     )

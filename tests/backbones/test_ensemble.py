@@ -18,7 +18,7 @@ from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import dataset_of, random_log
 from precision import close
 
@@ -31,7 +31,7 @@ def dataset() -> Dataset:
 
 
 def scores(backbone: Backbone, dataset: Dataset) -> torch.Tensor:
-    return backbone.score(Queries.of(dataset.valid), History(dataset.events)).log_p
+    return backbone.score(Queries.of(dataset.valid), Past(dataset.events)).log_p
 
 
 def test_the_probabilities_are_the_mean_of_the_members(dataset: Dataset) -> None:

@@ -25,7 +25,7 @@ from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.hri import Hri
 from bridgemem.errors import BackboneError, NotFoundError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import small_world
 from commands import bridgemem as command
 from commands import planted_rows, write_rows
@@ -108,7 +108,7 @@ def test_a_backbone_of_another_package_is_used_like_any_other(site: Path, tmp_pa
     backbone = backbone_class("even").fit(world.dataset, backbone_defaults("even", "world"))
     check_backbone(backbone, world.events)
     backbone.save(tmp_path / "saved")
-    queries, past = Queries.of(world.dataset.valid), History(world.events)
+    queries, past = Queries.of(world.dataset.valid), Past(world.events)
     found = load_backbone(tmp_path / "saved").score(queries, past).log_p
     assert torch.equal(found, backbone.score(queries, past).log_p)
 

@@ -24,7 +24,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import Step
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
@@ -136,14 +136,14 @@ def test_scores_equal_a_slow_walk_through_the_definition(frozen: int | None) -> 
     lengths = {sum(a == b and t2 < t for b, _, _, t2 in sides(events)) for a, _, t in rows(queries)}
     assert {0, 1, 5} <= lengths, "no event, one, exactly k"
     assert max(lengths) > 5
-    found = Est(TINY_EST, net).score(queries, History(events, frozen)).log_p
+    found = Est(TINY_EST, net).score(queries, Past(events, frozen)).log_p
     assert close(found, expected, 0.0001)
 
 
 def test_an_actor_without_events_has_every_answer_alike() -> None:
     events = log_of([(0, 0, 1, 3), (2, 1, 3, 9)])
     queries = Queries(torch.tensor([2, 0]), torch.tensor([1, 0]), torch.tensor([9, 9]))
-    unknown, known = Est(TINY_EST, network(events)).score(queries, History(events)).log_p
+    unknown, known = Est(TINY_EST, network(events)).score(queries, Past(events)).log_p
     assert close(unknown, torch.full((6,), -math.log(6)))
     assert known.std() > 0.01
 
@@ -151,7 +151,7 @@ def test_an_actor_without_events_has_every_answer_alike() -> None:
 def test_a_past_without_any_event_can_be_asked() -> None:
     events = log_of([(0, 0, 1, 3)])
     queries = Queries(*(torch.tensor([1]) for _ in range(3)))
-    found = Est(TINY_EST, network(events)).score(queries, History(events.prefix(0))).log_p
+    found = Est(TINY_EST, network(events)).score(queries, Past(events.prefix(0))).log_p
     assert close(found, torch.full((1, 6), -math.log(6)))
 
 
@@ -267,7 +267,7 @@ def test_a_world_with_one_rule_is_learned() -> None:
     backbone = Est.fit(dataset, settings, progress=watching)
     queries = Queries.of(dataset.valid)
     assert queries.answer is not None
-    log_p = backbone.score(queries, History(dataset.events)).log_p
+    log_p = backbone.score(queries, Past(dataset.events)).log_p
     rank = 1 + (log_p > log_p.gather(1, queries.answer[:, None])).sum(1)
     assert float((1 / rank).mean()) > 0.9, "by chance it would be 0.18"
     assert len(watching.losses) == 5
@@ -282,14 +282,14 @@ def test_training_writes_states_and_scoring_leaves_them_alone() -> None:
     dataset, backbone = small(), tiny_est()
     before = {name: tensor.clone() for name, tensor in backbone.net.state_dict().items()}
     assert before["slow"].any()
-    backbone.score(Queries.of(dataset.valid), History(dataset.events))
+    backbone.score(Queries.of(dataset.valid), Past(dataset.events))
     for name, tensor in backbone.net.state_dict().items():
         assert torch.equal(tensor, before[name]), name
 
 
 def test_states_are_part_of_the_scores() -> None:
     dataset, backbone = small(), tiny_est()
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     without = Est.restore(TINY_EST, {**backbone.tensors(), "slow": torch.zeros_like(backbone.net.slow)})
     assert not close(backbone.score(queries, past).log_p, without.score(queries, past).log_p, 0.0001)
 
@@ -297,7 +297,7 @@ def test_states_are_part_of_the_scores() -> None:
 def test_another_history_is_read_anew() -> None:
     dataset, backbone = small(), tiny_est()
     queries = Queries.of(dataset.valid)
-    whole, shorter = History(dataset.events), History(dataset.train)
+    whole, shorter = Past(dataset.events), Past(dataset.train)
     first, second, third = (backbone.score(queries, past).log_p for past in (whole, shorter, whole))
     assert torch.equal(first, third)
     assert not torch.equal(first, second)
@@ -332,7 +332,7 @@ def test_a_train_split_of_a_single_fact_can_be_trained() -> None:
 
 def test_a_saved_backbone_scores_the_same_and_draws_nothing(tmp_path: Path) -> None:
     dataset = small()
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     tiny_est().save(tmp_path / "est")
     state = torch.random.get_rng_state()
     again = Est.load(tmp_path / "est")

@@ -20,7 +20,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import load_benchmark
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.scoring import Scoring, replay
 from builders import dataset_of, futures, log_of, random_log, rows_of, small_world
@@ -40,7 +40,7 @@ def query(actor: int, relation: int, step: int) -> Queries:
 def test_scores_equal_the_formula(lam: float, alpha: float, frozen: int | None) -> None:
     events = random_log(8, n=150)
     queries = Queries.of(events.between(20, 30))
-    scores = hri(events, lam, alpha).score(queries, History(events, frozen)).log_p
+    scores = hri(events, lam, alpha).score(queries, Past(events, frozen)).log_p
     R = events.n_relations
     for row, (a, r, t) in enumerate(
         zip(queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist(), strict=True)
@@ -61,7 +61,7 @@ def test_scores_equal_the_formula(lam: float, alpha: float, frozen: int | None) 
 def test_a_case_worked_out_by_hand() -> None:
     # relation 0 spans steps 2 to 6; (0, 0, 1) at 2 and twice at 4, (0, 0, 2) at 6, another subject's (3, 0, 1) at 5
     events = log_of([(0, 0, 1, 2), (0, 0, 1, 4), (0, 0, 1, 4), (3, 0, 1, 5), (0, 0, 2, 6), (0, 1, 4, 9)])
-    scores = hri(events, lam=1.0, alpha=0.75).score(query(0, 0, 10), History(events)).log_p.exp()[0]
+    scores = hri(events, lam=1.0, alpha=0.75).score(query(0, 0, 10), Past(events)).log_p.exp()[0]
     D = 1 / 2 + 1 / 4 + 1 / 8 + 1 / 16  # of 5, 4, 3 and 2, seen from 6
     assert float(scores[1]) == pytest.approx(0.75 * (1 / 16 + 1 / 4 + 1 / 4) / D + 0.25 * 4 / 5)
     assert float(scores[2]) == pytest.approx(0.75 * 1 / D + 0.25 * 1 / 5)
@@ -78,26 +78,26 @@ def test_the_closed_form_of_the_decay_equals_its_sum(lam: float) -> None:
 
 def test_a_relation_of_one_step_and_one_never_seen_have_finite_scores() -> None:
     events = log_of([(0, 0, 1, 3), (2, 0, 4, 3)])
-    once = hri(events).score(query(0, 0, 5), History(events)).log_p[0]
+    once = hri(events).score(query(0, 0, 5), Past(events)).log_p[0]
     assert torch.isfinite(once).all()
     assert int(once.argmax()) == 1
     assert float(once[4]) > float(once[5])
-    never = hri(events).score(query(0, 1, 5), History(events)).log_p
-    nothing = hri(events).score(query(0, 0, 0), History(events.prefix(0))).log_p
+    never = hri(events).score(query(0, 1, 5), Past(events)).log_p
+    nothing = hri(events).score(query(0, 0, 0), Past(events.prefix(0))).log_p
     for scores in (never, nothing):
         assert scores.unique().tolist() == pytest.approx([math.log(1e-12)])
 
 
 def test_weights_do_not_vanish_when_the_last_fact_is_long_ago() -> None:
     events = log_of([(0, 0, 1, 0), (0, 0, 2, 1), (0, 0, 3, 2)])
-    scores = hri(events, lam=1.0).score(query(0, 0, 9_000), History(events)).log_p[0]
+    scores = hri(events, lam=1.0).score(query(0, 0, 9_000), Past(events)).log_p[0]
     assert scores.argsort(descending=True)[:3].tolist() == [3, 2, 1]
 
 
 def test_two_histories_do_not_get_into_each_other() -> None:
     events = random_log(3)
     queries, backbone = Queries.of(events.between(20, 25)), hri(events)
-    pasts = [History(events), History(events, 10), History(events.prefix(15))]
+    pasts = [Past(events), Past(events, 10), Past(events.prefix(15))]
     expected = [hri(events).score(queries, past).log_p for past in pasts]
     for _ in range(2):
         for past, scores in zip(pasts, expected, strict=True):
@@ -114,8 +114,8 @@ def test_it_keeps_the_contract(settings: HriSettings) -> None:
 def test_scores_do_not_see_the_future(future: str) -> None:
     events = small_world().events
     queries = Queries.of(events.between(50, 51))
-    expected = score_queries(hri(events), queries, History(events))
-    found = score_queries(hri(events), queries, History(futures(events, 50)[future]))
+    expected = score_queries(hri(events), queries, Past(events))
+    found = score_queries(hri(events), queries, Past(futures(events, 50)[future]))
     assert torch.equal(found.log_p, expected.log_p)
     assert found.uncertainty is not None
     assert expected.uncertainty is not None
@@ -141,7 +141,7 @@ def reciprocal_ranks(dataset: Dataset, lam: float | torch.Tensor, alpha: float) 
     known = dataset.without_test().events
     same = torch.ones(2 * known.n_relations, dtype=torch.float64)
     made = replay(
-        Scoring(Hri(HriSettings(), lam * same, alpha * same), History(known)),
+        Scoring(Hri(HriSettings(), lam * same, alpha * same), Past(known)),
         Queries.of(dataset.valid),
         filters=Filters(known),
     )
@@ -182,7 +182,7 @@ def test_test_events_leave_no_trace_in_the_choice() -> None:
 
 def test_repetition_beats_popularity_where_things_repeat() -> None:
     dataset = small_world().dataset
-    queries, past, filters = Queries.of(dataset.test), History(dataset.events), Filters(dataset.events)
+    queries, past, filters = Queries.of(dataset.test), Past(dataset.events), Filters(dataset.events)
     ours, floor = (
         replay(Scoring(kind.fit(dataset), past), queries, filters=filters).metrics("time").mrr
         for kind in (Hri, Popularity)
@@ -201,7 +201,7 @@ def test_settings_that_cannot_be_used_are_refused(wrong: dict[str, Any]) -> None
 def test_icews14_scores_what_was_measured_independently(data_dir: Path) -> None:
     dataset = load_benchmark("icews14", data_dir)
     backbone = Hri.fit(dataset, HriSettings(lam=0.02, alpha=0.999))
-    made = replay(Scoring(backbone, History(dataset.events)), Queries.of(dataset.test), filters=Filters(dataset.events))
+    made = replay(Scoring(backbone, Past(dataset.events)), Queries.of(dataset.test), filters=Filters(dataset.events))
     time, static = made.metrics("time").as_dict(), made.metrics("static").as_dict()
     assert list(time.values()) == pytest.approx([0.3745, 0.2959, 0.4143, 0.5234], abs=0.001)
     assert list(static.values()) == pytest.approx([0.5519, 0.5351, 0.5530, 0.5789], abs=0.001)

@@ -22,7 +22,7 @@ from bridgemem.equations import EPSILON
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training import checkpoint
 from builders import few, log_of, logs, random_log, rows_of, small_world
 from precision import FLOAT32, FLOAT64, close
@@ -74,7 +74,7 @@ def dense(weights: module.Weights, events) -> Tensor:
 )
 def test_weights_equal_a_slow_walk_through_the_past(events, step, refreshes, frozen_at):
     settings = InferSettings(refreshes=refreshes, temperature=0.7, unit=1.5)
-    found = FadingFacts(History(events, frozen_at), settings).at(step)
+    found = FadingFacts(Past(events, frozen_at), settings).at(step)
     expected = slow_weights(events, step, settings, frozen_at)
     assert close(dense(found, events), expected)
 
@@ -82,14 +82,14 @@ def test_weights_equal_a_slow_walk_through_the_past(events, step, refreshes, fro
 def test_a_single_fact_fades_with_the_root_of_its_lag_and_frequent_ones_grow_to_one():
     rows = [(0, 0, 1, 4)] + [(2, 0, 3, t) for t in range(100) if t != 99] + [(4, 0, 5, t) for t in (10, 90)]
     events = log_of(rows, n_relations=1)
-    W = dense(FadingFacts(History(events), InferSettings()).at(108), events)
+    W = dense(FadingFacts(Past(events), InferSettings()).at(108), events)
     assert float(W[0, 0, 1]) == pytest.approx(1 / math.sqrt(104))
     assert float(W[1, 1, 0]) == float(W[0, 0, 1])
     assert float(W[0, 2, 3]) == 1
-    only_validity = dense(FadingFacts(History(events), InferSettings(refreshes=1)).at(108), events)
+    only_validity = dense(FadingFacts(Past(events), InferSettings(refreshes=1)).at(108), events)
     assert float(only_validity[0, 2, 3]) == pytest.approx(1 / math.sqrt(10))
     assert float(W[0, 4, 5]) > float(only_validity[0, 4, 5]) == pytest.approx(1 / math.sqrt(18))
-    assert float(dense(FadingFacts(History(events), InferSettings()).at(5), events)[0, 0, 1]) == 1
+    assert float(dense(FadingFacts(Past(events), InferSettings()).at(5), events)[0, 0, 1]) == 1
 
 
 def slow_log_p(backbone: Infer, events, actor: int, relation: int, step: int) -> Tensor:
@@ -136,7 +136,7 @@ def test_scores_equal_dense_matrices_and_a_slow_noisy_or(rank, top):
     queries = Queries.of(events.between(22, 30))
     queries = queries.take(torch.arange(0, len(queries), 3))
     assert len(queries.step.unique()) > 3
-    found = backbone.score(queries, History(events)).log_p
+    found = backbone.score(queries, Past(events)).log_p
     columns = (queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist())
     expected = torch.stack([slow_log_p(backbone, events, a, r, t) for a, r, t in zip(*columns, strict=True)])
     assert (expected > math.log(EPSILON)).float().mean() > (0.1 if top == 1 else 0.5)
@@ -156,7 +156,7 @@ def test_walks_that_weigh_too_little_are_not_continued():
     query = Queries(torch.tensor([0]), torch.tensor([1]), torch.tensor([10]))
     for prune, expected in ((0.3, 0.5 / 3), (0.4, EPSILON)):
         backbone = Infer(InferSettings(prune=prune), rules, None)
-        log_p = backbone.score(query, History(events)).log_p[0]
+        log_p = backbone.score(query, Past(events)).log_p[0]
         assert float(log_p[2]) == pytest.approx(math.log(expected), abs=1e-6)
         assert (log_p[[0, 1, 3, 4, 5]] == math.log(EPSILON)).all()
 
@@ -164,7 +164,7 @@ def test_walks_that_weigh_too_little_are_not_continued():
 @pytest.mark.parametrize("embedded", [False, True])
 def test_little_room_changes_no_score(embedded, monkeypatch):
     dataset, backbone = small_world().dataset, tiny_infer(embedded)
-    queries, past = Queries.of(dataset.valid).take(slice(0, 24)), History(dataset.events)
+    queries, past = Queries.of(dataset.valid).take(slice(0, 24)), Past(dataset.events)
     expected = backbone.score(queries, past).log_p
     monkeypatch.setattr(module, "ROOM", {"cpu": 200})
     # products of other shapes may differ in a last bit
@@ -197,16 +197,16 @@ def test_infer_keeps_the_contract(embedded):
 def test_frozen_history_reads_nothing_after_its_step():
     dataset, backbone = small_world().dataset, tiny_infer()
     queries, at = Queries.of(dataset.valid), dataset.valid_start
-    frozen = backbone.score(queries, History(dataset.events, frozen_at=at)).log_p
-    known = backbone.score(queries, History(dataset.events.prefix(at), frozen_at=at)).log_p
+    frozen = backbone.score(queries, Past(dataset.events, frozen_at=at)).log_p
+    known = backbone.score(queries, Past(dataset.events.prefix(at), frozen_at=at)).log_p
     assert torch.equal(frozen, known)
-    assert not torch.equal(frozen, backbone.score(queries, History(dataset.events)).log_p)
+    assert not torch.equal(frozen, backbone.score(queries, Past(dataset.events)).log_p)
 
 
 def test_the_step_and_the_history_last_asked_for_leave_no_trace():
     dataset, backbone = small_world().dataset, tiny_infer()
     queries = Queries.of(dataset.valid)
-    one, other = History(dataset.events), History(dataset.train)
+    one, other = Past(dataset.events), Past(dataset.train)
     expected = backbone.score(queries, one).log_p
     backbone.score(queries, other)
     backbone.score(queries.take(slice(0, 3)), one)
@@ -216,7 +216,7 @@ def test_the_step_and_the_history_last_asked_for_leave_no_trace():
 @pytest.mark.parametrize("embedded", [False, True])
 def test_a_saved_infer_scores_the_same(embedded, tmp_path):
     dataset, backbone = small_world().dataset, tiny_infer(embedded)
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     backbone.save(tmp_path / "infer")
     state = torch.random.get_rng_state()
     again = Infer.load(tmp_path / "infer")
@@ -225,7 +225,7 @@ def test_a_saved_infer_scores_the_same(embedded, tmp_path):
     assert torch.equal(again.score(queries, past).log_p, backbone.score(queries, past).log_p)
 
 
-def mean_rank(backbone: Infer, queries: Queries, past: History) -> float:
+def mean_rank(backbone: Infer, queries: Queries, past: Past) -> float:
     log_p = score_queries(backbone, queries, past).log_p
     own = log_p.gather(1, queries.answer[:, None])
     return float((1 + (log_p > own).sum(1) + ((log_p == own).sum(1) - 1) / 2).mean())
@@ -243,7 +243,7 @@ def planted_world() -> Dataset:
 
 def test_a_planted_rule_is_learned_and_used():
     dataset = planted_world()
-    queries, past = Queries.of(dataset.valid), History(dataset.events)
+    queries, past = Queries.of(dataset.valid), Past(dataset.events)
     asked = queries.take((queries.relation == 2) | (queries.relation == 5))
     # 30 entities: chance is 15.5, and a triple that never recurs leaves the identity rule there
     assert mean_rank(Infer.fit(dataset, replace(TINY, top=1)), asked, past) > 11
@@ -387,12 +387,12 @@ def test_settings_that_cannot_be_used_are_refused(wrong):
 def test_a_train_split_of_a_single_fact_can_be_fitted():
     events = log_of([(0, 0, 1, 1), (0, 0, 2, 5), (1, 1, 2, 5)])
     backbone = Infer.fit(Dataset("few", events, 5), TINY)
-    log_p = backbone.score(Queries.of(events.between(5, 6)), History(events)).log_p
+    log_p = backbone.score(Queries.of(events.between(5, 6)), Past(events)).log_p
     assert int(log_p[0].argmax()) == 1, "the one thing that was known: 0 did it to 1"
 
 
 def test_without_any_past_every_candidate_is_as_unlikely_as_any():
     dataset = small_world().dataset
     queries = Queries.of(dataset.valid).take(slice(0, 4))
-    log_p = tiny_infer().score(queries, History(dataset.events.prefix(0))).log_p
+    log_p = tiny_infer().score(queries, Past(dataset.events.prefix(0))).log_p
     assert (log_p == math.log(EPSILON)).all()

@@ -21,7 +21,7 @@ from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import relative_entropy
 from bridgemem.forecasting.calibration import Calibration
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import small_world, tiny_cenet
 from precision import same
 
@@ -60,7 +60,7 @@ def test_without_growth_nothing_is_changed(name: str) -> None:
     events, backbone = small_world().dataset.events, inner_backbones()[name]
     widened = Widened(backbone, events.n_entities, events.n_relations)
     asked = Queries.of(events.between(50, 52))
-    own, wide = (score_queries(b, asked, History(events)) for b in (backbone, widened))
+    own, wide = (score_queries(b, asked, Past(events)) for b in (backbone, widened))
     assert own.log_p.equal(wide.log_p)
 
 
@@ -76,7 +76,7 @@ def test_an_entity_that_came_later_is_a_candidate_after_its_first_event(
 ) -> None:
     old, events = small_world().dataset.events, grown(extra=40)
     widened, asked = Widened(kind(), old.n_entities, old.n_relations), Queries.of(events.between(10, 50))
-    found = score_queries(widened, asked, History(events, frozen_at))
+    found = score_queries(widened, asked, Past(events, frozen_at))
     for row in range(0, len(asked), 7):
         known = events.prefix(min(int(asked.step[row]), frozen_at or 99))
         here = set(range(old.n_entities)) | set(known.subject.tolist()) | set(known.object.tolist())
@@ -99,7 +99,7 @@ def test_names_of_later_steps_leave_uncertainty_entropy_and_probabilities_as_the
     later = EventLog.from_columns(*columns, entities, events.relations, events.clock)
     asked = Queries.of(events.between(20, now + 1))
     assert int(asked.actor.max()) >= old.n_entities
-    calm, crowded = (score_queries(widened, asked, History(log)) for log in (before, before.append(later)))
+    calm, crowded = (score_queries(widened, asked, Past(log)) for log in (before, before.append(later)))
     own = slice(0, events.n_entities)
     assert calm.of_candidates.equal(crowded.of_candidates[:, own])
     assert calm.uncertainty is not None
@@ -132,7 +132,7 @@ def test_a_training_free_backbone_scores_new_names_as_a_fresh_fit_does(kind: typ
     asked = Queries.of(events.between(int(max(came)) + 1, events.end))
     assert int(asked.actor.max()) >= world.events.n_entities
     assert int((asked.relation % events.n_relations).max()) >= world.events.n_relations
-    own, wide = (score_queries(b, asked, History(events)) for b in (fresh, widened))
+    own, wide = (score_queries(b, asked, Past(events)) for b in (fresh, widened))
     assert own.log_p.equal(wide.log_p)
     assert own.uncertainty is not None
     assert wide.uncertainty is not None
@@ -155,9 +155,9 @@ def test_known_queries_keep_the_scores_of_a_trained_backbone_and_new_candidates_
     relations = Vocabulary("relation", (*old.relations.names, "p"))
     now = EventLog(old.subject, old.relation, old.object, old.step, entities, relations, old.clock)
     wide = Widened(backbone, old.n_entities, old.n_relations).score(
-        queries((3, 2, 50), (3, 2 + now.n_relations, 50)), History(now)
+        queries((3, 2, 50), (3, 2 + now.n_relations, 50)), Past(now)
     )
-    own = backbone.score(queries((3, 2, 50), (3, 2 + old.n_relations, 50)), History(old))
+    own = backbone.score(queries((3, 2, 50), (3, 2 + old.n_relations, 50)), Past(old))
     assert wide.log_p[:, :-1].equal(own.log_p)
     assert wide.log_p[:, -1].equal(own.log_p.min(1).values)
 
@@ -169,7 +169,7 @@ def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> 
     row = np.array([[actor], [relation], [4], [events.end]])
     names = events.entities, events.relations, events.clock
     later = EventLog(row[0], row[1], row[2], row[3], *names)
-    past = History(events.append(later))
+    past = Past(events.append(later))
     widened = Widened(inner_backbones()[name], old.n_entities, old.n_relations)
     scores = score_queries(widened, queries((actor, relation, events.end + 1), (0, 0, events.end + 1)), past)
     assert int(scores.log_p[0].argmax()) == 4
@@ -183,13 +183,13 @@ def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
     widened = Widened(mixed(), old.n_entities, old.n_relations)
     known, unknown = (3, 1, 40), (old.n_entities, 1, 40)
     for asked in (queries(known, unknown), queries(unknown)):
-        found = widened.score(asked, History(events))
+        found = widened.score(asked, Past(events))
         assert found.members is not None
         assert found.members.shape == (2, len(asked), events.n_entities)
         assert torch.isfinite(found.members).all()
         # a new actor is answered by recurrence, which every member repeats
         assert (found.members[:, -1] == found.log_p[-1].to(found.members.dtype)).all()
-    own = widened.score(queries(known), History(events)).members
+    own = widened.score(queries(known), Past(events)).members
     assert own is not None
     assert not torch.equal(own[0], own[1])
 
@@ -198,7 +198,7 @@ def test_a_vocabulary_of_unseen_candidates_only_is_scored_too() -> None:
     old, events = small_world().dataset.events, grown()
     widened = Widened(tiny_cenet(), old.n_entities, old.n_relations)
     asked = queries((events.n_entities - 1, 0, 0), (0, 2 * events.n_relations - 1, 0))
-    assert score_queries(widened, asked, History(events.prefix(0))).log_p.isfinite().all()
+    assert score_queries(widened, asked, Past(events.prefix(0))).log_p.isfinite().all()
 
 
 def test_a_folder_that_names_itself_inside_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training import checkpoint
 from builders import dataset_of, few, log_of, logs, random_log, rows_of, small_world
 from precision import close
@@ -48,7 +48,7 @@ def slow_recent(events: EventLog, entity: int, until: int, most: int, window: in
 def test_the_links_of_a_batch_equal_a_slow_walk_for_each_query(events, asked, frozen, window):
     edges, E, R = (3, 2), events.n_entities, events.n_relations
     actor, step = torch.arange(E), torch.arange(E) % 3 + asked
-    past = History(events, frozen)
+    past = Past(events, frozen)
     hops = walk(Links.of(events, "cpu"), actor, step, past.cut(step), edges, window)
     for row, (a, t) in enumerate(zip(actor.tolist(), step.tolist(), strict=True)):
         until = t if frozen is None else min(t, frozen)
@@ -118,10 +118,10 @@ def test_queries_of_several_steps_in_parts_of_a_batch_score_as_alone(kind, monke
     events = random_log(5)
     backbone = kind.fit(dataset_of(events), tiny(kind, epochs=1))
     queries = Queries.of(events.between(18, 30)).unanswered()
-    together = backbone.score(queries, History(events)).log_p
+    together = backbone.score(queries, Past(events)).log_p
     monkeypatch.setattr(paths, "ROWS", 3)
-    assert close(backbone.score(queries, History(events)).log_p, together)
-    assert backbone.score(queries.take(slice(0, 0)), History(events)).log_p.shape == (0, events.n_entities)
+    assert close(backbone.score(queries, Past(events)).log_p, together)
+    assert backbone.score(queries.take(slice(0, 0)), Past(events)).log_p.shape == (0, events.n_entities)
 
 
 @BOTH
@@ -135,7 +135,7 @@ def test_what_is_not_reached_is_finite_and_below_all_that_is(kind):
             for name, weight in backbone.net.named_parameters():
                 if name in ("out.weight", "causal_out.weight"):
                     weight.mul_(factor)
-        log_p = backbone.score(queries, History(events)).log_p
+        log_p = backbone.score(queries, Past(events)).log_p
         assert log_p.isfinite().all()
         for row, reached in ((0, [0, 1, 2]), (1, [6])):
             others = [e for e in range(7) if e not in reached]
@@ -148,7 +148,7 @@ def test_the_past_of_one_history_is_not_taken_for_that_of_another(kind):
     events = random_log(7)
     backbone = kind.fit(dataset_of(events), tiny(kind, epochs=1))
     queries = Queries.of(events.between(25, 30)).unanswered()
-    rolling, frozen, short = History(events), History(events, 12), History(events.prefix(12))
+    rolling, frozen, short = Past(events), Past(events, 12), Past(events.prefix(12))
     first, second, third = (backbone.score(queries, past).log_p for past in (rolling, frozen, short))
     assert not torch.equal(first, second)
     assert torch.equal(second, third)
@@ -160,7 +160,7 @@ def test_data_with_other_relations_is_refused(kind):
     backbone = kind(tiny(kind), kind.network(3, tiny(kind)))
     events = random_log(7, n_relations=4)
     with pytest.raises(BackboneError, match="3 relations and is asked about 4"):
-        backbone.score(Queries.of(events), History(events))
+        backbone.score(Queries.of(events), Past(events))
 
 
 @BOTH
@@ -174,7 +174,7 @@ def test_a_saved_backbone_scores_the_same_and_draws_nothing(kind, gru, tmp_path)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert again.settings == trained.settings
     queries = Queries.of(events.between(20, 30)).unanswered()
-    before, after = (backbone.score(queries, History(events)).log_p for backbone in (trained, again))
+    before, after = (backbone.score(queries, Past(events)).log_p for backbone in (trained, again))
     assert torch.equal(before, after)
 
 
@@ -276,7 +276,7 @@ def test_a_rule_of_relation_and_time_is_learned(kind):
     queries = queries.take(queries.relation == 1)
 
     def likelihood(backbone: PathBackbone) -> float:
-        log_p = score_queries(backbone, queries, History(dataset.events)).log_p
+        log_p = score_queries(backbone, queries, Past(dataset.events)).log_p
         return float(log_p[torch.arange(len(queries)), queries.answer].mean().exp())
 
     with torch.random.fork_rng():

@@ -11,7 +11,7 @@ from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import NotFoundError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import dataset_of, random_log, rows_of, small_world
 from precision import close
 
@@ -22,7 +22,7 @@ def test_scores_equal_the_formula(kind, frozen):
     events = random_log(8, n=150)
     dataset = dataset_of(events)
     queries = Queries.of(events.between(20, 30))
-    scores = kind.fit(dataset).score(queries, History(events, frozen)).log_p
+    scores = kind.fit(dataset).score(queries, Past(events, frozen)).log_p
     ends = [e for s, _, o, _ in rows_of(dataset.train) for e in (s, o)]
     R = events.n_relations
     for row, (a, r, t) in enumerate(
@@ -46,9 +46,9 @@ def test_an_empty_past_leaves_popularity_alone():
     world = small_world()
     queries = Queries.of(world.dataset.train).take(slice(0, 4))
     queries = Queries(queries.actor, queries.relation, torch.zeros(4, dtype=torch.int64))
-    popular = Popularity.fit(world.dataset).score(queries, History(world.events)).log_p
+    popular = Popularity.fit(world.dataset).score(queries, Past(world.events)).log_p
     for kind in (Recurrence, RecurrenceDyadic):
-        found = kind.fit(world.dataset).score(queries, History(world.events)).log_p
+        found = kind.fit(world.dataset).score(queries, Past(world.events)).log_p
         assert close(found, popular + math.log(0.001))
 
 
@@ -60,7 +60,7 @@ def test_backbones_are_found_saved_and_loaded_by_name(tmp_path, name):
     backbone.save(tmp_path / name)
     again = load_backbone(tmp_path / name)
     assert type(again) is type(backbone)
-    queries, past = Queries.of(world.dataset.valid), History(world.events)
+    queries, past = Queries.of(world.dataset.valid), Past(world.events)
     assert torch.equal(again.score(queries, past).log_p, backbone.score(queries, past).log_p)
 
 

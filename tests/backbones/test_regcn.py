@@ -34,7 +34,7 @@ from bridgemem.backbones.tirgn import Tirgn, TirgnSettings
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
 from builders import log_of, random_log, rows_of
@@ -239,7 +239,7 @@ def test_the_contract_is_kept(kind, static):
 
 @both
 def test_a_saved_backbone_scores_the_same_and_draws_nothing(kind, tmp_path):
-    queries, past = Queries.of(tiny_data().valid), History(tiny_data().events)
+    queries, past = Queries.of(tiny_data().valid), Past(tiny_data().events)
     trained(kind).save(tmp_path / "saved")
     state = torch.random.get_rng_state()
     again = kind.load(tmp_path / "saved")
@@ -251,7 +251,7 @@ def test_a_saved_backbone_scores_the_same_and_draws_nothing(kind, tmp_path):
 @both
 def test_queries_of_many_steps_score_as_each_step_alone_whatever_was_asked_before(kind):
     backbone, events = kind(TINY[kind], trained(kind).net), tiny_data().events
-    queries, past, other = Queries.of(events), History(events), History(events.prefix(6))
+    queries, past, other = Queries.of(events), Past(events), Past(events.prefix(6))
     mixed = torch.randperm(len(queries), generator=torch.Generator().manual_seed(1))
     together = backbone.score(queries.take(mixed), past).log_p
     backbone.score(queries, other)
@@ -268,9 +268,9 @@ def test_scores_read_the_window_and_not_what_lies_before_it(kind):
     queries = Queries.of(events.between(12, 13)).unanswered()
     steps = sorted({t for *_, t in rows_of(events) if t < 12})
     score = trained(kind).score
-    whole = score(queries, History(events)).log_p
-    shorter = score(queries, History(events.between(steps[-3], 99))).log_p
-    too_short = score(queries, History(events.between(steps[-2], 99))).log_p
+    whole = score(queries, Past(events)).log_p
+    shorter = score(queries, Past(events.between(steps[-3], 99))).log_p
+    too_short = score(queries, Past(events.between(steps[-2], 99))).log_p
     assert not close(whole, too_short)
     if kind is Regcn:
         assert torch.equal(whole, shorter)
@@ -280,9 +280,9 @@ def test_a_frozen_past_gives_every_later_step_the_scores_of_its_end():
     events = tiny_data().events
     actor, relation = torch.arange(12), torch.arange(12) % 8
     late, now = (Queries(actor, relation, torch.full((12,), step)) for step in (15, 9))
-    frozen = trained(Regcn).score(late, History(events, frozen_at=9)).log_p
-    assert torch.equal(frozen, trained(Regcn).score(now, History(events)).log_p)
-    assert not close(frozen, trained(Regcn).score(late, History(events)).log_p)
+    frozen = trained(Regcn).score(late, Past(events, frozen_at=9)).log_p
+    assert torch.equal(frozen, trained(Regcn).score(now, Past(events)).log_p)
+    assert not close(frozen, trained(Regcn).score(late, Past(events)).log_p)
 
 
 @both
@@ -324,7 +324,7 @@ def test_a_regular_world_is_learned_and_the_loss_falls(kind, monkeypatch):
     by_epoch = np.array(losses).reshape(-1, 9).mean(1)
     assert by_epoch[-1] < by_epoch[0] - 0.5
     queries = Queries.of(dataset.test)
-    log_p = backbone.score(queries, History(dataset.events)).log_p
+    log_p = backbone.score(queries, Past(dataset.events)).log_p
     assert float((log_p.argmax(1) == queries.answer).float().mean()) > 0.8, "chance is 0.1"
 
 
@@ -396,7 +396,7 @@ def test_several_snapshots_at_a_step_learn_a_regular_world(kind):
     dataset = cyclic_world()
     backbone = kind.fit(dataset, replace(settings, together=4, patience=40))
     queries = Queries.of(dataset.test)
-    log_p = backbone.score(queries, History(dataset.events)).log_p
+    log_p = backbone.score(queries, Past(dataset.events)).log_p
     assert float((log_p.argmax(1) == queries.answer).float().mean()) > 0.8, "chance is 0.1"
 
 
@@ -414,7 +414,7 @@ def test_validation_is_ranked_raw_over_both_directions(monkeypatch):
     dataset = tiny_data()
     Regcn.fit(dataset, replace(REGCN, epochs=1))
     (mrr, net), queries = found[0], Queries.of(dataset.valid)
-    scores = Regcn(REGCN, net).score(queries, History(dataset.known)).log_p
+    scores = Regcn(REGCN, net).score(queries, Past(dataset.known)).log_p
     reciprocal = []
     for row, answer in zip(scores.tolist(), queries.answer.tolist(), strict=True):
         others = [x for c, x in enumerate(row) if c != answer]

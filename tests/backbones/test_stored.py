@@ -23,7 +23,7 @@ from bridgemem.backbones.stored import ScoreWriter, Stored, StoredSettings, dist
 from bridgemem.errors import BackboneError, BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.scoring import Scoring, replay
@@ -55,9 +55,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "scores"
 
 
-def asked() -> tuple[Queries, History]:
+def asked() -> tuple[Queries, Past]:
     dataset = small()
-    return Queries.of(dataset.test), History(dataset.events)
+    return Queries.of(dataset.test), Past(dataset.events)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
@@ -71,7 +71,7 @@ def test_scores_come_back_bit_for_bit_in_any_order(form: str, dtype: torch.dtype
     for split in ("valid", "test"):
         queries = Queries.of(dataset.split(split))
         queries = queries.take(torch.from_numpy(np.random.default_rng(0).permutation(len(queries))))
-        scores = score_queries(backbone, queries, History(dataset.events))
+        scores = score_queries(backbone, queries, Past(dataset.events))
         assert scores.log_p.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
         assert torch.equal(scores.log_p, hashed(queries).to(dtype).to(scores.log_p.dtype))
 
@@ -99,7 +99,7 @@ def test_data_without_test_is_asked_about_validation_alone(tmp_path: Path) -> No
     write_scores(tmp_path / "scores", dataset, outside)
     queries = Queries.of(dataset.valid)
     backbone = Stored.fit(dataset, StoredSettings(str(tmp_path / "scores")))
-    assert torch.equal(backbone.score(queries, History(dataset.events)).log_p, hashed(queries))
+    assert torch.equal(backbone.score(queries, Past(dataset.events)).log_p, hashed(queries))
 
 
 def test_an_uncertainty_comes_back_with_its_query(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_an_uncertainty_comes_back_with_its_query(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_it_keeps_the_contract(form: str, tmp_path: Path) -> None:
     world = small_world()
-    hri, past = Hri.fit(world.dataset), History(world.events)
+    hri, past = Hri.fit(world.dataset), Past(world.events)
     write_scores(
         tmp_path / "scores", world.dataset, lambda q: hri.score(q, past), ("train", "valid", "test"), form=form
     )
@@ -129,7 +129,7 @@ def test_it_keeps_the_contract(form: str, tmp_path: Path) -> None:
 
 def test_stored_scores_of_a_backbone_rank_as_the_backbone_itself(tmp_path: Path) -> None:
     dataset = small()
-    hri, past, filters, queries = Hri.fit(dataset), History(dataset.events), Filters(dataset.events), asked()[0]
+    hri, past, filters, queries = Hri.fit(dataset), Past(dataset.events), Filters(dataset.events), asked()[0]
     write_scores(tmp_path / "scores", dataset, lambda q: hri.score(q, past))
     stored = Stored.fit(dataset.without_test(), StoredSettings(str(tmp_path / "scores")))
     ours, theirs = (replay(Scoring(backbone, past), queries, filters=filters) for backbone in (stored, hri))
@@ -239,7 +239,7 @@ def test_a_query_that_is_not_there_is_named(folder: Path) -> None:
     train = Queries.of(small().train).take(slice(0, 1))
     named = f"actor {int(train.actor)} under directed relation {int(train.relation)} at step {int(train.step)}"
     with pytest.raises(NotFoundError, match=re.escape(f"{folder} holds no scores for {named}")):
-        load_backbone(folder).score(train, History(small().events))
+        load_backbone(folder).score(train, Past(small().events))
 
 
 def test_a_relation_beyond_the_last_is_not_taken_for_another_actors(folder: Path) -> None:
@@ -262,12 +262,12 @@ def test_scores_of_other_data_are_refused(folder: Path) -> None:
         with pytest.raises(BackboneError, match=f"other data than {dataset.name}, or for another split"):
             Stored.fit(dataset, settings)
     with pytest.raises(BackboneError, match="12 entities under 4 relations, and the data has 13 and 4"):
-        load_backbone(folder).score(asked()[0], History(other[-1].events))
+        load_backbone(folder).score(asked()[0], Past(other[-1].events))
 
 
 def test_rolling_scores_are_not_passed_off_as_frozen_ones(folder: Path, tmp_path: Path) -> None:
     dataset, (queries, past) = small(), asked()
-    frozen = History(dataset.events, dataset.test_start)
+    frozen = Past(dataset.events, dataset.test_start)
     with pytest.raises(BackboneError, match="of a rolling history, and a frozen one was asked for"):
         load_backbone(folder).score(queries, frozen)
     write_scores(tmp_path / "frozen", dataset, outside, history="frozen")
@@ -325,7 +325,7 @@ def test_a_number_that_turned_into_nan_on_disk_is_noticed(tmp_path: Path) -> Non
     np.save(shard, values)
     queries = distinct(small())
     with pytest.raises(BackboneError, match=re.escape(f"{tmp_path / 'scores'} are NaN or infinite for actor")):
-        load_backbone(tmp_path / "scores").score(queries, History(small().events))
+        load_backbone(tmp_path / "scores").score(queries, Past(small().events))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.training.checkpoint import Checkpoint
 from builders import few, logs, random_log, rows_of
 from precision import close
@@ -156,7 +156,7 @@ def slow_mixture(local: Tensor, of_past: Tensor, seen: Tensor, rate: float) -> T
 def test_scores_mix_the_local_decoder_with_the_one_over_the_past():
     net = network(history_rate=0.4)
     queries = Queries.of(events().between(12, 15)).unanswered()
-    scores = Tirgn(net.settings, net).score(queries, History(events())).log_p
+    scores = Tirgn(net.settings, net).score(queries, Past(events())).log_p
     graph = Snapshots(events(), "cpu")
     for row in range(0, len(queries), 5):
         actor, relation, step = (int(c[row]) for c in (queries.actor, queries.relation, queries.step))
@@ -203,7 +203,7 @@ def test_training_scores_validation_as_scoring_does_afterwards():
     with torch.no_grad():
         [(evolved, at)] = trainer.evolved(range(trainer.n_train + 1, trainer.n_train + 2))
         found = trainer.log_p(evolved, at)
-    assert close(found, Tirgn(net.settings, net).score(queries, History(dataset.events)).log_p)
+    assert close(found, Tirgn(net.settings, net).score(queries, Past(dataset.events)).log_p)
 
 
 def test_the_gradient_reaches_every_parameter():
@@ -217,7 +217,7 @@ def test_the_gradient_reaches_every_parameter():
 
 
 def test_a_frozen_past_still_knows_what_time_it_is():
-    backbone, past = Tirgn(TINY, network()), History(events(), frozen_at=9)
+    backbone, past = Tirgn(TINY, network()), Past(events(), frozen_at=9)
     actor, relation = torch.arange(12), torch.arange(12) % 8
     now, late, both = (
         backbone.score(Queries(actor.repeat(k), relation.repeat(k), step), past).log_p

@@ -13,7 +13,7 @@ from bridgemem.backbones.paths import Links
 from bridgemem.backbones.tpar import Tpar, TparNet, TparSettings
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import random_log, rows_of
 from precision import FLOAT64, close
 
@@ -40,7 +40,9 @@ def recursion(net: TparNet, events: EventLog, actor: int, asked: int, step: int,
     h = {actor: torch.zeros(s.width, dtype=torch.float64)}
     for layer, most in zip(net.layers, s.edges, strict=True):
         Z, parts = layer.relation, layer.attention
-        W_a = torch.cat([b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1)
+        W_a = torch.cat(
+            [b.weight for b in (parts.of_node, parts.of_relation, parts.of_query_relation, parts.of_time)], dim=1
+        )
         into: dict[int, list[tuple[int, int, int]]] = {e: [(e, 2 * events.n_relations, 0)] for e in h}
         for e in h:
             for r, o, t in recent(events, e, until, most, s.window):
@@ -73,7 +75,7 @@ def asked_of(events: EventLog) -> Queries:
 def test_scores_equal_the_recursion(gru, activation, frozen):
     events = random_log(6, n=120, n_entities=14, n_relations=2)
     net, queries = network(2, gru=gru, activation=activation), asked_of(events)
-    log_p = Tpar(net.settings, net).score(queries, History(events, frozen)).log_p
+    log_p = Tpar(net.settings, net).score(queries, Past(events, frozen)).log_p
     columns = zip(queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist(), strict=True)
     unreached = 0
     for row, (actor, asked, step) in enumerate(columns):

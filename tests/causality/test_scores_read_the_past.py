@@ -14,7 +14,7 @@ from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from builders import SMALL_READER, futures, log_of, random_log, random_transitions, rows_of, small_world, tiny_cenet
@@ -52,18 +52,18 @@ def with_event(events: EventLog, event: tuple[int, int, int, int]) -> EventLog:
 @pytest.mark.parametrize("future", FUTURES)
 def test_evidence_does_not_see_the_future(future):
     events = small_world().events
-    expected = transitions().evidence(queries(), History(events))
+    expected = transitions().evidence(queries(), Past(events))
     other = futures(events, NOW)[future]
     assert other.fingerprint != events.fingerprint
-    assert same(transitions().evidence(queries(), History(other)), expected)
+    assert same(transitions().evidence(queries(), Past(other)), expected)
 
 
 @pytest.mark.parametrize("future", FUTURES)
 @pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet"])
 def test_backbones_do_not_see_the_future(name, future):
     events = small_world().events
-    expected = score_queries(backbone(name), queries(), History(events))
-    found = score_queries(backbone(name), queries(), History(futures(events, NOW)[future]))
+    expected = score_queries(backbone(name), queries(), Past(events))
+    found = score_queries(backbone(name), queries(), Past(futures(events, NOW)[future]))
     assert torch.equal(found.log_p, expected.log_p)
     assert torch.equal(found.uncertainty, expected.uncertainty)
 
@@ -74,10 +74,8 @@ def test_replay_does_not_see_the_future(name, future):
     events = small_world().events
     # the filters judge the ranking and do know the truth; they stay the same, the history does not
     filters = Filters(events)
-    expected = replay(
-        Scoring(backbone(name), History(events), transitions(), choices=CHOICES), queries(), filters=filters
-    )
-    other = History(futures(events, NOW)[future])
+    expected = replay(Scoring(backbone(name), Past(events), transitions(), choices=CHOICES), queries(), filters=filters)
+    other = Past(futures(events, NOW)[future])
     found = replay(Scoring(backbone(name), other, transitions(), choices=CHOICES), queries(), filters=filters)
     assert np.array_equal(found.ranks, expected.ranks)
     assert np.array_equal(found.uncertainty, expected.uncertainty)
@@ -93,9 +91,9 @@ def test_evidence_at_every_step_of_random_logs_is_causal(seed, window):
     fitted = random_transitions(events.prefix(8), replace(SMALL_READER, window=window), seed)
     for now in range(8, 20, 3):
         asked = Queries.of(events.between(now, now + 1))
-        expected = fitted.evidence(asked, History(events))
+        expected = fitted.evidence(asked, Past(events))
         for what, other in futures(events, now, seed).items():
-            assert same(fitted.evidence(asked, History(other)), expected), what
+            assert same(fitted.evidence(asked, Past(other)), expected), what
 
 
 def unseen_candidates() -> tuple[int, int]:
@@ -111,9 +109,9 @@ def test_an_answer_planted_at_the_asked_step_changes_nothing(name):
     events = small_world().events
     actor, answer = unseen_candidates()
     asked = Queries(*(torch.tensor([x]) for x in (actor, 3, NOW)))
-    base = History(events)
-    now = History(with_event(events, (actor, 3, answer, NOW)))
-    just_before = History(with_event(events, (actor, 3, answer, NOW - 1)))
+    base = Past(events)
+    now = Past(with_event(events, (actor, 3, answer, NOW)))
+    just_before = Past(with_event(events, (actor, 3, answer, NOW - 1)))
     expected = score_queries(backbone(name), asked, base)
     planted = score_queries(backbone(name), asked, now)
     assert torch.equal(planted.log_p, expected.log_p)
@@ -134,13 +132,13 @@ def test_an_answer_planted_at_the_asked_step_changes_nothing(name):
 def test_growing_the_log_step_by_step_equals_reading_the_whole(name):
     """A forecaster that lives through the test period says the same as one that replays it from the full log."""
     world = small_world()
-    model, whole = backbone(name), History(world.events)
+    model, whole = backbone(name), Past(world.events)
     log = world.events.prefix(NOW)
-    memory = History(log).dyads
+    memory = Past(log).dyads
     for step in range(NOW, world.events.end):
         today = world.events.between(step, step + 1)
         asked = Queries.of(today)
-        live = History(log)
+        live = Past(log)
         # the memory grows by appends; a rebuild must not be needed
         live.dyads = memory
         expected, found = (score_queries(model, asked, past) for past in (whole, live))

@@ -14,7 +14,7 @@ from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.evaluation.records import read_records
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.studies import ablation
 from commands import TINY_READER, Walk, bridgemem, planted_rows, write_rows
@@ -185,7 +185,7 @@ class SeesNow(Recurrence):
 
     name = "sees-now"
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
 
 

@@ -31,7 +31,7 @@ from bridgemem.forecasting.attribution import (
 from bridgemem.forecasting.explanations import LearnedExplanation, ordinal
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.pairs import PairEvents
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.features import GROUPS, NAMES, group_columns
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.neighbours import FLOOR, Neighbours
@@ -368,7 +368,7 @@ def test_third_parties_are_those_of_a_slow_walk(events: EventLog) -> None:
     graph = np.log1p(graph)
     scale = 1 / np.sqrt(graph.sum(1) + 1e-6)
     graph *= scale[:, None] * scale
-    neighbours = Neighbours(History(events))
+    neighbours = Neighbours(Past(events))
     for actor, candidate in ((0, 7), (2, 9), (5, 5)):
         through = graph[actor] * graph[candidate]
         share = through / (through.sum() + FLOOR)

@@ -18,7 +18,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.forecasting.explanation_card import MOST_EVENTS, Shown, markdown_text, pair_events, timeline, write_card
 from bridgemem.forecasting.predictor import Predictor
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Choice
 from builders import log_of, random_log, random_transitions, rows_of
 from commands import left_in
@@ -171,7 +171,7 @@ def test_the_timeline_holds_the_pairs_events_before_the_step_and_no_others(forec
         found = pair_events(forecaster.past, 0, candidate, 20)
         assert [(e.step, e.relation, e.back) for e in found] == expected
     many = log_of([(0, 0, 1, t) for t in range(MOST_EVENTS + 5)])
-    assert pair_events(History(many), 0, 1, MOST_EVENTS + 5)[0].step == 5
+    assert pair_events(Past(many), 0, 1, MOST_EVENTS + 5)[0].step == 5
 
 
 def test_the_same_card_is_the_same_file_and_unseen_candidates_have_one_too(

@@ -18,7 +18,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once, in_windows
 from bridgemem.forecasting.predictor import Predictor
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.runs import Run
@@ -48,7 +48,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(horizon: int) ->
     dataset = small()
     windowed = Windowed.of(dataset, "test", horizon)
     queries, backbone = windowed.queries(), Recurrence.fit(dataset)
-    replayed = replay(Scoring(backbone, History(dataset.events)), queries, filters=windowed.filters)
+    replayed = replay(Scoring(backbone, Past(dataset.events)), queries, filters=windowed.filters)
     assert queries.answer is not None
     facts = rows_of(dataset.events)
     both = facts + [(o, r + dataset.events.n_relations, s, t) for s, r, o, t in facts]
@@ -56,7 +56,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(horizon: int) ->
         actor, relation, step, answer = (
             int(c[i]) for c in (queries.actor, queries.relation, queries.step, queries.answer)
         )
-        known = History(dataset.events.prefix(step))
+        known = Past(dataset.events.prefix(step))
         score = backbone.score(queries.take(slice(i, i + 1)).unanswered(), known).log_p[0].double()
         came = {c for a, r, c, t in both if (a, r) == (actor, relation) and step <= t < step + horizon}
         ever = {c for a, r, c, _ in both if (a, r) == (actor, relation)}
@@ -72,7 +72,7 @@ def test_windows_of_one_step_are_the_queries_of_every_day() -> None:
     events = log_of(sorted(set(rows_of(random_log(4, n=400)))), 12, 4)
     dataset = Dataset.chronological("small", events, 0.2, 0.3)
     windowed = Windowed.of(dataset, "test", 1)
-    backbone, past = Recurrence.fit(dataset), History(events)
+    backbone, past = Recurrence.fit(dataset), Past(events)
     by_window = replay(Scoring(backbone, past), windowed.queries(), filters=windowed.filters)
     by_step = replay(Scoring(backbone, past), Queries.of(dataset.test), filters=Filters(events))
     for name in FILTERS:

@@ -10,7 +10,7 @@ from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import DyadMemory, PairStates
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.selection import grid
@@ -40,7 +40,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
         )
         return states
 
-    def scored(backbone: Recurrence, queries: Queries, past: History) -> Scores:
+    def scored(backbone: Recurrence, queries: Queries, past: Past) -> Scores:
         count.scored += len(queries)
         return score(backbone, queries, past)
 
@@ -51,7 +51,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
 def test_queries_of_one_actor_and_step_share_one_read(reads: Reads) -> None:
     dataset = small_world().dataset
-    transitions, past = random_transitions(dataset.train), History(dataset.events)
+    transitions, past = random_transitions(dataset.train), Past(dataset.events)
     queries = Queries.of(dataset.valid)
     distinct = len(set(zip(queries.actor.tolist(), queries.step.tolist(), strict=True)))
     assert distinct < len(queries)
@@ -61,7 +61,7 @@ def test_queries_of_one_actor_and_step_share_one_read(reads: Reads) -> None:
 
 def test_choices_and_filters_cost_no_further_read_or_score(reads: Reads) -> None:
     dataset = small_world().dataset
-    transitions, past, filters = random_transitions(dataset.train), History(dataset.events), Filters(dataset.events)
+    transitions, past, filters = random_transitions(dataset.train), Past(dataset.events), Filters(dataset.events)
     backbone, queries = Recurrence.fit(dataset), Queries.of(dataset.valid)
     found = []
     for choices in ([Choice()], grid(Settings())):
@@ -74,7 +74,7 @@ def test_choices_and_filters_cost_no_further_read_or_score(reads: Reads) -> None
 
 def test_reads_grow_with_the_queries_and_not_faster(reads: Reads) -> None:
     dataset = small_world().dataset
-    transitions, past = random_transitions(dataset.train), History(dataset.events)
+    transitions, past = random_transitions(dataset.train), Past(dataset.events)
     queries = Queries.of(dataset.valid)
     parts = []
     for part in (queries.take(slice(0, len(queries) // 2)), queries):

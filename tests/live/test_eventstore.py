@@ -22,7 +22,7 @@ from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.live import eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.live.naming import NewEvent, named_events
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import few, random_log, rows_of
 
 DAYS = Clock("date", 1_704_067_200, 86_400)  # from 2024-01-01
@@ -55,7 +55,7 @@ def same_log(one: EventLog, other: EventLog) -> None:
     )
     if not one.n_relations:
         return
-    first, second = History(one), History(other)
+    first, second = Past(one), Past(other)
     for name in ("pairs", "start", "step", "relation", "direction"):
         assert getattr(first.dyads, name).equal(getattr(second.dyads, name)), name
     for a, b in zip(first._triples[1:], second._triples[1:], strict=True):

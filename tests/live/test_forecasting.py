@@ -16,7 +16,7 @@ from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
 
@@ -221,7 +221,7 @@ def test_queries_wait_for_the_backbone_alone_while_a_batch_comes_in(
 ) -> None:
     evidence, kept_waiting = Transitions.evidence, list[bool]()
 
-    def watched(self: Transitions, queries: Queries, past: History) -> Evidence:
+    def watched(self: Transitions, queries: Queries, past: Past) -> Evidence:
         kept_waiting.append(live._asking.locked())
         return evidence(self, queries, past)
 

@@ -18,7 +18,7 @@ from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.live.naming import NewEvent
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.memory.overlay import GrownLog
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.past_overlay import history_of
 from bridgemem.runs import Run
 from builders import dataset_of, random_log, vocabulary
@@ -157,7 +157,7 @@ def test_a_grown_history_reads_like_one_built_of_all_events(tmp_path, seed):
     whole = EventLog.from_columns(*columns, entities, relations)
     same_log(grown, whole)
 
-    here, there = History(whole), history_of(grown)
+    here, there = Past(whole), history_of(grown)
     actor, relation, step = torch.cartesian_prod(
         torch.arange(whole.n_entities), torch.arange(2 * whole.n_relations), torch.tensor([0, 9, 22, 31, 45])
     ).T

@@ -1,4 +1,4 @@
-"""History: the sparse past that backbones share equals a slow walk over the log, strictly before each step."""
+"""Past: the sparse past that backbones share equals a slow walk over the log, strictly before each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridgemem.errors import DataError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from builders import few, log_of, logs, random_log, rows_of
 
 
@@ -29,7 +29,7 @@ def sides(events) -> list[tuple[int, int, int, int]]:
 @given(events=logs(), step=st.integers(0, 95), frozen=st.one_of(st.none(), st.integers(0, 95)))
 def test_occurrences_equal_a_slow_walk(events, step, frozen):
     queries = asked(events.n_entities, events.n_relations, step)
-    seen = History(events, frozen).occurrences(queries.actor, queries.relation, queries.step)
+    seen = Past(events, frozen).occurrences(queries.actor, queries.relation, queries.step)
     columns = (seen.row, seen.candidate, seen.step, seen.count)
     found = sorted(zip(*(c.tolist() for c in columns), strict=True))
     limit = step if frozen is None else min(step, frozen)
@@ -47,7 +47,7 @@ def test_occurrences_equal_a_slow_walk(events, step, frozen):
 @given(events=logs(), step=st.integers(0, 95), frozen=st.one_of(st.none(), st.integers(0, 95)))
 def test_meetings_equal_a_slow_walk(events, step, frozen):
     queries = asked(events.n_entities, events.n_relations, step)
-    past, R = History(events, frozen), events.n_relations
+    past, R = Past(events, frozen), events.n_relations
     limit = step if frozen is None else min(step, frozen)
     seen, in_role = set(), set()
     for row, (a, r) in enumerate(zip(queries.actor.tolist(), queries.relation.tolist(), strict=True)):
@@ -64,14 +64,14 @@ def test_meetings_equal_a_slow_walk(events, step, frozen):
 
 
 def test_more_pairs_of_entity_and_relation_than_can_be_told_apart_are_refused():
-    History(log_of([(0, 0, 1, 1)], n_entities=2**16 - 1, n_relations=2**15))
+    Past(log_of([(0, 0, 1, 1)], n_entities=2**16 - 1, n_relations=2**15))
     with pytest.raises(DataError, match=r"65,536 entities under 32,768 relations.* 2\^32"):
-        History(log_of([(0, 0, 1, 1)], n_entities=2**16, n_relations=2**15))
+        Past(log_of([(0, 0, 1, 1)], n_entities=2**16, n_relations=2**15))
 
 
 def test_a_named_size_changes_nothing():
     events = random_log(1)
-    past, queries = History(events), Queries.of(random_log(1).between(20, 30))
+    past, queries = Past(events), Queries.of(random_log(1).between(20, 30))
     start, stop = past.occurrence_slices(queries.actor, queries.relation, queries.step)
     size = int((stop - start).sum())
     named = past.occurrences_in(start, stop, queries.step, size)
@@ -83,7 +83,7 @@ def test_a_named_size_changes_nothing():
 # from a count of the raw files: the share of test queries whose answer the actor had interacted with
 @pytest.mark.parametrize(("frozen", "in_role", "same_relation"), [(False, 0.710, 0.524), (True, 0.651, 0.444)])
 def test_icews14_history_statistics(icews14, frozen, in_role, same_relation):
-    past = History(icews14.events, icews14.test_start if frozen else None)
+    past = Past(icews14.events, icews14.test_start if frozen else None)
     queries = Queries.of(icews14.test)
     row, candidate = past.seen_in_role(queries.actor, queries.relation, queries.step)
     partner = (candidate == queries.answer[row]).sum() / len(queries)

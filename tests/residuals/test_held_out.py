@@ -12,7 +12,7 @@ from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import HeldOut, Slice, _gain, _Training, fit_cases, fit_learned, gather, later_rows
@@ -93,7 +93,7 @@ def test_of_more_than_memory_holds_the_sample_that_was_read_is_measured(
     assert len(cases) < 2 * len(data.valid)
     assert held.queries == int((cases.step >= torch.quantile(cases.step.double(), few.fit_share)).sum())
     # and found again by anyone who has the settings and the seed alone
-    queries, past = Queries.of(data.valid), History(data.known)
+    queries, past = Queries.of(data.valid), Past(data.known)
     rows = later_rows(queries, past, few, seed=3)
     read = replay(Scoring(source.validation.backbone, past), queries, filters=Filters(data.known))
     assert len(rows) == held.queries

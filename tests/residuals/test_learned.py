@@ -25,7 +25,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals import learned as learned_module
 from bridgemem.residuals.features import NAMES, Activity, FeatureReader, Features, group_columns, highest
@@ -66,7 +66,7 @@ def fitted(fits: dict[str, Fit]) -> Learned:
 
 
 def test_features_are_what_a_slow_count_of_the_past_gives(data: Dataset, transitions: Transitions) -> None:
-    past, events = History(data.events), data.events
+    past, events = Past(data.events), data.events
     queries = Queries.of(data.test).take(slice(0, 40))
     found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
     column = {name: found.x[:, i] for i, name in enumerate(NAMES)}
@@ -118,7 +118,7 @@ def test_activity_is_the_same_looked_up_and_counted_for_everybody(
 def test_features_do_not_depend_on_how_activity_is_read(
     data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch, lookup: int
 ) -> None:
-    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 60))
+    past, queries = Past(data.events), Queries.of(data.test).take(slice(0, 60))
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
     reader = FeatureReader(past, transitions, unseen_candidates=5)
     expected = reader.read(queries, scores)
@@ -127,7 +127,7 @@ def test_features_do_not_depend_on_how_activity_is_read(
 
 
 def test_features_of_a_query_do_not_depend_on_the_others_of_its_batch(data: Dataset, transitions: Transitions) -> None:
-    past, queries = History(data.events, frozen_at=50), Queries.of(data.test).take(slice(0, 30))
+    past, queries = Past(data.events, frozen_at=50), Queries.of(data.test).take(slice(0, 30))
     backbone, reader = RecurrenceDyadic.fit(data), FeatureReader(past, transitions, unseen_candidates=5)
     whole = reader.read(queries, score_queries(backbone, queries, past))
     for q in range(0, 30, 7):
@@ -147,7 +147,7 @@ def dense(model: Learned, found: Features, queries: Queries) -> torch.Tensor:
 def test_the_network_gives_the_same_where_queries_share_its_first_layer(
     data: Dataset, transitions: Transitions, fitted: Learned, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 20))
+    past, queries = Past(data.events), Queries.of(data.test).take(slice(0, 20))
     found = FeatureReader(past, transitions, fitted.settings.unseen_candidates).read(
         queries, score_queries(RecurrenceDyadic.fit(data), queries, past)
     )
@@ -166,13 +166,13 @@ def test_an_unfitted_network_is_the_backbone(data: Dataset, transitions: Transit
     model = Learned(QUICK, LearnedNet(2 * data.events.n_relations, QUICK))
     queries, backbone = Queries.of(data.test).take(slice(0, 60)), RecurrenceDyadic.fit(data)
     read = replay(
-        Scoring(backbone, History(data.events), transitions, learned=[model]), queries, filters=Filters(data.events)
+        Scoring(backbone, Past(data.events), transitions, learned=[model]), queries, filters=Filters(data.events)
     )
     assert np.array_equal(read.ranks[:, 0], read.ranks[:, 1])
 
 
 def test_in_the_plain_form_only_candidates_ever_seen_are_touched(data: Dataset, transitions: Transitions) -> None:
-    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
+    past, queries = Past(data.events), Queries.of(data.test).take(slice(0, 50))
     found = FeatureReader(past, transitions).read(queries, score_queries(RecurrenceDyadic.fit(data), queries, past))
     seen = set(zip(*(t.tolist() for t in past.seen(queries.actor, queries.step)), strict=True))
     assert set(zip(found.row.tolist(), found.candidate.tolist(), strict=True)) == seen
@@ -192,7 +192,7 @@ def test_of_equal_ratings_the_first_are_taken_whatever_stands_next_to_them(most:
 
 
 def test_unseen_candidates_are_read_besides_all_that_were_seen(data: Dataset, transitions: Transitions) -> None:
-    past, queries = History(data.events), Queries.of(data.test).take(slice(0, 50))
+    past, queries = Past(data.events), Queries.of(data.test).take(slice(0, 50))
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
     found = FeatureReader(past, transitions, unseen_candidates=5).read(queries, scores)
     pairs = list(zip(found.row.tolist(), found.candidate.tolist(), strict=True))
@@ -210,7 +210,7 @@ def test_unseen_candidates_are_read_besides_all_that_were_seen(data: Dataset, tr
 
 
 def test_common_neighbours_is_what_a_slow_walk_over_third_parties_gives(data: Dataset) -> None:
-    past, events, now = History(data.events), data.events, int(data.test.step[0])
+    past, events, now = Past(data.events), data.events, int(data.test.step[0])
     graph = np.zeros((len(DECAY_RATES), events.n_entities, events.n_entities))
     for s, o, step in zip(events.subject, events.object, events.step, strict=True):
         if step < now:
@@ -230,7 +230,7 @@ def test_common_neighbours_is_what_a_slow_walk_over_third_parties_gives(data: Da
 def test_the_loss_is_cross_entropy_over_all_candidates_the_filter_leaves(
     data: Dataset, transitions: Transitions, name: str
 ) -> None:
-    past, filters, backbone = History(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
+    past, filters, backbone = Past(data.known), Filters(data.known), RecurrenceDyadic.fit(data)
     queries = Queries.of(data.valid).take(slice(0, 30))
     scored = Scoring(backbone, past, transitions, unseen=QUICK.unseen_candidates).of(queries)
     scores, features, mask = scored.scores, scored.features, filters.mask(name, queries)
@@ -256,7 +256,7 @@ def test_the_paper_s_residual_ranks_the_same_next_to_learned_ones(
     data: Dataset, transitions: Transitions, fits: dict[str, Fit]
 ) -> None:
     queries, backbone = Queries.of(data.test).take(slice(0, 200)), RecurrenceDyadic.fit(data)
-    past, filters, choices = History(data.events), Filters(data.events), [Choice(), Choice(lam=3.0, gate="none")]
+    past, filters, choices = Past(data.events), Filters(data.events), [Choice(), Choice(lam=3.0, gate="none")]
     alone = replay(Scoring(backbone, past, transitions, choices=choices), queries, filters=filters)
     beside = replay(
         Scoring(backbone, past, transitions, choices=choices, learned=[fits["static"].model, fits["time"].model]),
@@ -275,7 +275,7 @@ def test_models_that_read_different_unseen_candidates_are_not_mixed(
     plain = Learned(PLAIN, fitted.net)
     with pytest.raises(SettingsError, match="unseen candidates"):
         replay(
-            Scoring(RecurrenceDyadic.fit(data), History(data.events), transitions, learned=[plain, fitted]),
+            Scoring(RecurrenceDyadic.fit(data), Past(data.events), transitions, learned=[plain, fitted]),
             Queries.of(data.test),
             filters=Filters(data.events),
         )
@@ -318,7 +318,7 @@ def test_corrections_at_a_step_do_not_see_it_or_anything_after(
     queries, backbone = Queries.of(data.events.between(now, now + 1)), RecurrenceDyadic.fit(data)
 
     def read(events: EventLog) -> tuple[torch.Tensor, torch.Tensor]:
-        past = History(events)
+        past = Past(events)
         found = FeatureReader(past, transitions, fitted.settings.unseen_candidates).read(
             queries, score_queries(backbone, queries, past)
         )
@@ -344,7 +344,7 @@ def test_fitting_is_deterministic_and_never_reads_test(
 
 def test_of_a_ensemble_it_reads_what_every_member_says(data: Dataset, transitions: Transitions) -> None:
     ensemble = Ensemble.fit(data, EnsembleSettings(members=("hri", "recurrence-dyadic")))
-    past, queries = History(data.events), Queries.of(data.valid).take(slice(0, 30))
+    past, queries = Past(data.events), Queries.of(data.valid).take(slice(0, 30))
     scores = score_queries(ensemble, queries, past)
     found = FeatureReader(past, transitions, 5).read(queries, scores)
     assert scores.members is not None
@@ -457,7 +457,7 @@ def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, t
 def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
     data: Dataset, transitions: Transitions, fitted: Learned
 ) -> None:
-    past, filters = History(data.events), Filters(data.events)
+    past, filters = Past(data.events), Filters(data.events)
     read = replay(
         Scoring(RecurrenceDyadic.fit(data), past, transitions, learned=[fitted]), Queries.of(data.test), filters=filters
     )

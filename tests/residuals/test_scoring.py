@@ -13,7 +13,7 @@ from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
@@ -37,7 +37,7 @@ class Certain(Backbone):
     def fit(cls, dataset: Any, *args: Any, **more: Any) -> Self:
         raise NotImplementedError
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         entities = past.events.n_entities
         grid = queries.actor[:, None] * 7 + queries.relation[:, None] * 3 + torch.arange(entities)
         log_p = -(grid % 5).float() if self.value is None else torch.full((len(queries), entities), self.value)
@@ -55,7 +55,7 @@ def test_only_candidates_seen_in_the_window_are_corrected():
     events = random_log(5, n=150, steps=120)
     transitions = random_transitions(events.prefix(60))
     queries = Queries.of(events.between(60, 120))
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     seen = {
         (row, c)
         for row, (a, t) in enumerate(zip(queries.actor.tolist(), queries.step.tolist(), strict=True))
@@ -81,12 +81,10 @@ def test_a_certain_backbone_is_never_corrected(u):
     events = random_log(5)
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     gated = [c for c in CHOICES if c.gate == "uncertain"]
     assert not corrections(evidence, certain(u, len(queries)), gated).any()
-    replayed = replay(
-        Scoring(Certain(u), History(events), transitions, choices=gated), queries, filters=Filters(events)
-    )
+    replayed = replay(Scoring(Certain(u), Past(events), transitions, choices=gated), queries, filters=Filters(events))
     for column in range(1, len(gated) + 1):
         assert np.array_equal(replayed.ranks[:, column], replayed.ranks[:, 0])
 
@@ -95,12 +93,12 @@ def test_lambda_zero_is_the_backbone_exactly():
     events = random_log(5)
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     none = [Choice(0.0, gate, tau) for gate in ("uncertain", "none") for tau in (0.0, 100.0, float("inf"))]
     assert not corrections(evidence, certain(0.4, len(queries)), none).any()
-    alone = replay(Scoring(Certain(0.4), History(events)), queries, filters=Filters(events))
+    alone = replay(Scoring(Certain(0.4), Past(events)), queries, filters=Filters(events))
     both = replay(
-        Scoring(Certain(0.4), History(events), transitions, choices=[*none, Choice(4.0, "none")]),
+        Scoring(Certain(0.4), Past(events), transitions, choices=[*none, Choice(4.0, "none")]),
         queries,
         filters=Filters(events),
     )
@@ -114,9 +112,9 @@ def test_actors_without_history_keep_the_backbones_scores():
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
     long_after = Queries(queries.actor, queries.relation, queries.step + 1000, queries.answer)
-    assert len(transitions.evidence(long_after, History(events)).row) == 0
+    assert len(transitions.evidence(long_after, Past(events)).row) == 0
     replayed = replay(
-        Scoring(Certain(0.4), History(events), transitions, choices=CHOICES), long_after, filters=Filters(events)
+        Scoring(Certain(0.4), Past(events), transitions, choices=CHOICES), long_after, filters=Filters(events)
     )
     assert (replayed.ranks == replayed.ranks[:, :1]).all()
     assert not replayed.answer_support.any()
@@ -129,7 +127,7 @@ def test_replay_ranks_the_dense_corrected_scores():
     transitions = random_transitions(world.dataset.train)
     backbone = Recurrence.fit(world.dataset)
     queries = Queries.of(world.dataset.valid)
-    past, filters = History(events), Filters(events)
+    past, filters = Past(events), Filters(events)
     replayed = replay(Scoring(backbone, past, transitions, choices=CHOICES), queries, filters=filters)
     scores = score_queries(backbone, queries, past)
     evidence = transitions.evidence(queries, past)
@@ -149,7 +147,7 @@ def test_replay_does_not_depend_on_the_batch_size():
     world = small_world()
     transitions = random_transitions(world.dataset.train)
     queries = Queries.of(world.dataset.valid)
-    scoring = Scoring(Recurrence.fit(world.dataset), History(world.events), transitions, choices=CHOICES)
+    scoring = Scoring(Recurrence.fit(world.dataset), Past(world.events), transitions, choices=CHOICES)
     whole = replay(scoring, queries, filters=Filters(world.events))
     in_sevens = replay(scoring, queries, filters=Filters(world.events), cells=7 * world.events.n_entities)
     assert np.array_equal(whole.ranks, in_sevens.ranks)
@@ -162,9 +160,9 @@ def test_the_answers_state_is_reported_with_its_rank():
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
     replayed = replay(
-        Scoring(Certain(0.4), History(events), transitions, choices=CHOICES), queries, filters=Filters(events)
+        Scoring(Certain(0.4), Past(events), transitions, choices=CHOICES), queries, filters=Filters(events)
     )
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     own = evidence.candidate == queries.answer[evidence.row]
     expected = np.full(len(queries), np.nan)
     expected[evidence.row[own].numpy()] = evidence.lag[own].numpy()
@@ -182,7 +180,7 @@ def test_without_shrinkage_both_readers_count_the_same():
     events = random_log(5)
     transitions = random_transitions(events)
     queries = Queries.of(events.between(20, 30))
-    evidence = transitions.evidence(queries, History(events))
+    evidence = transitions.evidence(queries, Past(events))
     delta = corrections(
         evidence, certain(0.5, len(queries)), [Choice(2.0, "none", tau, shrinkage=False) for tau in (30.0, 300.0)]
     )
@@ -195,12 +193,12 @@ def test_frozen_history_reads_nothing_after_the_freeze():
     events = random_log(5)
     transitions = random_transitions(events.prefix(20))
     queries = Queries.of(events.between(24, 30))
-    frozen = transitions.evidence(queries, History(events, frozen_at=20))
+    frozen = transitions.evidence(queries, Past(events, frozen_at=20))
     for what, other in futures(events, 20).items():
-        again = transitions.evidence(queries, History(other, frozen_at=20))
+        again = transitions.evidence(queries, Past(other, frozen_at=20))
         assert torch.equal(again.a_nn, frozen.a_nn), what
         assert torch.equal(again.tokens, frozen.tokens), what
-    rolling = transitions.evidence(queries, History(events))
+    rolling = transitions.evidence(queries, Past(events))
     assert len(rolling.row) != len(frozen.row) or not torch.equal(rolling.tokens, frozen.tokens)
 
 
@@ -208,38 +206,38 @@ def test_frozen_history_reads_nothing_after_the_freeze():
 def test_scores_that_are_not_finite_are_an_error(value):
     events = random_log(5)
     with pytest.raises(BackboneError, match="NaN or infinite"):
-        replay(Scoring(Certain(0.5, value), History(events)), Queries.of(events), filters=Filters(events))
+        replay(Scoring(Certain(0.5, value), Past(events)), Queries.of(events), filters=Filters(events))
 
 
 @pytest.mark.parametrize("u", [-0.1, 1.1, float("nan")])
 def test_an_uncertainty_outside_its_range_is_an_error(u):
     events = random_log(5)
     with pytest.raises(BackboneError, match="uncertainty"):
-        replay(Scoring(Certain(u), History(events)), Queries.of(events), filters=Filters(events))
+        replay(Scoring(Certain(u), Past(events)), Queries.of(events), filters=Filters(events))
 
 
 def test_a_backbone_is_never_shown_the_answers():
     shown = []
 
     class Curious(Certain):
-        def score(self, queries: Queries, past: History) -> Scores:
+        def score(self, queries: Queries, past: Past) -> Scores:
             shown.append(queries.answer)
             return super().score(queries, past)
 
     events = random_log(5)
-    replay(Scoring(Curious(0.5), History(events)), Queries.of(events), filters=Filters(events))
+    replay(Scoring(Curious(0.5), Past(events)), Queries.of(events), filters=Filters(events))
     assert shown == [None]
 
 
 def test_a_constant_backbone_scores_as_chance():
     events = random_log(5)
-    replayed = replay(Scoring(Certain(0.5, value=-1.0), History(events)), Queries.of(events), filters=Filters(events))
+    replayed = replay(Scoring(Certain(0.5, value=-1.0), Past(events)), Queries.of(events), filters=Filters(events))
     assert (replayed.of("raw") == (events.n_entities + 1) / 2).all()
 
 
 def test_the_mass_on_seen_candidates_stands_in_for_a_missing_oracle():
     world = small_world()
-    queries, past = Queries.of(world.dataset.valid), History(world.events)
+    queries, past = Queries.of(world.dataset.valid), Past(world.events)
     backbone = Popularity.fit(world.dataset)
     scores = score_queries(backbone, queries, past)
     seen = torch.zeros_like(scores.log_p, dtype=torch.bool)
@@ -254,7 +252,7 @@ def test_a_correction_that_is_not_finite_is_an_error_and_no_rank(lam):
     transitions = random_transitions(events)
     with pytest.raises(SettingsError, match="a correction is NaN or infinite"):
         replay(
-            Scoring(Certain(0.5), History(events), transitions, choices=[Choice(1e3), Choice(lam)]),
+            Scoring(Certain(0.5), Past(events), transitions, choices=[Choice(1e3), Choice(lam)]),
             Queries.of(events),
             filters=Filters(events),
         )
@@ -263,14 +261,14 @@ def test_a_correction_that_is_not_finite_is_an_error_and_no_rank(lam):
 def test_memory_that_holds_no_cell_is_refused():
     events = random_log(5)
     with pytest.raises(SettingsError, match="cells must be at least 1"):
-        replay(Scoring(Certain(0.5), History(events)), Queries.of(events), filters=Filters(events), cells=0)
+        replay(Scoring(Certain(0.5), Past(events)), Queries.of(events), filters=Filters(events), cells=0)
 
 
 def test_no_queries_have_no_ranks():
     events = random_log(5)
     none = Queries.of(events).take(slice(0, 0))
     replayed = replay(
-        Scoring(Certain(0.5), History(events), random_transitions(events), choices=CHOICES),
+        Scoring(Certain(0.5), Past(events), random_transitions(events), choices=CHOICES),
         none,
         filters=Filters(events),
     )

@@ -12,7 +12,7 @@ from benchmarks.curve import Counted, LowRank, curve, exponents, random_events, 
 from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.scoring import Choice, Scoring, replay
@@ -29,7 +29,7 @@ def events() -> EventLog:
 
 def count(events: EventLog, queries: int, cells: int, choices: int = 1, learned: bool = False) -> Counted:
     """What a replay of the last queries does, after one that built the indices."""
-    past, filters, transitions = History(events), Filters(events), untrained(events, Settings(width=8, hidden=8))
+    past, filters, transitions = Past(events), Filters(events), untrained(events, Settings(width=8, hidden=8))
     every, backbone = Queries.of(events), LowRank.of(events)
     asked = every.take(slice(len(every) - queries, None))
     models = [Learned(LEARNED, LearnedNet(2 * events.n_relations, LEARNED))] if learned else []

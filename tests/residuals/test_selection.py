@@ -16,7 +16,7 @@ from bridgemem.errors import SelectionError
 from bridgemem.events.queries import Queries
 from bridgemem.evidence import transitions as transitions_module
 from bridgemem.evidence.transitions import EpochChoice, Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
@@ -123,7 +123,7 @@ def test_the_chosen_figures_can_be_measured_again():
     dataset = small_world().dataset.without_test()
     selection = fitted().selections["static"]
     again = replay(
-        Scoring(Popularity.fit(dataset), History(dataset.events), fitted().train, choices=[selection.choice]),
+        Scoring(Popularity.fit(dataset), Past(dataset.events), fitted().train, choices=[selection.choice]),
         Queries.of(dataset.valid),
         filters=Filters(dataset.events),
     )

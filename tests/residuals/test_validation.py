@@ -16,7 +16,7 @@ from bridgemem.backbones.scorer import Scorer
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecaster import Forecaster
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.validation import ScoredOnce
 
@@ -36,7 +36,7 @@ class Counting:
     def own_uncertainty(self) -> bool:
         return self.scorer.own_uncertainty
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         self.asked.append(len(queries))
         return self.scorer.score(queries, past)
 
@@ -48,7 +48,7 @@ def backbone() -> RecurrenceDyadic:
 
 def test_kept_scores_are_those_of_the_scorer(backbone: RecurrenceDyadic) -> None:
     dataset = small_world().dataset.without_test()
-    past, queries = History(dataset.events), Queries.of(dataset.valid)
+    past, queries = Past(dataset.events), Queries.of(dataset.valid)
     mixed = Ensemble.fit(dataset, EnsembleSettings(members=("hri", "recurrence-dyadic")))
     for scorer in (backbone, mixed):
         counting = Counting(scorer)
@@ -68,7 +68,7 @@ def test_kept_scores_are_those_of_the_scorer(backbone: RecurrenceDyadic) -> None
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_what_does_not_fit_is_scored_again_and_stays_right(backbone: RecurrenceDyadic, rows: int) -> None:
     dataset = small_world().dataset.without_test()
-    past, queries = History(dataset.events), Queries.of(dataset.valid).take(slice(0, 40))
+    past, queries = Past(dataset.events), Queries.of(dataset.valid).take(slice(0, 40))
     counting = Counting(backbone)
     expected = score_queries(backbone, queries, past)
     kept = ScoredOnce(counting, queries, past, most=rows * expected.log_p[0].nbytes)
@@ -80,12 +80,12 @@ def test_what_does_not_fit_is_scored_again_and_stays_right(backbone: RecurrenceD
 
 def test_other_queries_and_other_pasts_are_scored_as_they_come(backbone: RecurrenceDyadic) -> None:
     dataset = small_world().dataset.without_test()
-    past, queries = History(dataset.events), Queries.of(dataset.valid).take(slice(0, 20))
+    past, queries = Past(dataset.events), Queries.of(dataset.valid).take(slice(0, 20))
     kept = ScoredOnce(backbone, queries, past)
     score_queries(kept, queries, past)
     later = Queries(queries.actor, queries.relation, queries.step + 1)
     assert same(score_queries(kept, later, past).log_p, score_queries(backbone, later, past).log_p)
-    frozen = History(dataset.events, dataset.valid_start)
+    frozen = Past(dataset.events, dataset.valid_start)
     assert same(score_queries(kept, queries, frozen).log_p, score_queries(backbone, queries, frozen).log_p)
 
 
@@ -94,7 +94,7 @@ def test_a_fit_scores_every_validation_query_once(monkeypatch: pytest.MonkeyPatc
     dataset, asked = small_world().dataset, list[tuple[int, int, int]]()
     score = RecurrenceDyadic.score
 
-    def noted(self: RecurrenceDyadic, queries: Queries, past: History) -> Scores:
+    def noted(self: RecurrenceDyadic, queries: Queries, past: Past) -> Scores:
         asked.extend(zip(queries.actor.tolist(), queries.relation.tolist(), queries.step.tolist(), strict=True))
         return score(self, queries, past)
 

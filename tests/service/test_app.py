@@ -29,7 +29,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
@@ -145,7 +145,7 @@ def test_names_are_found_by_a_few_letters_the_most_active_first(client: Any) -> 
 
 def test_a_run_of_stored_scores_gets_ready_and_answers_for_the_steps_it_has(tmp_path: Path) -> None:
     dataset = dataset_of(random_log(4, n=300))
-    recurrence, past = Recurrence.fit(dataset), History(dataset.events)
+    recurrence, past = Recurrence.fit(dataset), Past(dataset.events)
     write_scores(tmp_path / "scores", dataset, lambda queries: recurrence.score(queries, past))
     run, _ = fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
     names, last = dataset.events, len(dataset.events) - 1
@@ -454,7 +454,7 @@ def test_a_body_that_never_ends_is_given_up(live: LiveForecaster) -> None:
 def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, most, score = 0, 0, Widened.score
 
-    def counting(self: Widened, queries: Queries, past: History) -> Scores:
+    def counting(self: Widened, queries: Queries, past: Past) -> Scores:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)

@@ -33,7 +33,7 @@ from bridgemem.explorer.routes import CHARTS, FILES, asset, explorer_router
 from bridgemem.explorer.views import outcome, overview, pair_past, quality
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.storage.tables import read_table, write_table
@@ -165,20 +165,20 @@ def test_a_log_without_events_has_nothing_to_ask() -> None:
 
 def test_a_pair_s_past_ends_before_the_step_and_tells_the_directions() -> None:
     events = log((0, 0, 1, 1), (1, 1, 0, 2), (0, 0, 2, 2), (0, 0, 1, 3), (1, 0, 0, 4))
-    found = pair_past(History(events), "a", "b", 4)
+    found = pair_past(Past(events), "a", "b", 4)
     assert [(s, found.relation[w], f) for s, w, f in zip(found.step, found.which, found.forward, strict=True)] == [
         (1, "r", True),
         (2, "s", False),
         (3, "r", True),
     ]
     assert found.total == 3
-    assert pair_past(History(events), "b", "a", 4).forward == [False, True, False]
-    assert pair_past(History(events), "a", "b", 1).total == 0
+    assert pair_past(Past(events), "b", "a", 4).forward == [False, True, False]
+    assert pair_past(Past(events), "a", "b", 1).total == 0
 
 
 def test_a_pair_with_a_long_past_shows_its_newest_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MOST_EVENTS", 2)
-    found = pair_past(History(log(*[(0, step % 2, 1, step) for step in range(5)])), "a", "b", 9)
+    found = pair_past(Past(log(*[(0, step % 2, 1, step) for step in range(5)])), "a", "b", 9)
     assert (found.step, found.total) == ([3, 4], 5)
 
 

@@ -12,7 +12,7 @@ from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.service.scores import KeptScores
 from builders import small_world
 
@@ -26,7 +26,7 @@ class Counting(RecurrenceDyadic):
 
     asked = 0
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         self.asked += 1
         return super().score(queries, past)
 
@@ -37,11 +37,11 @@ def backbone() -> Counting:
 
 
 @pytest.fixture
-def past() -> History:
-    return History(small_world().dataset.events)
+def past() -> Past:
+    return Past(small_world().dataset.events)
 
 
-def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: History) -> None:
+def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: Past) -> None:
     kept = KeptScores(backbone)
     queries = [one(3, 2, 40), one(3, 2, 41), one(3, 4, 40), one(4, 2, 40)]
     for query in queries * 2:
@@ -50,16 +50,16 @@ def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Count
     assert (kept.used.hits, kept.used.misses) == (len(queries), len(queries))
 
 
-def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: History) -> None:
+def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: Past) -> None:
     kept, query = KeptScores(backbone), one(3, 2, 59)
     events = small_world().dataset.events
-    early = kept.score(query, History(events.prefix(20))).log_p
+    early = kept.score(query, Past(events.prefix(20))).log_p
     assert not torch.equal(kept.score(query, past).log_p, early)
     assert backbone.asked == 2
 
 
 def test_scores_go_with_their_history(backbone: Counting) -> None:
-    kept, gone = KeptScores(backbone), History(small_world().dataset.events)
+    kept, gone = KeptScores(backbone), Past(small_world().dataset.events)
     kept.score(one(3, 2, 40), gone)
     assert len(kept._kept) == 1
     del gone
@@ -67,7 +67,7 @@ def test_scores_go_with_their_history(backbone: Counting) -> None:
     assert len(kept._kept) == 0
 
 
-def test_the_least_recently_used_scores_go_first(backbone: Counting, past: History) -> None:
+def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Past) -> None:
     row = backbone.score(one(0, 0, 40), past).log_p.nbytes
     kept = KeptScores(backbone, most=2 * row)
     first, second, third = (one(actor, 0, 40) for actor in range(3))
@@ -81,7 +81,7 @@ def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Histo
     assert backbone.asked == before + 1
 
 
-def test_a_batch_goes_to_the_backbone_as_it_is(backbone: Counting, past: History) -> None:
+def test_a_batch_goes_to_the_backbone_as_it_is(backbone: Counting, past: Past) -> None:
     batch = Queries(*(torch.tensor([value, value]) for value in (3, 2, 40)))
     kept: Any = KeptScores(backbone)
     assert kept.score(batch, past).log_p.shape[0] == 2

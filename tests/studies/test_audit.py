@@ -23,7 +23,7 @@ from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.refresh import refresh
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.residuals import features
@@ -299,14 +299,14 @@ def test_a_backbone_that_cannot_be_opened_fails_every_check_that_scores(run: Run
 class SeesNow(Recurrence):
     """Reads the labels of the very step it is asked about."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         return super().score(Queries(queries.actor, queries.relation, queries.step + 1), past)
 
 
 class CountsToday(Recurrence):
     """Its scores are in order, but its uncertainty counts the events of the step itself."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         today = int((past.events.step == int(queries.step[0])).sum())
         return Scores(super().score(queries, past).log_p, torch.full((len(queries),), today / 1e4))
 
@@ -314,8 +314,8 @@ class CountsToday(Recurrence):
 class Thaws(Recurrence):
     """Rolls on where the history is frozen."""
 
-    def score(self, queries: Queries, past: History) -> Scores:
-        return super().score(queries, History(past.events))
+    def score(self, queries: Queries, past: Past) -> Scores:
+        return super().score(queries, Past(past.events))
 
 
 def blindness(kind: type[Recurrence], frozen: bool = False, learned: Sequence[Learned] = ()) -> list[bool]:
@@ -341,7 +341,7 @@ def test_a_backbone_that_reads_past_a_frozen_history_is_found() -> None:
 def test_evidence_that_reads_the_present_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Transitions.evidence
 
-    def ahead(self: Transitions, queries: Queries, past: History) -> Evidence:
+    def ahead(self: Transitions, queries: Queries, past: Past) -> Evidence:
         return own(self, Queries(queries.actor, queries.relation, queries.step + 1), past)
 
     monkeypatch.setattr(Transitions, "evidence", ahead)

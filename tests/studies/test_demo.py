@@ -68,11 +68,11 @@ def test_the_oracle_is_neither_fitted_nor_saved() -> None:
 
 def test_the_oracle_does_not_read_the_answers() -> None:
     from bridgemem.events.queries import Queries
-    from bridgemem.memory.past import History
+    from bridgemem.memory.past import Past
 
     world = simulate(WorldSettings(actors=20, relations=6, steps=30, events=600, partners=4))
     queries = Queries.of(world.dataset.test)
-    past = History(world.dataset.events)
+    past = Past(world.dataset.events)
     told = Oracle(world).score(queries, past)
     lied = Oracle(world).score(replace(queries, answer=torch.zeros_like(queries.actor)), past)
     assert torch.equal(told.log_p, lied.log_p)

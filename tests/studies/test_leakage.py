@@ -22,7 +22,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.studies import leakage
@@ -74,7 +74,7 @@ def columns(queries: Queries) -> list[tuple[int, int, int, int]]:
 def test_the_table_of_ratios_is_what_a_plain_count_gives(reading: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leakage, "AT_ONCE", 100)  # many small batches
     events = random_log(3)
-    backbone, past, queries = RecurrenceDyadic.fit(dataset_of(events)), History(events), Queries.of(events)
+    backbone, past, queries = RecurrenceDyadic.fit(dataset_of(events)), Past(events), Queries.of(events)
     (reader,) = count(queries, backbone, past, [Asked(events, reading)])
 
     p0 = score_queries(backbone, queries, past).log_p.softmax(1).tolist()
@@ -117,7 +117,7 @@ def test_a_candidate_takes_the_strongest_of_its_cues_over_that_of_silence(readin
 
 def test_ranks_are_those_of_the_sum_and_do_not_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     events = random_log(7)
-    backbone, past, filters = RecurrenceDyadic.fit(dataset_of(events)), History(events), Filters(events)
+    backbone, past, filters = RecurrenceDyadic.fit(dataset_of(events)), Past(events), Filters(events)
     queries, reader = Queries.of(events), Reader(Asked(events, "pass"), some_ratios(events))
     ranks = read(queries, backbone, past, filters, [reader], [(0.0, 0.7)])
     monkeypatch.setattr(leakage, "AT_ONCE", 100)

@@ -15,7 +15,7 @@ from bridgemem.errors import NO_MEMORY, BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import seen_mass
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.schema import as_settings
@@ -73,7 +73,7 @@ class Backbone(ABC):
         """
 
     @abstractmethod
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query."""
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Backbone(ABC):
         events = dataset.events
         ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
         try:
-            score_queries(self, Queries(*(torch.tensor([i]) for i in ids)), History(events.prefix(0)))
+            score_queries(self, Queries(*(torch.tensor([i]) for i in ids)), Past(events.prefix(0)))
         except BackboneError as problem:
             if problem.__cause__ is None:
                 raise
@@ -157,7 +157,7 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
     return scores
 
 
-def score_queries(backbone: Scorer, queries: Queries, past: History) -> Scores:
+def score_queries(backbone: Scorer, queries: Queries, past: Past) -> Scores:
     """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on seen candidates."""
     blind = queries.unanswered()
     try:

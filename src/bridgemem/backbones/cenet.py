@@ -22,7 +22,7 @@ from bridgemem.equations import log_base
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History, Occurrences
+from bridgemem.memory.past import Occurrences, Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
@@ -234,7 +234,7 @@ class _Trainer:
         train = Queries.of(dataset.train)
         label = recurring(train, net.n_relations, dataset.events.n_entities)
         self.train = train.to(device)
-        self.past = History(dataset.train, device=device)
+        self.past = Past(dataset.train, device=device)
         self.start, self.stop = self.past.occurrence_slices(self.train.actor, self.train.relation, self.train.step)
         self.read_before = torch.cat([self.start.new_zeros(1), (self.stop - self.start).cumsum(0)]).cpu().tolist()
         self.batches = list(self._batches(label.to(device)))
@@ -384,7 +384,7 @@ class Cenet(NetBackbone):
         return cls(settings, net)
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         net, n, entities = self.net, len(queries), len(self.net.entity)
         seen = net.past(past.occurrences(queries.actor, queries.relation, queries.step), n)
         pair = net.pair(queries.actor, queries.relation)

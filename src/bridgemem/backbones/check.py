@@ -12,7 +12,7 @@ from bridgemem.backbones.base import Backbone, Scores, score_queries
 from bridgemem.errors import BackboneError
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 
 TOLERANCE = 1e-4
 
@@ -29,7 +29,7 @@ def check_backbone(backbone: Backbone, events: EventLog, queries: int = 64, seed
     now = int(steps[len(steps) * 3 // 4])
     asked = Queries.of(events.between(now, now + 1))
     asked = asked.take(torch.from_numpy(rng.permutation(len(asked))[:queries])).to(device)
-    past = History(events, device=device)
+    past = Past(events, device=device)
     scores = score_queries(backbone, asked, past)
 
     _same(scores, score_queries(backbone, asked, past), 0.0, "the same batch gave different scores the second time")
@@ -41,9 +41,7 @@ def check_backbone(backbone: Backbone, events: EventLog, queries: int = 64, seed
         _same(_rows(scores, slice(i, i + 1)), alone, TOLERANCE, "scores depend on the other queries of the batch")
 
     for what, future in other_futures(events, now, rng).items():
-        _same(
-            scores, score_queries(backbone, asked, History(future, device=device)), 0.0, f"scores changed when {what}"
-        )
+        _same(scores, score_queries(backbone, asked, Past(future, device=device)), 0.0, f"scores changed when {what}")
 
     with tempfile.TemporaryDirectory() as folder:
         backbone.save(Path(folder) / "saved")

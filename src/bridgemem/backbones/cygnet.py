@@ -20,7 +20,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
@@ -101,7 +101,7 @@ class CygnetNet(nn.Module):
         return torch.logaddexp(log_copy + math.log(alpha), log_generation + math.log1p(-alpha))
 
 
-def history_vocabulary(events: EventLog, past: History) -> Timeline:
+def history_vocabulary(events: EventLog, past: Past) -> Timeline:
     """Every candidate of (actor, directed relation) once, at the step of its first occurrence.
 
     It knows seen and unseen alone, so a slice of this is all of it, and far shorter than the occurrences themselves.
@@ -134,14 +134,14 @@ class _Trainer:
     def __init__(self, net: CygnetNet, dataset: Dataset, checkpoint: Checkpoint) -> None:
         self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
         self.device = net.entity.device
-        past = History(dataset.train, device=self.device)
+        past = Past(dataset.train, device=self.device)
         self.line = history_vocabulary(dataset.train, past)
         self.batches = list(self._batches(dataset.train, past))
         self.kept: dict[int, Tensor] = {}
         on_gpu = self.device.type == "cuda"
         self.room = torch.cuda.mem_get_info(self.device)[0] // 4 if on_gpu else HOST_ROOM
 
-    def _batches(self, train: EventLog, past: History) -> Iterator[_Batch]:
+    def _batches(self, train: EventLog, past: Past) -> Iterator[_Batch]:
         """At most `batch` facts at a time, never of two steps."""
         facts = Queries.of(train).to(self.device)
         assert facts.answer is not None
@@ -234,7 +234,7 @@ class Cygnet(NetBackbone):
         return cls(settings, net)
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         net = self.net
         log_p = net.entity.new_empty(len(queries), net.n_entities)
         for side in range(2):

@@ -19,7 +19,7 @@ from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
 from bridgemem.storage.schema import as_settings
@@ -102,7 +102,7 @@ class Ensemble(Backbone):
                 members.append(_kept_member(name, own, dataset, seed, device, progress, checkpoint))
         return cls(settings, members)
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         each = [member.score(queries, past).log_p.log_softmax(1) for member in self.members]
         finest = reduce(torch.promote_types, (log_p.dtype for log_p in each))
         own = torch.stack([log_p.to(finest) for log_p in each])

@@ -20,7 +20,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
@@ -337,7 +337,7 @@ class Est(NetBackbone):
 
     def __init__(self, settings: EstSettings, net: EstNet) -> None:
         super().__init__(settings, net)
-        self._read: tuple[History, Sequences] | None = None
+        self._read: tuple[Past, Sequences] | None = None
 
     @classmethod
     def fit(
@@ -366,14 +366,14 @@ class Est(NetBackbone):
             _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
         return cls(settings, net)
 
-    def _sequences(self, past: History) -> Sequences:
+    def _sequences(self, past: Past) -> Sequences:
         """The events of a history by actor, kept as long as the same history is asked."""
         if self._read is None or self._read[0] is not past:
             self._read = past, Sequences.of(past.events, self.settings.k, self.net.entity.device)
         return self._read[1]
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         net, sequences = self.net, self._sequences(past)
         log_p = []
         for q in queries.batches(ROWS):

@@ -17,7 +17,7 @@ from bridgemem.config import Declared, NotNegative, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
@@ -83,7 +83,7 @@ def decay_sum(lam: Tensor, span: Tensor) -> Tensor:
 class _Facts:
     """All facts of a history, both ways round and with duplicates: by (actor, directed relation), and by relation."""
 
-    def __init__(self, past: History) -> None:
+    def __init__(self, past: Past) -> None:
         sides = Queries.of(past.events)
         assert sides.answer is not None
         actor, relation, step, answer = (c.numpy() for c in (sides.actor, sides.relation, sides.step, sides.answer))
@@ -94,7 +94,7 @@ class _Facts:
         self.relation_step = torch.cat([self.by_relation.step, self.by_relation.step.new_zeros(1)])
         self.n_entities = past.events.n_entities
 
-    def recall(self, queries: Queries, past: History) -> Recall:
+    def recall(self, queries: Queries, past: Past) -> Recall:
         """What the history says about queries."""
         cut = past.cut(queries.step)
         # queries that share relation and step share xi and the range of steps: each group is read for one of them
@@ -121,7 +121,7 @@ def choose(dataset: Dataset, device: str = "cpu", progress: Progress = SILENT) -
     First lam for psi alone, then alpha under that lam; of equals the smaller value is taken.
     """
     known = dataset.without_test()
-    past, filters, asked = History(known.events, device=device), Filters(known.events, device), Queries.of(known.valid)
+    past, filters, asked = Past(known.events, device=device), Filters(known.events, device), Queries.of(known.valid)
     facts, size = _Facts(past), batch_size(known.events.n_entities, past.device)
     lam = torch.full((2 * known.events.n_relations,), LAST_LAMBDA, dtype=torch.float64, device=device)
     alpha = torch.full_like(lam, LAST_ALPHA)
@@ -167,7 +167,7 @@ class Hri(Backbone):
     def __init__(self, settings: HriSettings, lam: Tensor, alpha: Tensor) -> None:
         """lam, alpha float64 [2R], one of each for every directed relation."""
         self.settings, self.lam, self.alpha = settings, lam, alpha
-        self._facts: WeakKeyDictionary[History, _Facts] = WeakKeyDictionary()
+        self._facts: WeakKeyDictionary[Past, _Facts] = WeakKeyDictionary()
 
     @classmethod
     def fit(
@@ -185,7 +185,7 @@ class Hri(Backbone):
         same = torch.ones(2 * dataset.events.n_relations, dtype=torch.float64, device=device)
         return cls(s, s.lam * same, s.alpha * same)
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         if past not in self._facts:
             self._facts[past] = _Facts(past)
         recall = self._facts[past].recall(queries, past)

@@ -21,7 +21,7 @@ from bridgemem.equations import EPSILON
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import sigmoid
 from bridgemem.progress import SILENT, Progress
@@ -184,7 +184,7 @@ class FadingFacts:
     step comes first in it.
     """
 
-    def __init__(self, past: History, settings: InferSettings) -> None:
+    def __init__(self, past: Past, settings: InferSettings) -> None:
         self.past, self.settings = past, settings
         q, entities = Queries.of(past.events), past.events.n_entities
         assert q.answer is not None
@@ -390,7 +390,7 @@ class Infer(Backbone):
         return net
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         log_p = torch.empty((len(queries), self.n_entities), dtype=torch.float64, device=queries.step.device)
         for step in queries.step.unique().tolist():
             rows = (queries.step == step).nonzero().squeeze(1)
@@ -402,7 +402,7 @@ class Infer(Backbone):
             log_p[rows] = log_noisy_or(total)[same]
         return Scores(log_p)
 
-    def _at(self, past: History, step: int) -> Weights:
+    def _at(self, past: Past, step: int) -> Weights:
         """The weights at a step; those last asked for are kept."""
         if self._facts is None or self._facts.past is not past:
             self._facts, self._weights = FadingFacts(past, self.settings), None

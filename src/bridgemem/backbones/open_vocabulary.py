@@ -21,7 +21,7 @@ from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.overlay import GrownLog
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.past_overlay import history_of
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import read_config
@@ -54,8 +54,8 @@ class Widened(Backbone):
     def __init__(self, backbone: Backbone, n_entities: int, n_relations: int) -> None:
         self.backbone, self.n_entities, self.n_relations = backbone, n_entities, n_relations
         self.settings = WidenedSettings(backbone.name, n_entities, n_relations)
-        self._narrowed: WeakKeyDictionary[History, History] = WeakKeyDictionary()
-        self._grown: WeakKeyDictionary[History, Backbone] = WeakKeyDictionary()
+        self._narrowed: WeakKeyDictionary[Past, Past] = WeakKeyDictionary()
+        self._grown: WeakKeyDictionary[Past, Backbone] = WeakKeyDictionary()
 
     @classmethod
     def fit(
@@ -69,7 +69,7 @@ class Widened(Backbone):
     ) -> Self:
         raise BackboneError("a widened backbone is not trained; `bridgemem refresh` makes one of a run's own backbone.")
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         events = past.events
         if (events.n_entities, events.n_relations) == (self.n_entities, self.n_relations):
             return self.backbone.score(queries, past)
@@ -112,7 +112,7 @@ class Widened(Backbone):
         uncertainty[others] = seen_mass(scores.of_candidates[others], *seen).to(uncertainty.dtype)
         return replace(scores, uncertainty=uncertainty)
 
-    def _absent(self, queries: Queries, past: History) -> Tensor | None:
+    def _absent(self, queries: Queries, past: Past) -> Tensor | None:
         """The entities that came later and had no event before the step of each query, bool [n, E]; None without."""
         later = torch.arange(self.n_entities, past.events.n_entities, device=past.device)
         steps, which = queries.step.unique(return_inverse=True)
@@ -124,7 +124,7 @@ class Widened(Backbone):
         absent[:, self.n_entities :] = unseen.view(len(steps), len(later))[which]
         return absent
 
-    def _grown_to(self, past: History) -> Backbone | None:
+    def _grown_to(self, past: Past) -> Backbone | None:
         """A training-free backbone on all that a history names, built once for each history; None for a trained one."""
         found = self._grown.get(past)
         if found is None:
@@ -134,11 +134,11 @@ class Widened(Backbone):
         return found
 
     @staticmethod
-    def _recurrence(events: EventLog, past: History) -> RecurrenceDyadic:
+    def _recurrence(events: EventLog, past: Past) -> RecurrenceDyadic:
         nobody = torch.zeros(events.n_entities, dtype=torch.float64, device=past.device)
         return RecurrenceDyadic(RecurrenceDyadic.default, nobody)
 
-    def _readable(self, past: History) -> History:
+    def _readable(self, past: Past) -> Past:
         """The part of a history that the backbone has ids for, built once for each history."""
         found = self._narrowed.get(past)
         if found is None:

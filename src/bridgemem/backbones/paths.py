@@ -21,7 +21,7 @@ from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
@@ -305,7 +305,7 @@ class PathBackbone(NetBackbone):
 
     def __init__(self, settings: Any, net: PathNet) -> None:
         super().__init__(settings, net)
-        self._read: tuple[weakref.ref[History], Links] | None = None
+        self._read: tuple[weakref.ref[Past], Links] | None = None
 
     @classmethod
     def fit(
@@ -337,7 +337,7 @@ class PathBackbone(NetBackbone):
             train(net, batches, kept, f"training {cls.name.upper()}", progress)
         return cls(settings, net)
 
-    def _links(self, past: History) -> Links:
+    def _links(self, past: Past) -> Links:
         """The links of a history, which the next batch most likely asks for again."""
         if past.events.n_relations != self.net.n_relations:
             raise BackboneError(
@@ -350,7 +350,7 @@ class PathBackbone(NetBackbone):
         return self._read[1]
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         links, net = self._links(past), self.net
         log_p = net.time.omega_p.new_empty(len(queries), links.n_entities)
         for at in range(0, len(queries), ROWS):

@@ -16,7 +16,7 @@ from bridgemem.config import Declared, Finite, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors
 
@@ -59,7 +59,7 @@ class Popularity(Backbone):
         counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)
         return cls(settings or cls.default, torch.from_numpy(counts / counts.sum()).to(device))
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         s = self.settings
         score = (s.popularity_weight * self.share).repeat(len(queries), 1)
         if s.triple:

@@ -25,7 +25,7 @@ from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Pos
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps, tf32_matmul
@@ -361,7 +361,7 @@ class Regcn(NetBackbone):
 
     def __init__(self, settings: RegcnSettings, net: RegcnNet) -> None:
         super().__init__(settings, net)
-        self._past: weakref.ref[History] | None = None
+        self._past: weakref.ref[Past] | None = None
         self._graph: Snapshots | None = None
         self._evolved: OrderedDict[int, Evolved] = OrderedDict()
 
@@ -402,7 +402,7 @@ class Regcn(NetBackbone):
         return cls(settings, selection.best)
 
     @torch.no_grad()
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         cut = past.cut(queries.step)
         parts, rows = [], []
         for step in cut.unique().tolist():
@@ -416,10 +416,10 @@ class Regcn(NetBackbone):
             log_p[row] = part
         return Scores(log_p)
 
-    def _log_p(self, evolved: Evolved, queries: Queries, past: History) -> Tensor:
+    def _log_p(self, evolved: Evolved, queries: Queries, past: Past) -> Tensor:
         return self.net.log_p(evolved, queries.actor, queries.relation)
 
-    def _evolved_before(self, step: int, past: History) -> Evolved:
+    def _evolved_before(self, step: int, past: Past) -> Evolved:
         """The states at a step, from the snapshots strictly before it; the last few are kept."""
         if self._graph is None or self._past is None or self._past() is not past:
             self._past, self._graph = weakref.ref(past), Snapshots(past.events, self.net.relation.device)

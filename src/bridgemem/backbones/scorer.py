@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from bridgemem.backbones.base import Scores
     from bridgemem.events.queries import Queries
-    from bridgemem.memory.past import History
+    from bridgemem.memory.past import Past
 
 
 class Scorer(Protocol):
@@ -21,6 +21,6 @@ class Scorer(Protocol):
         """Whether its uncertainty is its own; otherwise it is the mass on seen candidates."""
         ...
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query."""
         ...

@@ -17,7 +17,7 @@ from bridgemem.config import Count, Declared, HistoryMode, Range, write_toml
 from bridgemem.errors import BackboneError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import link_or_copy, load_tensors
@@ -264,7 +264,7 @@ class Stored(Backbone):
                 "scores for this data."
             )
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         store, events = self.store, past.events
         if (events.n_entities, events.n_relations) != (store.entities, store.relations):
             raise BackboneError(

@@ -17,7 +17,7 @@ from bridgemem.backbones.snapshots import Snapshot, Snapshots
 from bridgemem.config import Finite, Inside, Recent
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.training.checkpoint import Checkpoint
 
@@ -164,7 +164,7 @@ class Tirgn(Regcn):
     trainer: ClassVar[type[Trainer]] = TirgnTrainer
     net: TirgnNet
 
-    def _log_p(self, evolved: Evolved, queries: Queries, past: History) -> Tensor:
+    def _log_p(self, evolved: Evolved, queries: Queries, past: Past) -> Tensor:
         occurred = past.occurrences(queries.actor, queries.relation, queries.step)
         seen = torch.zeros((len(queries), len(evolved.entity)), dtype=torch.bool, device=queries.actor.device)
         seen[occurred.row, occurred.candidate] = True

@@ -217,7 +217,7 @@ def _data(run: Run, data: Data) -> str:
                 "The split is by time, and a fact belongs to one part alone:",
                 _table(["part", "events", "starts at"], rows),
                 f"{_trained_on(config.backbone)} {_chosen_on(run)}",
-                f"History is {config.history}: "
+                f"Past is {config.history}: "
                 + (
                     "a forecast for t may use every fact before t."
                     if config.history == "rolling"

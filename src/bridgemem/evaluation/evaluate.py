@@ -16,7 +16,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.model import Parts
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
@@ -97,7 +97,7 @@ def read(
     return Reading(replayed, {name: column for column, name in enumerate(run.methods())})
 
 
-def scoring_of(run: Parts, past: History, part: str, backbone: Scorer | None = None) -> Scoring:
+def scoring_of(run: Parts, past: Past, part: str, backbone: Scorer | None = None) -> Scoring:
     """The scoring path of all that a model ranks by, in the order of its methods, as fitted on "train" or "known"."""
     device = str(past.device)
     return Scoring(
@@ -109,9 +109,9 @@ def scoring_of(run: Parts, past: History, part: str, backbone: Scorer | None = N
     )
 
 
-def history(run: Parts, dataset: Dataset, split: str, device: str) -> History:
+def history(run: Parts, dataset: Dataset, split: str, device: str) -> Past:
     frozen_at = dataset.test_start if split == "test" else dataset.valid_start
-    return History(dataset.events, frozen_at if run.config.history == "frozen" else None, device)
+    return Past(dataset.events, frozen_at if run.config.history == "frozen" else None, device)
 
 
 def evaluate_backbone(
@@ -121,7 +121,7 @@ def evaluate_backbone(
     if split == "valid":
         dataset = dataset.without_test()
     backbone = backbone_class(name).fit(dataset, device=device)
-    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
     queries = Queries.of(dataset.split(split))
     label = f"reading {split} for {name}"
     replayed = replay(Scoring(backbone, past), queries, filters=filters, progress=progress, label=label)

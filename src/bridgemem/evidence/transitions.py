@@ -18,7 +18,7 @@ from bridgemem.evidence.counts import CountTable, count_specs, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, part_of, tensor_of
@@ -121,7 +121,7 @@ class Transitions:
         # the reader is not trained any more; for a single query this would be a good part of the work
         return self.reader.token_tables()
 
-    def evidence(self, queries: Queries, past: History) -> Evidence:
+    def evidence(self, queries: Queries, past: Past) -> Evidence:
         """A_ct, A_nn and n_B of every candidate seen inside the window, for the relation that each query asks."""
         s = self.settings
         # a state depends on actor and step alone, so it is read once for all the relations asked of them

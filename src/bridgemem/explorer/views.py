@@ -18,7 +18,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.forecasting.explanations import rank_of
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.pairs import PairEvents
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
@@ -76,7 +76,7 @@ class PairPast:
     total: int
 
 
-def pair_past(past: History, actor: str, candidate: str, step: int) -> PairPast:
+def pair_past(past: Past, actor: str, candidate: str, step: int) -> PairPast:
     events = past.events
     found = PairEvents.of(past, events.entities.id(actor), events.entities.id(candidate), step, most=MOST_EVENTS).once()
     relations, which = found.relation.flip(0).unique(return_inverse=True)

@@ -18,7 +18,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.events.readers.table import SEPARATORS
 from bridgemem.forecasting.horizon import check_horizon
 from bridgemem.forecasting.predictor import Candidate, Predictor
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.storage.tables import as_frame
@@ -255,7 +255,7 @@ def _in_batches(
     forecaster: Predictor, queries: Queries, top: int, horizon: int | None, progress: Progress
 ) -> list[list[Candidate]]:
     """The candidates of each query in the order of the queries; they are scored step by step."""
-    past: History = forecaster.past
+    past: Past = forecaster.past
     order = queries.step.argsort(stable=True)
     found: list[list[Candidate]] = [[] for _ in range(len(queries))]
     with progress.task("forecasting", total=len(queries)) as advance:

@@ -21,7 +21,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.forecasting.explanations import BridgeMemExplanation, Explanation, LearnedExplanation
 from bridgemem.memory.pairs import PairEvents
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Shown:
     p_given_event: float | None = None
 
 
-def pair_events(past: History, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
+def pair_events(past: Past, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
     """What happened between the two before a step, oldest first; the newest ones where there are very many."""
     found, names = PairEvents.of(past, actor, candidate, step, most=MOST_EVENTS).once(), past.events.relations.names
     columns = (column.flip(0).tolist() for column in (found.step, found.relation, found.direction))

@@ -28,7 +28,7 @@ from bridgemem.forecasting.attribution import (
     third_parties,
 )
 from bridgemem.memory.pairs import PairEvents
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.numerics import by_candidates
 from bridgemem.residuals.scoring import Scored, Scoring
 
@@ -317,7 +317,7 @@ def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scori
     )
 
 
-def _last_lag(past: History, actor: int, candidate: int, now: int) -> int:
+def _last_lag(past: Past, actor: int, candidate: int, now: int) -> int:
     """How many steps before the last event of a pair was, however long ago; 0 where there is none."""
     last = PairEvents.of(past, actor, candidate, now, most=1)
     return now - int(last.step[0]) if len(last) else 0
@@ -348,7 +348,7 @@ def _event_weights(
 
 def _shares(
     events: EventLog,
-    past: History,
+    past: Past,
     transitions: Transitions,
     actor: int,
     candidate: int,

@@ -22,7 +22,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, explain_learned
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.past_overlay import history_of
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
@@ -75,7 +75,7 @@ class Predictor:
         self.calibration = calibration
 
     @cached_property
-    def past(self) -> History:
+    def past(self) -> Past:
         return history_of(self.events)
 
     @cached_property

@@ -30,7 +30,7 @@ from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, St
 from bridgemem.live.naming import NewEvent
 from bridgemem.memory.disk.mapped import MappedLog
 from bridgemem.memory.overlay import GrownLog
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Choice
 from bridgemem.runs import Run
 from bridgemem.storage.tensors import TensorSpec, read_tensors
@@ -59,7 +59,7 @@ class View:
         return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
 
     @property
-    def past(self) -> History:
+    def past(self) -> Past:
         """All that is known, of whatever relation."""
         return (self.fitted if self.later is None else self.later).past
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PairEvents:
     n_events: int
 
     @classmethod
-    def of(cls, past: History, actor: int, candidate: int, step: int, *, most: int | None = None) -> PairEvents:
+    def of(cls, past: Past, actor: int, candidate: int, step: int, *, most: int | None = None) -> PairEvents:
         """The events before a step, or at most that many of the newest."""
         now = torch.tensor([step], device=past.device)
         pair, cut = (torch.full_like(now, actor), torch.full_like(now, candidate), now), past.cut(now)

@@ -1,4 +1,4 @@
-"""History: the sparse past that backbones share, read strictly before a step."""
+"""Past: the sparse past that backbones share, read strictly before a step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Occurrences:
     count: Tensor
 
 
-class History:
+class Past:
     """Everything known, asked by step: rolling (all facts before t), or frozen at a step for multi-step forecasting."""
 
     def __init__(self, events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> None:

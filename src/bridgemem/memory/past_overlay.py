@@ -10,25 +10,25 @@ from torch import Tensor
 from bridgemem.events.log import EventLog
 from bridgemem.memory.dyads import WIDTH, DyadMemory
 from bridgemem.memory.overlay import GrownDyads, GrownLog
-from bridgemem.memory.past import History, Occurrences
+from bridgemem.memory.past import Occurrences, Past
 from bridgemem.memory.timeline import STEP_BITS
 
 
-def history_of(events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> History:
+def history_of(events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> Past:
     """The history of events, in memory, on disk, or of both together."""
-    return (GrownHistory if isinstance(events, GrownLog) else History)(events, frozen_at, device)
+    return (GrownHistory if isinstance(events, GrownLog) else Past)(events, frozen_at, device)
 
 
-class GrownHistory(History):
+class GrownHistory(Past):
     """Reads the memory on disk and the fresh events apart, and puts the answers together."""
 
     events: GrownLog
 
     def __init__(self, events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> None:
         super().__init__(events, frozen_at, device)
-        self._old, self._new = (History(log, frozen_at, device) for log in (self.events.base, self.events.fresh))
+        self._old, self._new = (Past(log, frozen_at, device) for log in (self.events.base, self.events.fresh))
         # a fact at one step counts once, however often it was told
-        self._facts = History(self.events.without_known(), frozen_at, device)
+        self._facts = Past(self.events.without_known(), frozen_at, device)
 
     def _asked_of_base(self, actor: Tensor, relation: Tensor) -> tuple[Tensor, Tensor]:
         """The rows whose actor and relation the base knows, and their directed relations as it numbers them."""

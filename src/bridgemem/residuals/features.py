@@ -15,7 +15,7 @@ from bridgemem.backbones.base import Scores
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.dyads import PairStates
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
@@ -233,7 +233,7 @@ class _Moments:
     which: Tensor
 
     @classmethod
-    def of(cls, queries: Queries, past: History) -> _Moments:
+    def of(cls, queries: Queries, past: Past) -> _Moments:
         entities = past.events.n_entities
         key, which = torch.unique(queries.step * entities + queries.actor, return_inverse=True)
         step = key // entities
@@ -260,7 +260,7 @@ class FeatureReader:
     and common neighbours put first.
     """
 
-    def __init__(self, past: History, transitions: Transitions, unseen_candidates: int = 0) -> None:
+    def __init__(self, past: Past, transitions: Transitions, unseen_candidates: int = 0) -> None:
         self.past, self.transitions, self.unseen_candidates = past, transitions, unseen_candidates
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
         facts = Queries.of(past.events)

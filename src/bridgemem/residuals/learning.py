@@ -19,7 +19,7 @@ from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
@@ -155,7 +155,7 @@ def _asked(validation: Validation, settings: LearnedSettings, seed: int) -> Quer
     return queries.take(_asked_rows(queries, validation.past, settings, seed))
 
 
-def _asked_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
+def _asked_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries `_asked` takes, int64."""
     low, high = past.dyads.partner_range(queries.actor.to(past.device))
     pairs = int((high - low).sum()) + settings.unseen_candidates * len(queries)
@@ -165,7 +165,7 @@ def _asked_rows(queries: Queries, past: History, settings: LearnedSettings, seed
     return torch.from_numpy(np.flatnonzero(keep))
 
 
-def later_rows(queries: Queries, past: History, settings: LearnedSettings, seed: int) -> Tensor:
+def later_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries `hold_out` compared the residuals on, int64."""
     rows = _asked_rows(queries, past, settings, seed)
     step = queries.step[rows]

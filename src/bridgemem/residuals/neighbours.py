@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 
 # steps after which an interaction counts e times less; the last never decays
@@ -19,7 +19,7 @@ FLOOR = 1e-5  # of common neighbours, before its logarithm
 class Neighbours:
     """The graph of all pairs of a history. A pair weighs log(1 + its decayed events), normalised by both degrees."""
 
-    def __init__(self, past: History) -> None:
+    def __init__(self, past: Past) -> None:
         self.past, self.n_entities = past, past.events.n_entities
         self.owner, self.partner = past.dyads.parties()
         ids = torch.arange(self.n_entities + 1, device=past.device)

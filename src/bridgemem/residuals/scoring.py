@@ -19,7 +19,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Evidence, Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
@@ -113,7 +113,7 @@ class Scoring:
     def __init__(
         self,
         backbone: Scorer,
-        past: History,
+        past: Past,
         transitions: Transitions | None = None,
         *,
         choices: Sequence[Choice] = (),

@@ -13,7 +13,7 @@ from bridgemem.backbones.scorer import Scorer
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scoring
@@ -27,7 +27,7 @@ class Validation:
 
     dataset: Dataset
     backbone: Scorer
-    past: History
+    past: Past
     filters: Filters
     queries: Queries
 
@@ -35,7 +35,7 @@ class Validation:
     def of(cls, dataset: Dataset, backbone: Scorer, *, device: str = "cpu", frozen: bool = False) -> Validation:
         """The validation split of a data set; frozen: no fact of the split itself is read."""
         dataset = dataset.without_test()
-        past = History(dataset.events, dataset.valid_start if frozen else None, device)
+        past = Past(dataset.events, dataset.valid_start if frozen else None, device)
         queries = Queries.of(dataset.valid)
         return cls(dataset, ScoredOnce(backbone, queries, past), past, Filters(dataset.events, device), queries)
 
@@ -58,7 +58,7 @@ class Validation:
 class ScoredOnce:
     """A scorer that keeps its scores of given queries over one past, as many as fit; others are scored as they come."""
 
-    def __init__(self, scorer: Scorer, queries: Queries, past: History, *, most: int = KEPT_BYTES) -> None:
+    def __init__(self, scorer: Scorer, queries: Queries, past: Past, *, most: int = KEPT_BYTES) -> None:
         self.scorer, self.past = scorer, past
         self._relations, self._steps = 2 * past.events.n_relations, int(queries.step.max()) + 1 if len(queries) else 1
         self._keys = self._key(queries).unique().to(past.device)
@@ -77,7 +77,7 @@ class ScoredOnce:
     def _key(self, queries: Queries) -> Tensor:
         return (queries.actor * self._relations + queries.relation) * self._steps + queries.step
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         if past is not self.past or not len(self._keys):
             return score_queries(self.scorer, queries, past)
         key = self._key(queries)

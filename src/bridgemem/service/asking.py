@@ -18,7 +18,7 @@ from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.forecasting.explanations import LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.models import (
     BridgeMemExplained,
@@ -55,7 +55,7 @@ class View(Protocol):
     @property
     def fitted(self) -> Predictor: ...
     @property
-    def past(self) -> History: ...
+    def past(self) -> Past: ...
 
     def asked(self, relation: str | int) -> Predictor: ...
 

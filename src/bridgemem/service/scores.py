@@ -17,7 +17,7 @@ from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 
 KEPT_BYTES = 64 << 20
@@ -61,10 +61,10 @@ class KeptScores(Backbone):
     ) -> None:
         self.backbone, self.used, self.most, self.alone = backbone, used or Used(), most, alone
         self.settings = backbone.settings
-        self._kept: WeakKeyDictionary[History, _Rows] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Past, _Rows] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         """One query is looked up; a batch goes to the backbone as it is."""
         if len(queries) != 1:
             with self.alone():

@@ -14,7 +14,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.features import GROUPS
@@ -76,8 +76,8 @@ def ablate(
     queries, backbone = Queries.of(dataset.split(split)), run.backbone(device)
     filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
     pasts = {
-        "rolling": History(dataset.events, device=device),
-        "frozen": History(dataset.events, frozen_at, device),
+        "rolling": Past(dataset.events, device=device),
+        "frozen": Past(dataset.events, frozen_at, device),
     }
     # changes are measured under the history that the choice was made under
     own = run.config.history
@@ -157,7 +157,7 @@ def ablate_learned(
     if split == "valid":
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.backbone(device), run.config.seed
-    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
     source = Slice(Validation.of(dataset, backbone, device=device), run.transitions("train", device))
     known = run.transitions("known", device)
     by_unseen: dict[int, dict[str, LearnedSettings]] = {}

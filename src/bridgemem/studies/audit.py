@@ -23,7 +23,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
@@ -377,14 +377,14 @@ def future_blind(
     moments = np.unique(dataset.split(split).step)
     sample = np.sort(rng.choice(moments, size=min(steps, len(moments)), replace=False))
     parts = partial(_parts, backbone, transitions, learned)
-    true, worst = parts(History(events, frozen_at)), dict.fromkeys(("backbone", "evidence"), 0.0)
+    true, worst = parts(Past(events, frozen_at)), dict.fromkeys(("backbone", "evidence"), 0.0)
     for now in sample.tolist():
         asked = Queries.of(events.between(now, now + 1))
         asked = asked.take(torch.from_numpy(rng.permutation(len(asked))[:QUERIES_A_STEP]))
         before = true(asked)
         hidden = now if frozen_at is None else min(now, frozen_at)
         for future in other_futures(events, hidden, rng).values():
-            after = parts(History(future, frozen_at))(asked)
+            after = parts(Past(future, frozen_at))(asked)
             for name, expected in before.items():
                 gaps = (_gap(a, b) for a, b in zip(expected, after[name], strict=True))
                 worst[name] = max(worst.get(name, 0.0), *gaps)
@@ -396,7 +396,7 @@ def future_blind(
 
 
 def _parts(
-    backbone: Backbone, transitions: Transitions, learned: Sequence[Learned], past: History
+    backbone: Backbone, transitions: Transitions, learned: Sequence[Learned], past: Past
 ) -> Callable[[Queries], dict[str, tuple[torch.Tensor, ...]]]:
     """All that a score is made of, as read from one history, whose indices are built here."""
     scoring = Scoring(backbone, past, transitions, learned=learned)

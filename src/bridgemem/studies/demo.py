@@ -21,7 +21,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.events.world import World, WorldSettings, simulate
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import Gain, paired_gains
@@ -43,7 +43,7 @@ class Oracle(Backbone):
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def score(self, queries: Queries, past: History) -> Scores:
+    def score(self, queries: Queries, past: Past) -> Scores:
         asked = (queries.actor.numpy(), queries.relation.numpy(), queries.step.numpy())
         return Scores(torch.from_numpy(self.world.true_scores(*asked, events=past.events)))
 
@@ -96,7 +96,7 @@ def run_demo(
     queries = Queries.of(dataset.test)
     reading = read(model.parts, dataset, "test", queries, device, progress)
     ranked, columns = reading.replayed, reading.columns
-    past, filters = History(dataset.events), Filters(dataset.events)
+    past, filters = Past(dataset.events), Filters(dataset.events)
     others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Oracle(made)]
     metrics = {b.name: _all_filters(replay(Scoring(b, past), queries, filters=filters), 0) for b in others}
     metrics["cenet"] = _all_filters(ranked, columns[BACKBONE])

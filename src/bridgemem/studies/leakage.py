@@ -21,7 +21,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
@@ -177,7 +177,7 @@ def _most(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def count(
-    queries: Queries, backbone: Backbone, past: History, asked: Sequence[Asked], progress: Progress = SILENT
+    queries: Queries, backbone: Backbone, past: Past, asked: Sequence[Asked], progress: Progress = SILENT
 ) -> list[Reader]:
     """A reader for each way to see the queries, counted on queries with answers."""
     tallies = [Tally(one, past.device) for one in asked]
@@ -198,7 +198,7 @@ def count(
 def read(
     queries: Queries,
     backbone: Backbone,
-    past: History,
+    past: Past,
     filters: Filters,
     readers: Sequence[Reader],
     weights: Sequence[Sequence[float]],
@@ -221,7 +221,7 @@ def read(
     return ranks
 
 
-def _batches(queries: Queries, past: History, widest: int) -> Iterator[tuple[np.ndarray, Queries]]:
+def _batches(queries: Queries, past: Past, widest: int) -> Iterator[tuple[np.ndarray, Queries]]:
     """Places and queries, those of one step and relation next to each other; widest: what one query is read with."""
     order = torch.argsort(queries.step * 2 * past.events.n_relations + queries.relation, stable=True)
     cells = AT_ONCE if past.device.type == "cpu" else None
@@ -240,7 +240,7 @@ def measure(
     known = dataset.without_test()
     start, span = known.valid_start, known.events.end - known.valid_start
     late, queries = Queries.of(known.events.between(max(start - span, 0), start)), Queries.of(known.valid)
-    past, filters = History(known.events, device=device), Filters(known.events, device)
+    past, filters = Past(known.events, device=device), Filters(known.events, device)
     readers = count(late, backbone, past, [Asked(known.events, name, device) for name in READINGS], progress)
     tried = read(queries, backbone, past, filters, readers, [WEIGHTS] * len(readers), progress, "weighing queries")
     chosen = [[0, *(_best(ranks, name) for name in SELECTION_FILTERS)] for ranks in tried]
@@ -249,7 +249,7 @@ def measure(
         ranks = np.stack([own[:, at] for own, at in zip(tried, chosen, strict=True)])
         return _records(dataset, "valid", backbone.name, seed, device, queries, readers, weights, ranks)
     queries = Queries.of(dataset.test)
-    past, filters = History(dataset.events, device=device), Filters(dataset.events, device)
+    past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
     ratios = [reader.ratios for reader in readers]
     readers = [Reader(Asked(dataset.events, name, device), own) for name, own in zip(READINGS, ratios, strict=True)]
     ranks = read(queries, backbone, past, filters, readers, weights, progress)

@@ -23,7 +23,7 @@ from bridgemem.memory.disk.mapped import MappedLog, open_dyads, open_memory
 from bridgemem.memory.disk.segments import SegmentWriter, open_segments, seal
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.memory.dyads import DyadMemory, pair_rows
-from bridgemem.memory.past import History
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.storage.checksums import file_checksum, write_manifest
 from bridgemem.storage.files import write_json
@@ -65,7 +65,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_reads_of_pairs_are_bit_identical(tmp_path_factory, events, k, window, steps, until, block):
     opened = write_memory(split_in_two(events), tmp_path_factory.mktemp("m") / "memory", block=block)
-    on_disk, built = History(opened.events).dyads, DyadMemory.build(events)
+    on_disk, built = Past(opened.events).dyads, DyadMemory.build(events)
     actor, candidate, step = everybody(events.n_entities, steps).T
     limit = None if until is None else torch.full_like(step, until)
     equal(on_disk.read(actor, candidate, step, k, window, limit), built.read(actor, candidate, step, k, window, limit))
@@ -86,7 +86,7 @@ def test_a_history_and_its_prefix_are_the_same_on_disk(home, until, frozen_at):
     opened = write_memory(dataset_of(events), place, block=90).events
     if until is not None:
         events, opened = events.prefix(until), opened.prefix(until)
-    here, there = History(events, frozen_at), History(opened, frozen_at)
+    here, there = Past(events, frozen_at), Past(opened, frozen_at)
     assert isinstance(opened, MappedLog)
     assert opened.fingerprint == events.fingerprint
     actor, relation, step = torch.cartesian_prod(
@@ -168,7 +168,7 @@ def test_pages_are_let_go_when_more_are_held_than_may_be(home, monkeypatch):
     held, let_go = [0], []
     monkeypatch.setattr(mapped, "_file_bytes", lambda: held[0])
     monkeypatch.setattr(mapped, "forget", lambda columns: let_go.append(len(columns)))
-    past = History(open_memory(home / "resident", resident=1000).events)
+    past = Past(open_memory(home / "resident", resident=1000).events)
     actor, step = torch.arange(3), torch.full((3,), 20)
     expected = past.dyads.partners(actor, step, 3, 0)
     held[0] = 999
@@ -188,9 +188,9 @@ def test_appending_to_a_memory_on_disk_is_refused_and_so_is_a_device(home):
     dataset = dataset_of(random_log(19))
     opened = write_memory(dataset, home / "append")
     with pytest.raises(RunError, match="takes in no events"):
-        History(opened.events).dyads.append(dataset.events)
+        Past(opened.events).dyads.append(dataset.events)
     with pytest.raises(SettingsError, match="by the CPU"):
-        History(opened.events, device="meta")
+        Past(opened.events, device="meta")
 
 
 def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
