@@ -23,7 +23,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Settings
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary

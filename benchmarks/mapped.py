@@ -75,7 +75,16 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
         zero = Metrics(0.0, 0.0, 0.0, 0.0)
         chosen = {f: Selection(f, Choice(), True, zero, zero, []) for f in ("static", "time")}
         config = RunConfig(
-            dataset.name, dataset.events.fingerprint, STEPS - 3, STEPS - 1, RecurrenceDyadic.name, 42, 42, "cpu"
+            dataset=dataset.name,
+            fingerprint=dataset.events.fingerprint,
+            valid_start=STEPS - 3,
+            test_start=STEPS - 1,
+            backbone=RecurrenceDyadic.name,
+            backbone_seed=42,
+            backbone_entities=dataset.events.n_entities,
+            backbone_relations=dataset.events.n_relations,
+            seed=42,
+            device="cpu",
         )
         whole = Fitted(fitted, copy.deepcopy(fitted), 1, (), chosen, 0.0, 0.0)
         Run.create(home / "run", Model(dataset, RecurrenceDyadic.fit(dataset), whole, config))
@@ -160,7 +169,7 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
 
     run = Run(home / "run")
     dataset = run.dataset(memory_dir=memory_dir)
-    scoring = Scoring(run.backbone(), Past(dataset.events), run.transitions(), choices=[Choice()])
+    scoring = Scoring(run.scorer(), Past(dataset.events), run.transitions(), choices=[Choice()])
     filters, queries = Filters(dataset.events), Queries.of(dataset.test)
     replay(scoring, queries.take(slice(0, 1)), filters=filters)
     return len(queries), lambda: replay(scoring, queries, filters=filters, cells=CELLS).ranks.tobytes()

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.machine import wait
-from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries

@@ -14,7 +14,7 @@ from benchmarks.bench import Bench
 from benchmarks.harness import Measured, Timing, timed
 from benchmarks.machine import Peak, wait
 from benchmarks.references import Sampled
-from bridgemem.backbones.base import score_queries
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.predictor import Predictor
@@ -103,7 +103,7 @@ def _same_ranks(ranks: np.ndarray, expected: np.ndarray) -> tuple[str, bool]:
 
 def forecast(b: Bench) -> Measured:
     """One query after the other to a forecaster on the host; the median of them."""
-    forecaster = Predictor(b.known, b.cenet, b.transitions, PAPER)
+    forecaster = Predictor(Past(b.known), b.cenet, b.transitions, PAPER)
     asked = b.few_queries().take(slice(0, ASKED))
     end, relations = b.known.end, b.known.n_relations
     pairs = zip(asked.actor.tolist(), asked.relation.tolist(), strict=True)

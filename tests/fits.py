@@ -10,6 +10,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.model import Model
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.selection import Fitted
 from bridgemem.runs import Run
@@ -47,4 +48,4 @@ def fit(
     """What answers queries, with the choice made under a filter."""
     fitted = "learned" if residual == "learned" else "bridgemem"
     model = Forecaster(backbone, residual=fitted, settings=settings, seed=seed).fit(dataset)
-    return model.parts.predictor_of(dataset.events, selected_by, residual)
+    return model.parts.predictor_of(Past(dataset.events), selected_by, residual)

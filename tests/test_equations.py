@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridgemem.backbones.base import Scores
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Settings
 from bridgemem.equations import correction, count_evidence, log_base, memory_state, mixture
 from bridgemem.events.queries import Queries

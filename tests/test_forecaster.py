@@ -18,6 +18,7 @@ from bridgemem.backbones.trained import check_trained_on, train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.readers.read import read_events
+from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.runs import Run
 from bridgemem.studies.audit import audit
@@ -75,10 +76,10 @@ def test_a_named_backbone_has_the_settings_of_the_data_set(
     own = replace(bridgemem.load(own_csv), name="wiki")
     train("hri", own, tmp_path / "own")
     assert load_backbone(tmp_path / "own").settings == Hri.default, "own data, though it is called like a benchmark"
-    assert bridgemem.Forecaster("hri", settings=SMALL).fit(own).predictor.backbone.settings == Hri.default
+    assert bridgemem.Forecaster("hri", settings=SMALL).fit(own).parts.backbone().settings == Hri.default
     named, tuned = named_own(own, "wiki", monkeypatch), backbone_defaults("hri", "wiki")
     assert tuned != Hri.default
-    assert bridgemem.Forecaster("hri", settings=SMALL).fit(named).predictor.backbone.settings == tuned
+    assert bridgemem.Forecaster("hri", settings=SMALL).fit(named).parts.backbone().settings == tuned
     train("hri", named, tmp_path / "named")
     assert load_backbone(tmp_path / "named").settings == tuned
 
@@ -216,7 +217,7 @@ def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: 
     quick = LearnedSettings(max_epochs=2, hidden=8)
     model = bridgemem.Forecaster("recurrence", residual=residual, settings=SMALL, learned_settings=quick).fit(own_csv)
     measured = model.evaluate()
-    asked = [model.parts.predictor_of(model.dataset.events, residual=m) for m in ("bridgemem", None)]
+    asked = [model.parts.predictor_of(Past(model.dataset.events), residual=m) for m in ("bridgemem", None)]
     said = [one.forecast("Kel", "visit") for one in asked]
     folder = model.save(tmp_path / "run")
     loaded = bridgemem.Forecaster.load(folder)
@@ -272,7 +273,9 @@ def test_the_examples_of_the_docstrings_run() -> None:
     import doctest
 
     from bridgemem import forecaster
+    from bridgemem.backbones import scorer
 
-    outcome = doctest.testmod(forecaster)
-    assert outcome.attempted >= 4
-    assert outcome.failed == 0
+    for module, least in ((forecaster, 10), (scorer, 4)):
+        outcome = doctest.testmod(module)
+        assert outcome.attempted >= least
+        assert outcome.failed == 0

@@ -25,6 +25,7 @@ from bridgemem.events.log import Vocabulary
 from bridgemem.events.packs import pack, unpack
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.writing import write_memory
+from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
@@ -145,7 +146,7 @@ def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk
     for name, selection in fitted.selections.items():
         after = Run(run.folder).predictor(name)
         parts = (load_backbone(walk.backbone), fitted.known, selection.choice)
-        before = Predictor(dataset.events, *parts, calibration=after.calibration)
+        before = Predictor(Past(dataset.events), *parts, calibration=after.calibration)
         for inverse in (False, True):
             asked = ("Kel", "consult", None, 12, inverse)
             assert before.forecast(*asked) == after.forecast(*asked)

@@ -1,4 +1,4 @@
-"""Forecaster: the one object. Constructed with settings, fitted on data, evaluated, asked, saved and loaded."""
+"""Forecaster: the one object. Constructed with settings, fitted on data, evaluated, asked, updated, saved, loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import time
 import warnings
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -34,25 +34,26 @@ from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
+from bridgemem.events.naming import Stamped, followed_by, new_events
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.model import Model, Parts, RunConfig
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.hub import pull
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import Fit, Slice, Trains, fit_learned
 from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
-from bridgemem.runs import Run
+from bridgemem.runs import UPDATES, Run
+from bridgemem.storage.files import write_json
 from bridgemem.storage.tables import as_frame
 from bridgemem.storage.whole import whole_folder
 from bridgemem.training.devices import check_device
 
 AUTO = "recurrence-dyadic"  # what "auto" means: counting, which nothing has to be trained for
 Residual = Literal["bridgemem", "learned"]
-# backbones that nothing can train again, as sentences call them
-NOT_TRAINED = {"stored": "stored scores", "widened": "the backbone of a refreshed run"}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -135,6 +136,8 @@ class Forecaster:
         self.seed, self.device = seed, device
         self._parts: Parts | None = None
         self._folder: Path | None = None
+        self._predictor: Predictor | None = None
+        self._added: list[Stamped] = []  # since the fit, or since the run was saved
 
     def fit(self, data: Any, *, progress: Progress = SILENT) -> Self:
         """Fit on the train and validation splits of data, which is whatever `load` takes; returns the forecaster."""
@@ -152,7 +155,7 @@ class Forecaster:
         model = Model(dataset, backbone, fitted, config, fits, trained=note)
         calibrations = calibrations_of(model, validation, progress=progress)
         self._parts, self._folder = replace(model, calibrations=calibrations), folder
-        vars(self).pop("predictor", None)
+        self._predictor, self._added = None, []
         return self
 
     @property
@@ -167,9 +170,14 @@ class Forecaster:
         """The data that it was fitted on."""
         return self.parts.data()
 
-    @cached_property
+    @property
     def predictor(self) -> Predictor:
-        """What answers queries by name, from all events of the data."""
+        """What answers queries by name, from all events of the data and those added since."""
+        if self._predictor is None:
+            self._predictor = self._asked()
+        return self._predictor
+
+    def _asked(self) -> Predictor:
         parts = self.parts
         if isinstance(parts, Run):
             return parts.predictor()
@@ -181,7 +189,7 @@ class Forecaster:
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
                 stacklevel=2,
             )
-        return parts.predictor_of(self.dataset.events)
+        return parts.predictor_of(Past(self.dataset.events))
 
     def forecast(
         self,
@@ -217,6 +225,41 @@ class Forecaster:
         """Why a candidate has its score: parts that add up, and the events they come from."""
         return self.predictor.explain(actor, relation, candidate, at, inverse)
 
+    def update(self, events: Any, *, progress: Progress = SILENT) -> Self:
+        """Add events that came after the fit: forecasts and explanations reflect them at once.
+
+        They may be late and have new names, and nothing is fitted again: relations that came after the fit are
+        forecast by recurrence. Duplicates count like any other event. `evaluate` goes on reading the data of the fit.
+        `save` keeps the events in the run folder, and `load` brings them back.
+
+        Args:
+            events: A CSV, TSV or Parquet file, a data frame, an `EventLog`, or a list of (subject, relation, object,
+                time). A time is written as in the data.
+            progress: Where reading a long file is shown.
+
+        Returns:
+            The forecaster.
+
+        Raises:
+            DataError: One of the events cannot be used; none was added.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> events = world.events
+            >>> actor, relation, time = events.entities.names[0], events.relations.names[0], events.clock.label(60)
+            >>> best = model.update([(actor, relation, "Newcomer", time)]).forecast(actor, relation, top=5)
+            >>> "Newcomer" in [candidate.name for candidate in best]
+            True
+        """
+        predictor = self.predictor
+        added = new_events(events, predictor.events, progress)
+        past = predictor.past
+        self._predictor = predictor.with_past(past.with_delta(followed_by(past.delta, added)))
+        self._added += added
+        return self
+
     def evaluate(
         self, split: str = "test", *, progress: Progress = SILENT, cells: int | None = None, device: str | None = None
     ) -> Evaluation:
@@ -227,13 +270,21 @@ class Forecaster:
     def save(self, folder: Path | str, *, replace: bool = False) -> Path:
         """Write the run folder, whole or not at all; a folder that is there is replaced where `replace` says so."""
         if isinstance(self.parts, Model):
-            run = Run.create(folder, self.parts, backbone=self._folder, replace=replace, finish=write_card)
+            run = Run.create(folder, self.parts, backbone=self._folder, replace=replace, finish=self._finished)
         else:
             with whole_folder(Path(folder), replace) as aside:
                 shutil.copytree(self._run.folder, aside, dirs_exist_ok=True)
+                if self._added:
+                    self._finished(Run(aside))
             run = Run(folder)
-        self._parts = run
+        self._parts, self._added = run, []
         return run.folder
+
+    def _finished(self, run: Run) -> None:
+        """Write what a run folder holds besides the fit: the events added since, and the card."""
+        if self._added:
+            write_json(run.folder / UPDATES, [*run.updates(self.predictor.events.clock), *self._added])
+        write_card(run)
 
     @classmethod
     def load(cls, source: Path | str, *, progress: Progress = SILENT) -> Self:
@@ -289,10 +340,10 @@ class Forecaster:
 
     def _twice(self, backbone: Backbone) -> Backbone:
         """A backbone, refused where cross-fitting has to train it again and cannot."""
-        if self._cross_fit and backbone.name in NOT_TRAINED:
+        if self._cross_fit and backbone.name == "stored":
             raise SettingsError(
-                f"cross_fit trains the backbone again, on earlier events, and {NOT_TRAINED[backbone.name]} cannot be "
-                "trained; leave cross_fit out."
+                "cross_fit trains the backbone again, on earlier events, and stored scores cannot be trained; leave "
+                "cross_fit out."
             )
         return backbone
 
@@ -308,6 +359,8 @@ class Forecaster:
             test_start=-1 if dataset.test_start is None else dataset.test_start,
             backbone=backbone.name,
             backbone_seed=self.seed if note.seed is None else note.seed,
+            backbone_entities=dataset.events.n_entities,
+            backbone_relations=dataset.events.n_relations,
             seed=self.seed,
             device=self.device,
             history=self.history,

@@ -10,16 +10,18 @@ from typing import Any
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import open_backbone, save_trained, training_note
 from bridgemem.config import Declared, Settings, Size, write_toml
-from bridgemem.errors import RunError, SelectionError
+from bridgemem.errors import DataError, RunError, SelectionError
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
-from bridgemem.events.log import Clock
+from bridgemem.events.log import Clock, EventLog
+from bridgemem.events.naming import Stamped, checked, followed_by
 from bridgemem.events.packs import pack, packed_clock, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
 from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
+from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned, LearnedSettings
 from bridgemem.residuals.learning import FitNote, HeldOut
 from bridgemem.residuals.method import Method
@@ -40,6 +42,7 @@ from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.storage.tensors import part_of, read_tensors, write_tensors
 from bridgemem.storage.whole import whole_folder
 
+UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
 BACK = "put a copy back, or fit the run again"
 
@@ -284,7 +287,22 @@ class Run(Parts):
         """What answers queries by name from the run's own data; memory_dir: a memory on disk that holds it."""
         self.refuse_frozen()
         self.selection(selected_by)
-        return self.predictor_of(self.dataset(data_dir, memory_dir).events, selected_by, residual)
+        return self.predictor_of(self.past_of(self.dataset(data_dir, memory_dir).events), selected_by, residual)
+
+    def past_of(self, events: EventLog) -> Past:
+        """All that is known: the events of the run's data, and those that were added since."""
+        past = Past(events)
+        return past.with_delta(followed_by(past.delta, self.updates(events.clock)))
+
+    def updates(self, clock: Clock) -> list[Stamped]:
+        """The events that were added after the fit and saved with the run, in their order."""
+        path = self.folder / UPDATES
+        rows = read_json(path) if path.is_file() else []
+        try:
+            found = [checked(row, f"event {place}", clock) for place, row in enumerate(rows, 1)]
+        except (DataError, TypeError) as problem:
+            raise RunError(f"{path} holds what no update writes ({str(problem).rstrip('.')}); {BACK}.") from None
+        return [(subject, relation, object_, step) for subject, relation, object_, _, step in found]
 
     def calibration(self, method: Method, lock: str) -> Calibration | None:
         return read_calibration(self.folder, method, lock)

@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from bridgemem.errors import DataError
+from bridgemem.events.naming import NewEvent
 from bridgemem.live.eventstore import EventStore, NewNames
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.live.naming import NewEvent
 from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, bridgemem, write_rows
 
@@ -95,7 +95,7 @@ def test_names_that_could_be_stored_but_not_indexed_are_refused(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More pairs of entities and relations than an index tells apart would stop every later start."""
-    monkeypatch.setattr("bridgemem.live.naming.KEYS", 2 * len(live.events.entities) * (live.events.n_relations + 2))
+    monkeypatch.setattr("bridgemem.events.naming.KEYS", 2 * len(live.events.entities) * (live.events.n_relations + 2))
     live.add(own_relations(1), "news", "1")
     with pytest.raises(DataError, match="pairs that can be told apart"):
         live.add(own_relations(2), "news", "2")

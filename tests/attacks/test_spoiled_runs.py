@@ -245,8 +245,12 @@ def test_values_of_another_kind(whole: Path, refreshed: Path, attack: Callable[.
     places = [(f"0.{name}", how) for name in ("added", "new_entities", "when") for how in ("table", "text", "0.5")]
     for spoiling in found(refreshed, "refresh.json", *places):
         attack(refreshed, spoiling, "card")
-    (spoiling,) = found(refreshed, "backbone/config.toml", ("widened.n_entities", "2^31"))
-    attack(refreshed, spoiling, "forecast")
+    for spoiling in found(
+        refreshed,
+        "config.toml",
+        *itertools.product(("run.backbone_entities", "run.backbone_relations"), ("2^31", "-1", "empty text")),
+    ):
+        attack(refreshed, spoiling, "forecast")
 
 
 def test_tensors_of_foreign_types_and_lengths(whole: Path, attack: Callable[..., None]) -> None:

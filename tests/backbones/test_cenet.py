@@ -61,7 +61,7 @@ def small_case() -> tuple:
     return events, Queries.of(events.between(10, 30))
 
 
-def past_of(net: CenetNet, events, queries: Queries) -> module.Past:
+def past_of(net: CenetNet, events, queries: Queries) -> module._QueryPast:
     seen = Past(events).occurrences(queries.actor, queries.relation, queries.step)
     return net.past(seen, len(queries))
 

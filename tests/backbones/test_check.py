@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Scores, check_scores
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
+from bridgemem.backbones.scorer import Scores, check_scores
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past

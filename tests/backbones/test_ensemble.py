@@ -13,7 +13,6 @@ from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.hri import Hri
-from bridgemem.backbones.open_vocabulary import Widened
 from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
@@ -101,12 +100,10 @@ def test_a_saved_ensemble_keeps_the_settings_its_members_were_trained_with(
 ) -> None:
     trained = Ensemble.fit(dataset, TUNED)
     trained.save(tmp_path / "b")
-    Widened(trained, dataset.events.n_entities, dataset.events.n_relations).save(tmp_path / "wide")
     before = scores(trained, dataset)
     monkeypatch.setattr(ensemble, "backbone_defaults", other_settings)
     again = load_backbone(tmp_path / "b")
     assert torch.equal(scores(again, dataset), before)
-    assert torch.equal(scores(load_backbone(tmp_path / "wide"), dataset), before)
     assert torch.equal(scores(Ensemble.restore(again.settings, again.tensors()), dataset), before)
     # trained anew from its own settings it is the same; the package would make another one of it
     assert torch.equal(scores(Ensemble.fit(dataset, again.settings), dataset), before)

@@ -35,7 +35,8 @@ from dataclasses import dataclass
 
 import torch
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.hri import ALPHAS, LAMBDAS, Hri, HriSettings, choose, decay_sum
 from bridgemem.backbones.recurrence import Popularity
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import load_benchmark

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bridgemem.backbones import infer as module
-from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.infer import FIXED_POINT, ComplEx, FadingFacts, Infer, InferSettings, chunks, log_noisy_or
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.equations import EPSILON
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset

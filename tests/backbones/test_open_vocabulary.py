@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.hri import LAST_ALPHA, LAST_LAMBDA, Hri, HriSettings
-from bridgemem.backbones.open_vocabulary import Widened
+from bridgemem.backbones.open_vocabulary import OpenVocabulary
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
-from bridgemem.errors import BackboneError
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.queries import Queries
@@ -50,7 +49,7 @@ def inner_backbones() -> dict[str, Backbone]:
 @pytest.mark.parametrize("name", ["cenet", "recurrence"])
 def test_the_contract_holds_on_the_old_and_on_the_grown_vocabulary(name: str) -> None:
     events = small_world().dataset.events
-    widened = Widened(inner_backbones()[name], events.n_entities, events.n_relations)
+    widened = OpenVocabulary(inner_backbones()[name], events.n_entities, events.n_relations)
     check_backbone(widened, events)
     check_backbone(widened, grown())
 
@@ -58,7 +57,7 @@ def test_the_contract_holds_on_the_old_and_on_the_grown_vocabulary(name: str) ->
 @pytest.mark.parametrize("name", ["cenet", "recurrence"])
 def test_without_growth_nothing_is_changed(name: str) -> None:
     events, backbone = small_world().dataset.events, inner_backbones()[name]
-    widened = Widened(backbone, events.n_entities, events.n_relations)
+    widened = OpenVocabulary(backbone, events.n_entities, events.n_relations)
     asked = Queries.of(events.between(50, 52))
     own, wide = (score_queries(b, asked, Past(events)) for b in (backbone, widened))
     assert own.log_p.equal(wide.log_p)
@@ -75,7 +74,7 @@ def test_an_entity_that_came_later_is_a_candidate_after_its_first_event(
     kind: Callable[[], Backbone], frozen_at: int | None
 ) -> None:
     old, events = small_world().dataset.events, grown(extra=40)
-    widened, asked = Widened(kind(), old.n_entities, old.n_relations), Queries.of(events.between(10, 50))
+    widened, asked = OpenVocabulary(kind(), old.n_entities, old.n_relations), Queries.of(events.between(10, 50))
     found = score_queries(widened, asked, Past(events, frozen_at))
     for row in range(0, len(asked), 7):
         known = events.prefix(min(int(asked.step[row]), frozen_at or 99))
@@ -91,7 +90,7 @@ def test_names_of_later_steps_leave_uncertainty_entropy_and_probabilities_as_the
     kind: Callable[[], Backbone],
 ) -> None:
     old, events = small_world().dataset.events, grown(extra=40)
-    widened, now = Widened(kind(), old.n_entities, old.n_relations), 40
+    widened, now = OpenVocabulary(kind(), old.n_entities, old.n_relations), 40
     crowd = np.arange(200) + events.n_entities
     entities = Vocabulary("entity", (*events.entities.names, *map(str, crowd)))
     columns = (crowd, crowd % events.n_relations, crowd % 7, now + crowd % 5)
@@ -124,7 +123,7 @@ def test_a_training_free_backbone_scores_new_names_as_a_fresh_fit_does(kind: typ
         np.concatenate([getattr(early, c), getattr(late, c)]) for c in ("subject", "relation", "object", "step")
     )
     events = EventLog(s, r, o, t, *names, late.clock)
-    widened = Widened(kind.fit(world), world.events.n_entities, world.events.n_relations)
+    widened = OpenVocabulary(kind.fit(world), world.events.n_entities, world.events.n_relations)
     fresh = kind.fit(Dataset("fresh", events, world.valid_start))
     # from the step on at which each of the new names has come
     new = range(world.events.n_entities, events.n_entities)
@@ -154,7 +153,7 @@ def test_known_queries_keep_the_scores_of_a_trained_backbone_and_new_candidates_
     entities = Vocabulary("entity", (*old.entities.names, "x"))
     relations = Vocabulary("relation", (*old.relations.names, "p"))
     now = EventLog(old.subject, old.relation, old.object, old.step, entities, relations, old.clock)
-    wide = Widened(backbone, old.n_entities, old.n_relations).score(
+    wide = OpenVocabulary(backbone, old.n_entities, old.n_relations).score(
         queries((3, 2, 50), (3, 2 + now.n_relations, 50)), Past(now)
     )
     own = backbone.score(queries((3, 2, 50), (3, 2 + old.n_relations, 50)), Past(old))
@@ -170,7 +169,7 @@ def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> 
     names = events.entities, events.relations, events.clock
     later = EventLog(row[0], row[1], row[2], row[3], *names)
     past = Past(events.append(later))
-    widened = Widened(inner_backbones()[name], old.n_entities, old.n_relations)
+    widened = OpenVocabulary(inner_backbones()[name], old.n_entities, old.n_relations)
     scores = score_queries(widened, queries((actor, relation, events.end + 1), (0, 0, events.end + 1)), past)
     assert int(scores.log_p[0].argmax()) == 4
     assert scores.log_p.isfinite().all()
@@ -180,7 +179,7 @@ def test_unknown_actors_and_relations_are_answered_by_what_recurs(name: str) -> 
 
 def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
     old, events = small_world().dataset.events, grown()
-    widened = Widened(mixed(), old.n_entities, old.n_relations)
+    widened = OpenVocabulary(mixed(), old.n_entities, old.n_relations)
     known, unknown = (3, 1, 40), (old.n_entities, 1, 40)
     for asked in (queries(known, unknown), queries(unknown)):
         found = widened.score(asked, Past(events))
@@ -196,17 +195,6 @@ def test_the_members_of_a_mixture_are_widened_as_it_is_itself() -> None:
 
 def test_a_vocabulary_of_unseen_candidates_only_is_scored_too() -> None:
     old, events = small_world().dataset.events, grown()
-    widened = Widened(tiny_cenet(), old.n_entities, old.n_relations)
+    widened = OpenVocabulary(tiny_cenet(), old.n_entities, old.n_relations)
     asked = queries((events.n_entities - 1, 0, 0), (0, 2 * events.n_relations - 1, 0))
     assert score_queries(widened, asked, Past(events.prefix(0))).log_p.isfinite().all()
-
-
-def test_a_folder_that_names_itself_inside_is_refused(tmp_path: Path) -> None:
-    old = small_world().dataset.events
-    Widened(tiny_cenet(), old.n_entities, old.n_relations).save(tmp_path / "b")
-    config = tmp_path / "b" / "config.toml"
-    config.write_text(config.read_text().replace('"cenet"', '"widened"'))
-    with pytest.raises(BackboneError, match="names no backbone inside"):
-        Widened.load(tmp_path / "b")
-    with pytest.raises(BackboneError, match="refresh"):
-        Widened.fit(small_world().dataset)

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.backbones import paths
-from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.csi import Csi, CsiSettings
 from bridgemem.backbones.paths import Links, PathBackbone, RelativeTime, late_queries, walk
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.backbones.tpar import Tpar, TparSettings
 from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.events.dataset import Dataset

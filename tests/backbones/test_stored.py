@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones import load_backbone
-from bridgemem.backbones.base import Scores, score_queries
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.hri import Hri
+from bridgemem.backbones.scorer import Scores, score_queries
 from bridgemem.backbones.stored import ScoreWriter, Stored, StoredSettings, distinct, score_writer, write_scores
 from bridgemem.errors import BackboneError, BridgeMemError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset

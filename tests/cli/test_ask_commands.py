@@ -248,7 +248,7 @@ def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path)
 
 
 def test_stored_scores_that_lack_a_query_name_it_as_it_was_asked(own_csv: Path, tmp_path: Path) -> None:
-    from bridgemem.backbones.base import Scores
+    from bridgemem.backbones.scorer import Scores
     from bridgemem.backbones.stored import write_scores
     from bridgemem.events.loading import load
 

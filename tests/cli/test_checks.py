@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bridgemem.backbones import BACKBONES, Entry
-from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.scorer import Scores
 from bridgemem.evaluation.records import read_records
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bridgemem.events.naming import NewEvent
 from bridgemem.live.eventstore import EventStore, StoreError
-from bridgemem.live.naming import NewEvent
 
 KILLS = 25
 

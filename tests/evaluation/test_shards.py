@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from bridgemem.backbones.base import Scores
+from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import RunError, SelectionError, SettingsError
 from bridgemem.evaluation.evaluate import evaluate

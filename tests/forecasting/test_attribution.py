@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
@@ -72,7 +72,7 @@ def transitions(events: EventLog) -> Transitions:
 
 def forecaster(events: EventLog, transitions: Transitions, settings: LearnedSettings = SETTINGS) -> Predictor:
     backbone = Recurrence.fit(dataset_of(random_log(4, n=300)))
-    return Predictor(events, backbone, transitions, Choice(), opinionated(events.n_relations, settings))
+    return Predictor(Past(events), backbone, transitions, Choice(), opinionated(events.n_relations, settings))
 
 
 def explain(of: Predictor, *asked: int | bool) -> LearnedExplanation:

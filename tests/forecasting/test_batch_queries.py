@@ -163,7 +163,7 @@ def test_a_real_data_frame_has_a_row_for_each_candidate(forecaster: Predictor) -
 
 
 def test_a_run_without_probabilities_leaves_them_empty(forecaster: Predictor, tmp_path: Path) -> None:
-    parts = (forecaster.events, forecaster.backbone, forecaster.transitions, forecaster.choice)
+    parts = (forecaster.past, forecaster.scorer, forecaster.transitions, forecaster.choice)
     made: Answers = answer(Predictor(*parts), MANY[:1], top=2)
     made.write(tmp_path / "a.csv")
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as handle:

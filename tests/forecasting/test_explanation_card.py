@@ -41,7 +41,7 @@ def forecaster() -> Predictor:
     columns = (plain.subject, plain.relation, plain.object, plain.step)
     events = EventLog(*columns, Vocabulary("entity", names), Vocabulary("relation", relations))
     backbone = Recurrence.fit(Dataset.chronological("small", events))
-    return Predictor(events, backbone, random_transitions(events), Choice(lam=4.0, gate="none", tau=30.0))
+    return Predictor(Past(events), backbone, random_transitions(events), Choice(lam=4.0, gate="none", tau=30.0))
 
 
 def shown(of: Predictor, actor: int = 0, candidates: tuple[int, ...] = (1, 2, 3, 4, 5), step: int = 25) -> list[Shown]:

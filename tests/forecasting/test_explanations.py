@@ -15,6 +15,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Choice
 from builders import SMALL_READER, random_log, random_transitions, rows_of
 from fits import fit
@@ -36,7 +37,7 @@ def events() -> EventLog:
 
 def forecaster(events: EventLog, choice: Choice, settings: Settings = SMALL_READER) -> Predictor:
     dataset = Dataset.chronological("small", events)
-    return Predictor(events, Recurrence.fit(dataset), random_transitions(events, settings), choice)
+    return Predictor(Past(events), Recurrence.fit(dataset), random_transitions(events, settings), choice)
 
 
 def everything(of: Predictor, step: int) -> list[BridgeMemExplanation]:
@@ -73,7 +74,7 @@ def test_many_events_that_say_nothing_make_nothing_likelier(pooling: str) -> Non
     settings = Settings(width=8, hidden=8, pooling=pooling)
     log = random_log(4, n=3000)
     counts = Transitions.fit(log, settings, seed=42, epochs=1)[0]
-    of = Predictor(log, Popularity.fit(Dataset.chronological("small", log)), counts, Choice(1.0, "none", 30.0))
+    of = Predictor(Past(log), Popularity.fit(Dataset.chronological("small", log)), counts, Choice(1.0, "none", 30.0))
     full = [e for e in everything(of, log.end) if len(e.events) == settings.k]
     assert len(full) > 20
     assert 0.8 < sum(e.likelier for e in full) / len(full) < 1.25
@@ -149,8 +150,8 @@ def test_what_happens_at_the_step_itself_changes_no_explanation(events: EventLog
     transitions = random_transitions(past)
     dataset = Dataset.chronological("small", past)
     backbone = Recurrence.fit(dataset)
-    whole = Predictor(later, backbone, transitions, CHOICES[0])
-    cut = Predictor(past, backbone, transitions, CHOICES[0])
+    whole = Predictor(Past(later), backbone, transitions, CHOICES[0])
+    cut = Predictor(Past(past), backbone, transitions, CHOICES[0])
     assert everything(whole, now) == everything(cut, now)
 
 
@@ -175,7 +176,7 @@ def test_a_residual_that_validation_switched_off_gives_no_reason(events: EventLo
 
 def test_popularity_alone_ranks_alike_for_every_actor(events: EventLog) -> None:
     dataset = Dataset.chronological("small", events)
-    of = Predictor(events, Popularity.fit(dataset), random_transitions(events), Choice(lam=0.0))
+    of = Predictor(Past(events), Popularity.fit(dataset), random_transitions(events), Choice(lam=0.0))
     assert [c.name for c in of.forecast(0, 0)] == [c.name for c in of.forecast(3, 2)]
 
 

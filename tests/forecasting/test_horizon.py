@@ -100,7 +100,7 @@ def _columns(queries: Queries) -> tuple[list[int], list[int], list[int]]:
 def test_draws_are_the_mean_of_past_windows_and_of_one_with_a_single_event() -> None:
     # before step 9, windows of 3: {6, 7, 8} holds two events, {3, 4, 5} none, {0, 1, 2} one
     events = log_of([(0, 0, 1, 1), (0, 0, 1, 7), (0, 0, 2, 7), (0, 0, 2, 7), (0, 0, 3, 9), (4, 0, 1, 8)])
-    activity = Activity(events)
+    activity = Activity(Past(events))
     asked = Queries(torch.tensor([0, 0, 5, 1]), torch.tensor([0, 1, 0, 3]), torch.tensor([9, 9, 9, 9]))
     assert activity.draws(asked, asked.step, 3).tolist() == pytest.approx([4 / 3, 1, 1, 4 / 3])
     assert activity.draws(asked, asked.step + 1, 9)[0] == pytest.approx((4 + 1) / (1 + 1))
@@ -126,7 +126,9 @@ def test_a_longer_horizon_keeps_the_ranking_and_never_lowers_a_probability(recur
 def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run: Path) -> None:
     whole = Run(recurrence_run).predictor()
     step = whole.events.end - 7
-    cut = Predictor(whole.events.prefix(step), whole.backbone, whole.transitions, whole.choice, None, whole.calibration)
+    cut = Predictor(
+        Past(whole.events.prefix(step)), whole.scorer, whole.transitions, whole.choice, None, whole.calibration
+    )
     asked = ("Arvan", "visit", whole.events.clock.label(step), 12, False, 7)
     assert whole.forecast(*asked) == cut.forecast(*asked)
 
@@ -135,7 +137,7 @@ def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run
 def test_horizons_that_are_none_are_refused(horizon: int) -> None:
     events = random_log(4, n=300)
     backbone = Recurrence.fit(Dataset.chronological("small", events))
-    of = Predictor(events, backbone, random_transitions(events), Choice())
+    of = Predictor(Past(events), backbone, random_transitions(events), Choice())
     with pytest.raises((SettingsError, DataError), match=r"at least 1|too far ahead"):
         of.forecast(0, 0, horizon=horizon)
 

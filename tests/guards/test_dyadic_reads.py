@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.memory.dyads import DyadMemory, PairStates

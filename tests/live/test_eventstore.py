@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.events.naming import NewEvent, named_events
 from bridgemem.live import eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
-from bridgemem.live.naming import NewEvent, named_events
 from bridgemem.memory.past import Past
 from builders import few, random_log, rows_of
 
@@ -57,12 +57,12 @@ def same_log(one: EventLog, other: EventLog) -> None:
         return
     first, second = Past(one), Past(other)
     for name in ("pairs", "start", "step", "relation", "direction"):
-        assert getattr(first.dyads, name).equal(getattr(second.dyads, name)), name
-    for a, b in zip(first._triples[1:], second._triples[1:], strict=True):
+        assert getattr(first.index.dyads, name).equal(getattr(second.index.dyads, name)), name
+    for a, b in zip(first.index.triples[1:], second.index.triples[1:], strict=True):
         assert a.equal(b)
-    for line in ("_seen", "_seen_in_role"):
-        assert getattr(first, line).codes.equal(getattr(second, line).codes)
-        assert getattr(first, line).value.equal(getattr(second, line).value)
+    for line in ("first_met", "first_in_role"):
+        assert getattr(first.index, line).codes.equal(getattr(second.index, line).codes)
+        assert getattr(first.index, line).value.equal(getattr(second.index, line).value)
 
 
 def test_a_batch_is_read_back_in_order_of_step_and_arrival(store: EventStore) -> None:

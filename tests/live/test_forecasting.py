@@ -11,11 +11,11 @@ import pytest
 from test_eventstore import same_log
 
 from bridgemem.errors import DataError, NotFoundError, RunError
+from bridgemem.events.naming import NewEvent
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
-from bridgemem.live.naming import NewEvent
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
@@ -94,7 +94,7 @@ def live(run: Run, tmp_path: Path) -> Iterator[LiveForecaster]:
 def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
     """The same events, and the same numbers for every query."""
     same_log(one.events, other.events)
-    same_log(one.view.fitted.events, other.view.fitted.events)
+    same_log(one.view.predictor.residual.past.events, other.view.predictor.residual.past.events)
     for relation in one.events.relations.names:
         for actor in one.events.entities.names[-3:]:
             assert one.forecast(actor, relation, top=99) == other.forecast(actor, relation, top=99)
@@ -212,7 +212,7 @@ def test_events_of_an_unknown_relation_leave_other_forecasts_as_they_were(live: 
 def test_the_first_unknown_step_lies_after_events_of_whatever_relation(live: LiveForecaster) -> None:
     live.add([("Castel", "sing to", "Dunhal", "2024-03-01")], "wire", "1")
     assert live.forecast("Arvan", "visit") == live.forecast("Arvan", "visit", "2024-03-02")
-    assert int(live.view.forecaster.query("Arvan", "visit").step) == int(live.view.fitted.query("Arvan", "visit").step)
+    assert int(live.view.predictor.query("Arvan", "visit").step) == live.events.end
     assert live.forecast("Arvan", "visit", horizon=live.events.end)
 
 

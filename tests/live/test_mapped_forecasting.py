@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from test_eventstore import same_log
 
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.events.log import EventLog
+from bridgemem.events.naming import NewEvent
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
-from bridgemem.live.naming import NewEvent
 from bridgemem.memory.disk.writing import write_memory
-from bridgemem.memory.overlay import GrownLog
-from bridgemem.memory.past import Past
-from bridgemem.memory.past_overlay import history_of
+from bridgemem.memory.overlay import Overlay
 from bridgemem.runs import Run
-from builders import dataset_of, random_log, vocabulary
 from commands import TINY_READER, bridgemem
 
 pytest_plugins = ("small_runs",)
@@ -88,7 +83,7 @@ def test_what_is_added_and_taken_back_gives_the_same_answers(both):
     for live in both:
         live.retract(ids[0])
     same_answers(plain, mapped)
-    assert isinstance(mapped.events, GrownLog)
+    assert isinstance(mapped.events, Overlay)
     assert (mapped.events.start, mapped.events.end) == (plain.events.start, plain.events.end)
     assert "subject" not in vars(mapped.events), "nothing above puts the columns together"
     same_log(mapped.events, plain.events)
@@ -134,47 +129,3 @@ def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp
         (learned / MERGED).write_bytes(b"")
         with pytest.raises(RunError, match="refreshed"):
             LiveForecaster(Run(learned), store, residual="bridgemem", memory_dir=memory)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_grown_history_reads_like_one_built_of_all_events(tmp_path, seed):
-    events = random_log(seed, n=300)
-    rng = np.random.default_rng(seed)
-    # some of the last events and some of any time come later, with two more entities and a relation
-    later = (np.arange(300) > 250) & (rng.random(300) < 0.8) | (rng.random(300) < 0.1)
-    entities, relations = vocabulary("entity", events.n_entities + 2), vocabulary("relation", events.n_relations + 1)
-
-    def part(rows: np.ndarray, *names: object) -> EventLog:
-        columns = (events.subject, events.relation, events.object, events.step)
-        return EventLog(*(c[rows] for c in columns), *names)  # type: ignore[arg-type]
-
-    base = part(~later, events.entities, events.relations)
-    fresh = part(later, entities, relations)
-    fresh = fresh.append(EventLog([12, 3], [4, 1], [13, 12], [40, 41], entities, relations))  # type: ignore[arg-type]
-    opened = write_memory(dataset_of(base), tmp_path / "memory").events
-    grown = GrownLog(opened, fresh)  # type: ignore[arg-type]
-    columns = [np.concatenate([getattr(base, c), getattr(fresh, c)]) for c in ("subject", "relation", "object", "step")]
-    whole = EventLog.from_columns(*columns, entities, relations)
-    same_log(grown, whole)
-
-    here, there = Past(whole), history_of(grown)
-    actor, relation, step = torch.cartesian_prod(
-        torch.arange(whole.n_entities), torch.arange(2 * whole.n_relations), torch.tensor([0, 9, 22, 31, 45])
-    ).T
-    mine, other = there.occurrences(actor, relation, step), here.occurrences(actor, relation, step)
-    for field in fields(mine):
-        assert torch.equal(getattr(mine, field.name), getattr(other, field.name)), field.name
-    for mine, other in zip(there.told(actor, relation, step), here.told(actor, relation, step), strict=True):
-        assert torch.equal(mine, other)
-    for name, asked in (("seen", (actor, step)), ("seen_in_role", (actor, relation, step))):
-        sets = [set(zip(*(c.tolist() for c in getattr(past, name)(*asked)), strict=True)) for past in (here, there)]
-        assert sets[0] == sets[1], name
-    candidate = (actor * 7 + 1) % whole.n_entities
-    for k, window in ((1, 0), (3, 0), (3, 5), (8, 20)):
-        for name, pair in (("partners", (actor,)), ("read", (actor, candidate))):
-            mine, other = (getattr(past.dyads, name)(*pair, step, k, window) for past in (there, here))
-            for field in fields(mine):
-                a, b = getattr(mine, field.name), getattr(other, field.name)
-                if field.name in ("relation", "direction", "lag"):
-                    a, b = a * mine.found, b * other.found  # the others mean nothing
-                assert torch.equal(a, b), (name, k, window, field.name)

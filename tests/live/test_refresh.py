@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import DataError, RunError, SelectionError, SettingsError
+from bridgemem.events.naming import NewEvent
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.live.naming import NewEvent
 from bridgemem.live.refresh import merged_counts, next_name, refresh, widen_transitions
 from bridgemem.runs import REFRESHES, Run
 from bridgemem.storage.files import write_json
@@ -120,7 +120,7 @@ def test_a_refreshed_run_is_fitted_on_everything_known(
     alone, over = Run(new.folder).predictor(), LiveForecaster(new, store)
     assert rows_of(over.events) == rows_of(live.events)
     assert alone.forecast("Nova", "sing to") == over.forecast("Nova", "sing to")
-    assert over.view.later is None
+    assert over.view.predictor.later is None
     noted = json.loads((new.folder / "refresh.json").read_text())
     assert noted[0]["selection"].startswith("kept")
     assert noted[0]["reader"] == ("warm" if warm else "anew")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridgemem.errors import DataError
+from bridgemem.events.log import EventLog
 from bridgemem.memory.dyads import DyadMemory, PairStates
 from builders import Row, few, log_of, logs, random_log, rows_of
 
@@ -106,11 +106,20 @@ def test_a_long_log_grown_in_random_pieces_equals_a_rebuild():
         assert torch.equal(getattr(grown, name), getattr(built, name)), name
 
 
-def test_earlier_events_cannot_be_appended():
-    memory = DyadMemory.build(log_of([(0, 0, 1, 5)]))
-    with pytest.raises(DataError, match="earlier"):
-        memory.append(log_of([(0, 0, 1, 4)]))
-    assert len(memory.append(log_of([(0, 0, 1, 5)]))) == 4, "the same step may still grow"
+@pytest.mark.parametrize("seed", range(5))
+def test_late_events_are_put_in_their_place(seed):
+    events, rng = random_log(seed, n=400), np.random.default_rng(seed)
+    part = rng.integers(0, 4, size=len(events))
+    parts = [events.take(part == i) for i in range(4)]
+    memory = DyadMemory.build(parts[0])
+    for later in parts[1:]:
+        memory = memory.append(later)
+    # of the events of one step, those that came in later stand after
+    order = np.argsort(part, kind="stable")
+    columns = (events.subject, events.relation, events.object, events.step)
+    built = DyadMemory.build(EventLog.from_columns(*(c[order] for c in columns), events.entities, events.relations))
+    for name in ("pairs", "start", "step", "relation", "direction", "end"):
+        assert np.array_equal(getattr(memory, name), getattr(built, name)), name
 
 
 def test_events_of_the_asked_step_are_never_seen():

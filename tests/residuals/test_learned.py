@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import score_queries
 from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.backbones.trained import train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores, score_queries
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence
+from bridgemem.backbones.scorer import Scores, score_queries
 from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past

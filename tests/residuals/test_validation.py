@@ -9,10 +9,9 @@ import torch
 from tests.builders import small_world
 from tests.precision import same
 
-from bridgemem.backbones.base import Scores, score_queries
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.backbones.scorer import Scorer
+from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecaster import Forecaster
@@ -22,7 +21,7 @@ from bridgemem.residuals.validation import ScoredOnce
 
 
 @dataclass
-class Counting:
+class Counting(Scorer):
     """A scorer that notes how many queries it was given."""
 
     scorer: Scorer

@@ -19,9 +19,9 @@ pytest.importorskip("httpx2", reason="needs httpx2, of the extra 'dev'")
 
 from starlette.testclient import TestClient
 
-from bridgemem.backbones.base import Scores
-from bridgemem.backbones.open_vocabulary import Widened
+from bridgemem.backbones.open_vocabulary import OpenVocabulary
 from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import BackboneError, SettingsError
 from bridgemem.events.log import Clock, EventLog, parse_date
@@ -169,7 +169,7 @@ def test_a_backbone_that_can_never_answer_gets_ready_and_asks_nobody_to_come_aga
     def broken(*args: Any) -> None:
         raise BackboneError("these are scores of other data; write them again.")
 
-    monkeypatch.setattr(Widened, "score", broken)
+    monkeypatch.setattr(OpenVocabulary, "score", broken)
     with TestClient(create_app(live)) as client:
         ready(client)
         answer = client.post("/v1/forecast", json=ASKED)
@@ -452,9 +452,9 @@ def test_a_body_that_never_ends_is_given_up(live: LiveForecaster) -> None:
 
 
 def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside, most, score = 0, 0, Widened.score
+    inside, most, score = 0, 0, OpenVocabulary.score
 
-    def counting(self: Widened, queries: Queries, past: Past) -> Scores:
+    def counting(self: OpenVocabulary, queries: Queries, past: Past) -> Scores:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
@@ -467,7 +467,7 @@ def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, mon
     client = TestClient(create_app(live))
     alone = [client.post("/v1/forecast", json={**ASKED, "actor": name}).json() for name in ACTORS]
     live.add([("Arvan", "visit", "Kel", "2024-05-01")], source="test", key="another view")
-    monkeypatch.setattr(Widened, "score", counting)
+    monkeypatch.setattr(OpenVocabulary, "score", counting)
     queries = [{**ASKED, "actor": name, "at": NEXT} for name in ACTORS]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda query: client.post("/v1/forecast", json=query).json(), queries))

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.errors import BackboneError
+from bridgemem.backbones.scorer import Scores
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.service.scores import KeptScores
+from bridgemem.service.scores import ScoreCache
 from builders import small_world
 
 
@@ -42,7 +41,7 @@ def past() -> Past:
 
 
 def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Counting, past: Past) -> None:
-    kept = KeptScores(backbone)
+    kept = ScoreCache(backbone)
     queries = [one(3, 2, 40), one(3, 2, 41), one(3, 4, 40), one(4, 2, 40)]
     for query in queries * 2:
         assert torch.equal(kept.score(query, past).log_p, RecurrenceDyadic.score(backbone, query, past).log_p)
@@ -51,7 +50,7 @@ def test_a_query_is_scored_once_and_its_scores_are_the_backbones(backbone: Count
 
 
 def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: Past) -> None:
-    kept, query = KeptScores(backbone), one(3, 2, 59)
+    kept, query = ScoreCache(backbone), one(3, 2, 59)
     events = small_world().dataset.events
     early = kept.score(query, Past(events.prefix(20))).log_p
     assert not torch.equal(kept.score(query, past).log_p, early)
@@ -59,7 +58,7 @@ def test_a_memory_that_has_grown_is_scored_anew(backbone: Counting, past: Past) 
 
 
 def test_scores_go_with_their_history(backbone: Counting) -> None:
-    kept, gone = KeptScores(backbone), Past(small_world().dataset.events)
+    kept, gone = ScoreCache(backbone), Past(small_world().dataset.events)
     kept.score(one(3, 2, 40), gone)
     assert len(kept._kept) == 1
     del gone
@@ -69,7 +68,7 @@ def test_scores_go_with_their_history(backbone: Counting) -> None:
 
 def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Past) -> None:
     row = backbone.score(one(0, 0, 40), past).log_p.nbytes
-    kept = KeptScores(backbone, most=2 * row)
+    kept = ScoreCache(backbone, most=2 * row)
     first, second, third = (one(actor, 0, 40) for actor in range(3))
     for query in (first, second, first, third):
         kept.score(query, past)
@@ -83,13 +82,6 @@ def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Past)
 
 def test_a_batch_goes_to_the_backbone_as_it_is(backbone: Counting, past: Past) -> None:
     batch = Queries(*(torch.tensor([value, value]) for value in (3, 2, 40)))
-    kept: Any = KeptScores(backbone)
+    kept: Any = ScoreCache(backbone)
     assert kept.score(batch, past).log_p.shape[0] == 2
     assert kept.used.hits + kept.used.misses == 0
-
-
-def test_kept_scores_are_neither_trained_nor_saved() -> None:
-    with pytest.raises(BackboneError):
-        KeptScores.fit(small_world().dataset)
-    with pytest.raises(BackboneError):
-        KeptScores.restore({}, {})

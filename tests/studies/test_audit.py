@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from bridgemem.backbones.base import Scores
 from bridgemem.backbones.recurrence import Recurrence
+from bridgemem.backbones.scorer import Scores
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bridgemem.errors import BackboneError
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.studies.demo import Demo, Oracle
@@ -55,15 +54,6 @@ def test_choices_were_made_on_validation_and_never_on_test(small_demo: Demo) -> 
     for selection in small_demo.selections.values():
         assert selection.fingerprint == known.events.fingerprint
         assert selection.queries == 2 * len(small_demo.dataset.valid)
-
-
-def test_the_oracle_is_neither_fitted_nor_saved() -> None:
-    world = simulate(WorldSettings(actors=20, relations=6, steps=30, events=300, partners=4))
-    with pytest.raises(BackboneError):
-        Oracle.fit(world.dataset)
-    with pytest.raises(BackboneError):
-        Oracle.restore({}, {})
-    assert Oracle(world).tensors() == {}
 
 
 def test_the_oracle_does_not_read_the_answers() -> None:

@@ -14,8 +14,9 @@ import torch
 from tools.publish import tables
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import Popularity, RecurrenceDyadic, RecurrenceSettings
+from bridgemem.backbones.scorer import score_queries
 from bridgemem.errors import DataError
 from bridgemem.evaluation.evaluate import evaluate_backbone
 from bridgemem.evaluation.records import Record

@@ -162,9 +162,4 @@ def load_backbone(folder: Path | str) -> Backbone:
 
     # the class loads itself, since not all of a backbone need lie in its settings and weights
     config, _ = load_tensors(Path(folder))
-    name = config.get("backbone", {}).get("name", "")
-    if name == "widened":  # made around another one by a refresh, and never asked for by name
-        from bridgemem.backbones.open_vocabulary import Widened
-
-        return Widened.load(Path(folder))
-    return backbone_class(name).load(Path(folder))
+    return backbone_class(config.get("backbone", {}).get("name", "")).load(Path(folder))

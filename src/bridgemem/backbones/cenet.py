@@ -15,14 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.two_scorers import piecewise_loss
 from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Positive, Range, Share, Units
 from bridgemem.equations import log_base
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
-from bridgemem.memory.past import Occurrences, Past
+from bridgemem.memory.index import Index, Occurrences
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
@@ -55,7 +57,7 @@ class CenetSettings(Declared):
 
 
 @dataclass(frozen=True)
-class Past:
+class _QueryPast:
     """What the network reads of the past of n queries; it has no gradient and is the same in every epoch.
 
     at int64 [m]: the place of each recurring candidate in a flat [n, E]; candidate int32 [m]; count float [m];
@@ -71,7 +73,7 @@ class Past:
     floor: Tensor
 
     @classmethod
-    def of(cls, seen: Occurrences, n: int, n_entities: int, dtype: torch.dtype = torch.float32) -> Past:
+    def of(cls, seen: Occurrences, n: int, n_entities: int, dtype: torch.dtype = torch.float32) -> _QueryPast:
         count, row = seen.count.to(dtype), seen.row
         top = count.new_zeros(n).scatter_reduce_(0, row, count, "amax")
         # softmax gives every entity e^-top, and a recurring one e^(count - top): the difference is the sparse part
@@ -111,15 +113,15 @@ class CenetNet(nn.Module):
             nn.init.xavier_uniform_(layer.weight, gain)
         self.oracle = nn.Sequential(inner, nn.BatchNorm1d(3 * d), nn.Dropout(0.4), nn.LeakyReLU(0.2), outer)
 
-    def past(self, seen: Occurrences, n: int) -> Past:
-        return Past.of(seen, n, len(self.entity), self.entity.dtype)
+    def past(self, seen: Occurrences, n: int) -> _QueryPast:
+        return _QueryPast.of(seen, n, len(self.entity), self.entity.dtype)
 
     def pair(self, actor: Tensor, relation: Tensor) -> Tensor:
         """The vectors of actor and relation, [n, 2d]."""
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
         return torch.cat([F.embedding(actor, self.entity), F.embedding(relation, self.relation)], dim=1)
 
-    def logits(self, pair: Tensor, is_object_query: Tensor, past: Past) -> Tensor:
+    def logits(self, pair: Tensor, is_object_query: Tensor, past: _QueryPast) -> Tensor:
         """Both scorers' logits with their history bias, one after the other, [2n, E], up to a constant per row.
 
         pair [n, 2d] as `pair` gives it; is_object_query bool [n, 1].
@@ -138,7 +140,7 @@ class CenetNet(nn.Module):
         as_object, as_subject = torch.baddbmm(self.scorers_bias, dropped, self.scorers).view(2, n, 2, -1).unbind(2)
         return torch.where(is_object_query, as_object, as_subject).tanh()
 
-    def history_biases(self, past: Past) -> tuple[Tensor, Tensor]:
+    def history_biases(self, past: _QueryPast) -> tuple[Tensor, Tensor]:
         """What each scorer adds to the recurring candidates, float [m] each.
 
         Only differences inside a row matter: what "elsewhere" gets is moved over to them.
@@ -147,7 +149,7 @@ class CenetNet(nn.Module):
         first = past.count.new_full((), 2 * s.history_bias).expand_as(past.count)
         return first, past.count - s.history_bias if s.second_bias == "released" else -first
 
-    def frequency_feature(self, past: Past) -> Tensor:
+    def frequency_feature(self, past: _QueryPast) -> Tensor:
         """f = tanh(W softmax(counts over all entities) + b), [n, d], without ever making the counts dense."""
         recurring = F.embedding_bag(
             past.candidate, self.frequency, past.first, mode="sum", per_sample_weights=past.excess
@@ -234,11 +236,11 @@ class _Trainer:
         train = Queries.of(dataset.train)
         label = recurring(train, net.n_relations, dataset.events.n_entities)
         self.train = train.to(device)
-        self.past = Past(dataset.train, device=device)
+        self.past = Index(dataset.train, device)
         self.start, self.stop = self.past.occurrence_slices(self.train.actor, self.train.relation, self.train.step)
         self.read_before = torch.cat([self.start.new_zeros(1), (self.stop - self.start).cumsum(0)]).cpu().tolist()
         self.batches = list(self._batches(label.to(device)))
-        self.kept: dict[int, Past] = {}
+        self.kept: dict[int, _QueryPast] = {}
         self.room = torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else HOST_ROOM
 
     def _parts(self) -> Iterator[slice]:
@@ -261,7 +263,7 @@ class _Trainer:
                 part, q.actor, q.relation, is_object_query, q.answer.repeat(2), by_side, likeness(by_side), others
             )
 
-    def past_of(self, batch: _Batch) -> Past:
+    def past_of(self, batch: _Batch) -> _QueryPast:
         """The past of a batch, which is the same in every epoch: kept as long as there is room for it."""
         part = batch.part
         if part.start in self.kept:

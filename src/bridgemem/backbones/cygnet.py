@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog

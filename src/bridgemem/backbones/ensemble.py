@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Declared, Range
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset

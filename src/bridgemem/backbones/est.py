@@ -13,8 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone, Scores
-from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Recent, Share, Units
+from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.scorer import Scores
+from bridgemem.config import (
+    BelowOne,
+    Count,
+    Declared,
+    NotNegative,
+    Positive,
+    Recent,
+    Share,
+    Units,
+)
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog

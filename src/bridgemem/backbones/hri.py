@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Declared, NotNegative, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset

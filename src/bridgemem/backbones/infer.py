@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.rules import mine
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import MOST_UNITS, BelowOne, Count, Declared, Inside, NotNegative, Positive, Range
 from bridgemem.equations import EPSILON
 from bridgemem.events.dataset import Dataset

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Range, Units
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone, Scores
+from bridgemem.backbones.base import NetBackbone
 from bridgemem.backbones.convtranse import ConvTransE
+from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.snapshots import Rows, Snapshot, Snapshots
 from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share, Units
 from bridgemem.errors import DataError, SettingsError

@@ -1,26 +1,106 @@
-"""Scorer: what scores queries from a past; a backbone is one that is trained and saved too."""
+"""Scorer: log scores of every entity, and an uncertainty, from facts strictly before t; all that a forecast needs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from bridgemem.backbones.base import Scores
-    from bridgemem.events.queries import Queries
-    from bridgemem.memory.past import Past
+import torch
+from torch import Tensor
+
+from bridgemem.errors import NO_MEMORY, BackboneError
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.gate import seen_mass
+from bridgemem.memory.past import Past
+
+
+@dataclass(frozen=True)
+class Scores:
+    """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle.
+
+    members float [k, n, E]: the log probabilities of those that a backbone is made of, if it is made of several.
+    absent bool [n, E]: entities that are no candidates, since nobody knew of them before the step; None without any.
+    """
+
+    log_p: Tensor
+    uncertainty: Tensor | None = None
+    members: Tensor | None = None
+    absent: Tensor | None = None
+
+    @property
+    def of_candidates(self) -> Tensor:
+        """The log scores, -inf for whoever is no candidate: all that forecasts, gates and features may read."""
+        return self.log_p if self.absent is None else self.log_p.masked_fill(self.absent, -torch.inf)
 
 
 class Scorer(Protocol):
-    """Log scores of every entity for each query, from facts strictly before its step."""
+    """Whatever scores every entity as the answer of a query.
+
+    Scores must depend on a query, and on facts strictly before its step (or before `past.frozen_at`), alone: not on
+    its answer, nor on the other queries of the batch, nor on their order.
+
+    Example:
+        >>> import bridgemem as bm, torch
+        >>> from bridgemem.backbones.scorer import Scores
+        >>> class FirstNames(bm.Scorer):
+        ...     name = "first names first"
+        ...     def score(self, queries, past):
+        ...         return Scores(-torch.arange(past.events.n_entities).float().repeat(len(queries), 1))
+        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+        >>> bm.check_backbone(FirstNames(), world.events)
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What sentences and records call it."""
+        raise NotImplementedError
 
     @property
     def own_uncertainty(self) -> bool:
-        """Whether its uncertainty is its own; otherwise it is the mass on seen candidates."""
-        ...
+        """Whether its uncertainty is its own; else it is the mass on seen candidates, and entropy is tried too."""
+        return False
 
+    @property
+    def n_members(self) -> int:
+        """How many scorers it is made of, if it is an ensemble of several."""
+        return 0
+
+    @abstractmethod
     def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query."""
-        ...
+
+
+def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:
+    """The scores of a batch, or an error that says how they break the contract."""
+    expected = (len(queries), n_entities)
+    if tuple(scores.log_p.shape) != expected:
+        raise BackboneError(f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}.")
+    if not torch.isfinite(scores.log_p).all():
+        raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
+    members = scores.members
+    if members is not None and (tuple(members.shape[1:]) != expected or not torch.isfinite(members).all()):
+        raise BackboneError(f"{name} returned scores of its members that are not finite or of the wrong shape.")
+    u = scores.uncertainty
+    if u is not None and (u.shape != (len(queries),) or not ((u >= 0) & (u <= 1)).all()):
+        raise BackboneError(f"{name} returned an uncertainty outside [0, 1] or of the wrong shape.")
+    return scores
+
+
+def score_queries(scorer: Scorer, queries: Queries, past: Past) -> Scores:
+    """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on seen candidates."""
+    blind = queries.unanswered()
+    try:
+        found = scorer.score(blind, past)
+    except (IndexError, RuntimeError) as problem:
+        if any(words in str(problem) for words in NO_MEMORY):
+            raise
+        said = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
+        raise BackboneError(
+            f"{scorer.name} cannot score the queries ({said}); train it on this data, if its weights are damaged or "
+            "belong to other data."
+        ) from problem
+    scores = check_scores(found, blind, past.events.n_entities, scorer.name)
+    if scores.uncertainty is not None:
+        return scores
+    return replace(scores, uncertainty=seen_mass(scores.of_candidates, *past.seen(queries.actor, queries.step)))

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, HistoryMode, Range, write_toml
 from bridgemem.errors import BackboneError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset

@@ -95,7 +95,7 @@ def forecast(
         when = (
             f"at {label(step)}" if (horizon or 1) == 1 else f"from {label(step)} to {label(step + (horizon or 1) - 1)}"
         )
-        known = _knows(forecaster, relation)
+        known = forecaster.knows(relation)
         by = ", by the learned residual" if known and forecaster.learned is not None else ""
         _show_candidates(f"{asked} {when}{by}", found)
         say(_meaning(forecaster, run, horizon, known))
@@ -141,20 +141,13 @@ def _opened(
         warn(f"bridgemem: {problem} The events stored there are left out.")
         return plain, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
-    return live.view.forecaster, f"{count} read after the run's own, from {place.name}."
+    return live.view.predictor, f"{count} read after the run's own, from {place.name}."
 
 
 def _aside(remark: str, as_json: bool) -> None:
     """Where a remark after the answer would spoil it, it goes next to it."""
     if remark and as_json:
         warn(f"bridgemem: {remark}")
-
-
-def _knows(forecaster: Predictor, relation: str) -> bool:
-    """Whether the run was fitted on a relation that it is asked about."""
-    from bridgemem.live.forecasting import AnyRelation
-
-    return not isinstance(forecaster, AnyRelation) or forecaster.knows(relation)
 
 
 def _show_candidates(title: str, found: list[Candidate]) -> None:

@@ -27,9 +27,9 @@ from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
+    from bridgemem.events.naming import NewEvent
     from bridgemem.events.readers.read import Reading
     from bridgemem.live.eventstore import Receipt
-    from bridgemem.live.naming import NewEvent
 
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
 
@@ -117,7 +117,7 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     Where others may not be skipped, they refuse the file.
     """
     from bridgemem.errors import DataError
-    from bridgemem.live.naming import checked, named_events
+    from bridgemem.events.naming import checked, named_events
 
     named, lines = named_events(reading.events, base), reading.lines.tolist()
     events: list[NewEvent] = []

@@ -19,7 +19,7 @@ from bridgemem.events.packs import unpack
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
-from bridgemem.runs import Refreshed, Run
+from bridgemem.runs import UPDATES, Refreshed, Run
 from bridgemem.storage.files import read_json
 from bridgemem.storage.schema import as_settings
 from bridgemem.storage.whole import whole_file
@@ -217,7 +217,10 @@ def _data(run: Run, data: Data) -> str:
                 "The split is by time, and a fact belongs to one part alone:",
                 _table(["part", "events", "starts at"], rows),
                 f"{_trained_on(config.backbone)} {_chosen_on(run)}",
-                f"Past is {config.history}: "
+                "Events that were added after the fit are in `updates.json`: forecasts read them, and no figure does."
+                if (run.folder / UPDATES).is_file()
+                else "",
+                f"History is {config.history}: "
                 + (
                     "a forecast for t may use every fact before t."
                     if config.history == "rolling"

@@ -25,6 +25,7 @@ from bridgemem.forecasting.calibration import (
 )
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
 from bridgemem.forecasting.model import Parts
+from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
@@ -67,7 +68,7 @@ def calibrate(
 ) -> dict[Method, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
     frozen = run.config.history == "frozen"
-    validation = Validation.of(dataset or run.dataset(), run.backbone(device), device=device, frozen=frozen)
+    validation = Validation.of(dataset or run.dataset(), run.scorer(device), device=device, frozen=frozen)
     found = calibrations_of(run, validation, progress=progress)
     write_calibrations(run.folder, found)
     return found
@@ -122,7 +123,7 @@ def reliability(
     known = {name: _calibration(run, name) for name in run.methods()[1:]}
     windowed = Windowed.of(dataset, split, horizon, device) if horizon > 1 else None
     queries = sample(windowed.distinct() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
-    activity = Activity(dataset.events, device) if windowed else None
+    activity = Activity(Past(dataset.events, device=device)) if windowed else None
     gathered: dict[Method, list[tuple[Tensor, ...]]] = {name: [] for name in known}
     for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):
         batch = scored.queries

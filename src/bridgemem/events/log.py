@@ -19,6 +19,7 @@ DAY = 86_400
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999, which are all that dates have
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
+KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step in an int64
 LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
@@ -31,6 +32,10 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def first(self, size: int) -> Vocabulary:
+        """The first names alone."""
+        return self if size >= len(self) else Vocabulary(self.kind, self.names[:size])
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -261,6 +266,20 @@ class EventLog:
             self.relations,
             self.clock,
         )
+
+    def take(self, rows: Columns) -> EventLog:
+        """The events at given positions, int64 [m] ascending, or where a bool [n] is true."""
+        columns = self.subject, self.relation, self.object, self.step
+        subject, relation, object_, step = (column[rows] for column in columns)
+        return EventLog(subject, relation, object_, step, self.entities, self.relations, self.clock)
+
+    def within(self, n_entities: int, n_relations: int) -> EventLog:
+        """The events among the first entities and relations alone, with vocabularies of at most that size."""
+        if n_entities >= self.n_entities and n_relations >= self.n_relations:
+            return self
+        own = (self.subject < n_entities) & (self.object < n_entities) & (self.relation < n_relations)
+        names = self.entities.first(n_entities), self.relations.first(n_relations)
+        return EventLog(self.subject[own], self.relation[own], self.object[own], self.step[own], *names, self.clock)
 
     def between(self, start: int, stop: int) -> EventLog:
         """The events with start <= step < stop."""

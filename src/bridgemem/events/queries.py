@@ -12,6 +12,11 @@ from torch import Tensor
 from bridgemem.events.log import EventLog
 
 
+def renumbered(relation: Tensor, old: int, new: int) -> Tensor:
+    """Directed relations of a vocabulary of `old` relations as one of `new` relations numbers them, int64 [n]."""
+    return relation % old + relation // old * new
+
+
 @dataclass(frozen=True)
 class Queries:
     """actor, relation (directed, 0..2R-1), step: int64 [n]; answer: int64 [n], or None where it is not known."""

@@ -114,7 +114,7 @@ def _add_answers(router: APIRouter, service: Service) -> None:
 
     @router.get("/explore/pair")
     def pair(actor: Name, candidate: Name, step: Step) -> PairPast:
-        return pair_past(service.live.view.past, actor, candidate, step)
+        return pair_past(service.live.view.predictor.past, actor, candidate, step)
 
     @router.get("/explore/outcome")
     def happened(actor: Name, relation: Name, step: Step, inverse: bool = False) -> list[str] | None:
@@ -129,8 +129,8 @@ def _add_answers(router: APIRouter, service: Service) -> None:
         inverse: bool = False,
         top: Annotated[int, Query(ge=1, le=100)] = 10,
     ) -> list[Opinion]:
-        asked = service.kept.of(service.live.view.asked(relation))
-        return opinions(asked, actor, relation, step, inverse, candidate, top)
+        predictor = service.kept.of(service.live.view.predictor)
+        return opinions(predictor, actor, relation, step, inverse, candidate, top)
 
     @router.get("/explore/quality")
     def measured() -> Quality:

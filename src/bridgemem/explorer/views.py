@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridgemem.backbones.base import score_queries
 from bridgemem.errors import BridgeMemError, RunError
 from bridgemem.evaluation.strata import by_support
 from bridgemem.evaluation.tables import MAIN_METHODS, fitted_here
@@ -114,7 +113,7 @@ def opinions(
     """The backbone's own best candidates, and after them the one looked at where it is none of them."""
     asked = forecaster.query(actor, relation, inverse=inverse)
     query = Queries(asked.actor, asked.relation, torch.tensor([step]))
-    log_p = score_queries(forecaster.backbone, query, forecaster.past).of_candidates[0].double()
+    log_p = forecaster.scores(query).of_candidates[0].double()
     share, looked_at = log_p.softmax(0), forecaster.events.entities.id(candidate)
     known = int((log_p > -torch.inf).sum())
     best: list[int] = torch.argsort(log_p, descending=True, stable=True)[: min(top, known)].tolist()

@@ -20,7 +20,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import each_once
-from bridgemem.memory.past_overlay import history_of
+from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.ranking.filters import Filters
 
@@ -115,8 +115,8 @@ class Windowed:
 class Activity:
     """How many events a window of an actor and a directed relation holds, from the past alone."""
 
-    def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
-        self._past = history_of(events, device=device)
+    def __init__(self, past: Past) -> None:
+        self._past = past
 
     def draws(self, queries: Queries, until: Tensor, horizon: int) -> Tensor:
         """Mean events of the past windows that held any, counted back from `until` int64 [n]; float64 [n], at least 1.

@@ -9,14 +9,16 @@ from typing import Any
 
 from bridgemem import __version__
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.open_vocabulary import OpenVocabulary
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import TrainingNote
-from bridgemem.config import Declared, HistoryMode, NotNegative, Seed, Settings, Size
+from bridgemem.config import Count, Declared, HistoryMode, NotNegative, Seed, Settings, Size
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import EventLog
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import Fit, FitNote, HeldOut
 from bridgemem.residuals.method import BACKBONE, Method
@@ -26,7 +28,10 @@ from bridgemem.storage.files import FORMAT
 
 @dataclass(frozen=True)
 class RunConfig(Declared):
-    """What a run is: enough to find its data again and to refuse data that changed."""
+    """What a run is: enough to find its data again and to refuse data that changed.
+
+    backbone_entities, backbone_relations: how many the backbone was fitted on; the data of a refreshed run has more.
+    """
 
     dataset: str
     fingerprint: str
@@ -34,6 +39,8 @@ class RunConfig(Declared):
     test_start: int
     backbone: str
     backbone_seed: Seed
+    backbone_entities: Count
+    backbone_relations: Count
     seed: Seed
     device: str
     history: HistoryMode = "rolling"
@@ -63,6 +70,10 @@ class Parts(ABC):
 
     @abstractmethod
     def backbone(self, device: str = "cpu") -> Backbone: ...
+
+    def scorer(self, device: str = "cpu") -> Scorer:
+        """The backbone, open to names that came after it was fitted."""
+        return OpenVocabulary(self.backbone(device), self.config.backbone_entities, self.config.backbone_relations)
 
     @abstractmethod
     def backbone_note(self) -> dict[str, Any]:
@@ -105,8 +116,8 @@ class Parts(ABC):
         held = self.held_out(filter_name)
         return "learned" if held is None else held.better
 
-    def predictor_of(self, events: EventLog, selected_by: str = "time", residual: str | None = None) -> Predictor:
-        """What answers queries by name from these events, with the choice made under a filter.
+    def predictor_of(self, past: Past, selected_by: str = "time", residual: str | None = None) -> Predictor:
+        """What answers queries by name from this past, with the choice made under a filter.
 
         residual "bridgemem" or "learned"; None is the learned one where there is one that did better on the later part
         of validation.
@@ -124,7 +135,7 @@ class Parts(ABC):
             learned = None
         name = Method("bridgemem" if learned is None else "learned", selected_by)
         calibration = self.calibration(name, locked.lock())
-        return Predictor(events, self.backbone(), self.transitions(), locked.choice, learned, calibration)
+        return Predictor(past, self.scorer(), self.transitions(), locked.choice, learned, calibration)
 
     def refuse_frozen(self) -> None:
         """A model of frozen history is measured, and not asked."""

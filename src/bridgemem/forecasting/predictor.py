@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from copy import copy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import score_queries
-from bridgemem.backbones.scorer import Scorer
-from bridgemem.errors import DataError, NotFoundError
-from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
+from bridgemem.backbones.scorer import Scorer, Scores, score_queries
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError
+from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, explain_learned
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
+from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
-from bridgemem.memory.past_overlay import history_of
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
+from bridgemem.residuals.selection import OFF
 
 
 @dataclass(frozen=True)
@@ -50,50 +48,73 @@ class Predictor:
 
     With a learned residual that one corrects the backbone; without, the paper's residual of the choice does. With a
     calibration every candidate has a probability.
+
+    Relations that came after the fit are forecast by the scorer alone, from all events. Their events are no evidence
+    for the fitted relations, which are read from a past without them.
     """
 
     def __init__(
         self,
-        events: EventLog,
-        backbone: Scorer,
-        transitions: Transitions | None,
+        past: Past,
+        scorer: Scorer,
+        transitions: Transitions,
         choice: Choice,
         learned: Learned | None = None,
         calibration: Calibration | None = None,
-        end: int | None = None,
     ) -> None:
-        """transitions: None for relations that nothing was fitted on, which the backbone alone forecasts.
+        self.past, self.events, self.end = past, past.events, past.events.end
+        self.scorer, self.transitions, self.choice, self.calibration = scorer, transitions, choice, calibration
+        self.learned, self.n_fitted = learned, transitions.space.n_relations
+        readable = past.within(self.events.n_entities, self.n_fitted)
+        if learned is None:
+            self.scoring = Scoring(scorer, readable, transitions, choices=[choice])
+        else:
+            self.scoring = Scoring(scorer, readable, transitions, learned=[learned])
+        # of the relations that came after the fit; None where there are none
+        self.later = None if self.n_fitted >= self.events.n_relations else Scoring(scorer, past, choices=[OFF])
 
-        end: the first unknown step, where more is known than these events.
-        """
-        self.events = events
-        self.end = events.end if end is None else end
-        self.backbone = backbone
-        self.transitions = transitions
-        self.choice = choice
-        self.learned = learned
-        self.calibration = calibration
+    def with_past(self, past: Past) -> Predictor:
+        """The same predictor over another past."""
+        return Predictor(past, self.scorer, self.transitions, self.choice, self.learned, self.calibration)
 
-    @cached_property
-    def past(self) -> Past:
-        return history_of(self.events)
-
-    @cached_property
-    def scoring(self) -> Scoring:
-        """The scoring path, with one residual."""
-        if self.learned is not None:
-            return Scoring(self.backbone, self.past, self.transitions, learned=[self.learned])
-        return Scoring(self.backbone, self.past, self.transitions, choices=[self.choice])
-
-    def scored_by(self, backbone: Scorer) -> Predictor:
-        """The same predictor, on the same memory, over another scorer."""
-        made = copy.copy(self)
-        made.backbone, made.scoring = backbone, self.scoring.by(backbone)
+    def with_scorer(self, scorer: Scorer) -> Predictor:
+        """The same predictor, on the same indices, with another scorer."""
+        made = copy(self)
+        made.scorer, made.scoring = scorer, self.scoring.by(scorer)
+        made.later = None if self.later is None else self.later.by(scorer)
         return made
 
-    @cached_property
-    def _activity(self) -> Activity:
-        return Activity(self.events)
+    def knows(self, relation: str | int) -> bool:
+        """Whether the run was fitted on a relation."""
+        return self.events.relations.id(relation) < self.n_fitted
+
+    def warm(self, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """Build every index, so that the first query waits for none. alone: entered while the scorer is asked."""
+        for part, relation in ((self.scoring, 0), (self.later, self.events.n_relations - 1)):
+            if part is None:
+                continue
+            past, query = part.past, Queries(*(torch.tensor([value]) for value in (0, relation, self.end)))
+            past.seen(query.actor, query.step)
+            past.occurrences(query.actor, query.relation, query.step)
+            if part.transitions is not None:
+                part.transitions.evidence(query, past)
+            # a scorer that cannot answer says so in answer to a query
+            with suppress(BridgeMemError):
+                with alone():
+                    scores = score_queries(self.scorer, query, past)
+                if part.learned:
+                    part.reader.read(query, scores)
+
+    def _parts(self, queries: Queries) -> Iterator[tuple[Scoring, Tensor, Queries]]:
+        """The queries of fitted and of later relations: what reads them, their rows, and they as it numbers them."""
+        own = self.events.n_relations
+        known = queries.relation % own < self.n_fitted
+        for part, wanted in ((self.scoring, known), (self.later, ~known)):
+            rows = wanted.nonzero().squeeze(1)
+            if part is not None and len(rows):
+                asked = queries.take(rows)
+                relation = renumbered(asked.relation, own, part.past.events.n_relations)
+                yield part, rows, Queries(asked.actor, relation, asked.step)
 
     def query(
         self, actor: str | int, relation: str | int, at: str | int | None = None, inverse: bool = False
@@ -157,7 +178,13 @@ class Predictor:
             raise DataError(f"top must be at least 1, not {top}.")
         if horizon is not None:
             self.check_window(queries, horizon)
-        scored = self.scored(queries)
+        found = dict[int, list[Candidate]]()
+        for part, rows, asked in self._parts(queries):
+            found |= zip(rows.tolist(), self._answers(part, asked, top, horizon), strict=True)
+        return [found[row] for row in range(len(queries))]
+
+    def _answers(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[list[Candidate]]:
+        scored = self._scored(part, queries)
         base, residual = scored.base, scored.residual()
         score = base + residual
         best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
@@ -166,7 +193,7 @@ class Predictor:
             torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
             torch.stack([(base > base.gather(1, c[:, None])).sum(1) + 1 for c in best.T], dim=1),
             *(values.gather(1, best) for values in (score, base, residual)),
-            *self._probabilities(queries, score, best, horizon),
+            *self._probabilities(part, queries, score, best, horizon),
         ]
         names = self.events.entities.names
         return [
@@ -174,19 +201,24 @@ class Predictor:
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
 
-    def scored(self, queries: Queries) -> Scored:
-        """The scores of queries, as every forecast and explanation reads them."""
-        with self._by_name(queries):
-            return self.scoring.of(queries)
+    def scores(self, query: Queries) -> Scores:
+        """What the scorer alone says of one query."""
+        ((part, _, asked),) = self._parts(query)
+        with self._by_name(part.past, asked):
+            return score_queries(self.scorer, asked, part.past)
+
+    def _scored(self, part: Scoring, queries: Queries) -> Scored:
+        with self._by_name(part.past, queries):
+            return part.of(queries)
 
     @contextmanager
-    def _by_name(self, queries: Queries) -> Iterator[None]:
+    def _by_name(self, past: Past, queries: Queries) -> Iterator[None]:
         """A backbone of stored scores that lacks those of a query says so in ids; here it is told by name."""
         try:
             yield
         except NotFoundError:
-            lacking = queries.take(slice(self._first_unscored(queries), None))
-            relations, entities = self.events.relations.names, self.events.entities.names
+            lacking = queries.take(slice(self._first_unscored(past, queries), None))
+            relations, entities = past.events.relations.names, past.events.entities.names
             actor, relation = entities[int(lacking.actor[0])], relations[int(lacking.relation[0]) % len(relations)]
             inverse, time = int(lacking.relation[0]) >= len(relations), self.events.clock.label(int(lacking.step[0]))
             asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
@@ -195,23 +227,25 @@ class Predictor:
                 "they were written for, usually those of validation and test: name one of these, or write more scores."
             ) from None
 
-    def _first_unscored(self, queries: Queries) -> int:
+    def _first_unscored(self, past: Past, queries: Queries) -> int:
         """Which of some queries, not all of which have scores, is the first without."""
         for row in range(len(queries) - 1):
             try:
-                score_queries(self.backbone, queries.take(slice(row, row + 1)), self.past)
+                score_queries(self.scorer, queries.take(slice(row, row + 1)), past)
             except NotFoundError:
                 return row
         return len(queries) - 1
 
-    def _probabilities(self, queries: Queries, score: Tensor, best: Tensor, horizon: int | None) -> list[Tensor]:
+    def _probabilities(
+        self, part: Scoring, queries: Queries, score: Tensor, best: Tensor, horizon: int | None
+    ) -> list[Tensor]:
         """One column [n, top] of probabilities, or no column where the run was never calibrated."""
-        if self.calibration is None:
+        if self.calibration is None or part is self.later:
             return []
         p = self.calibration.probabilities(score).gather(1, best)
         if horizon is None:
             return [p]
-        return [at_least_once(p, self._activity.draws(queries, self.past.cut(queries.step), horizon))]
+        return [at_least_once(p, Activity(part.past).draws(queries, part.past.cut(queries.step), horizon))]
 
     def explain(
         self,
@@ -222,15 +256,27 @@ class Predictor:
         inverse: bool = False,
     ) -> Explanation:
         """Why a candidate has its score: parts that add up, and the events they come from."""
-        query = self.query(actor, relation, at, inverse)
-        found = self._explained(query, self.events.entities.id(candidate))
-        if found.base == -math.inf:
+        ((part, _, query),) = self._parts(self.query(actor, relation, at, inverse))
+        chosen = self.events.entities.id(candidate)
+        found = self._explained(part, query, chosen)
+        if found.base > -math.inf:
+            return found if self.later is None or part is self.later else self._with_unread(found, query, chosen)
+        if len(self.past.seen(torch.tensor([chosen]), query.step)[0]):
             raise NotFoundError(
-                f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
-                "read; ask for a time after its first one."
+                f"{found.candidate!r} is no candidate at {found.time} under {found.relation!r}, since the run was not "
+                "fitted on the relations of its earlier events; `bridgemem refresh` makes a run that is."
             )
-        return found
+        raise NotFoundError(
+            f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
+            "read; ask for a time after its first one."
+        )
 
-    def _explained(self, query: Queries, chosen: int) -> Explanation:
-        explain = explain_bridgemem if self.learned is None else explain_learned
-        return explain(self.scored(query), chosen, events=self.events, scoring=self.scoring)
+    def _explained(self, part: Scoring, query: Queries, chosen: int) -> Explanation:
+        explain = explain_learned if part.learned else explain_bridgemem
+        return explain(self._scored(part, query), chosen, events=part.past.events, scoring=part)
+
+    def _with_unread(self, found: Explanation, query: Queries, chosen: int) -> Explanation:
+        """An explanation that also tells how many events of the two are of relations that came after the fit."""
+        pair = int(query.actor), chosen, int(query.step)
+        known, read = (PairEvents.of(past, *pair, most=1).n_events for past in (self.past, self.scoring.past))
+        return replace(found, unread=known - read)

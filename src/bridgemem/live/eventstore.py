@@ -32,7 +32,7 @@ import numpy as np
 from bridgemem.config import Duplicates, check
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.live.naming import NewEvent, NewNames, checked, extended, ids_of, shown_time, stored_text
+from bridgemem.events.naming import NewEvent, NewNames, checked, ids_of, numbered, shown_time, stored_text
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
 from bridgemem.live.storefile import create as create_file
 from bridgemem.memory.timeline import changes
@@ -305,12 +305,14 @@ class EventStore:
         at: Snapshot | None = None,
         known: np.ndarray | None = None,
         since: int = 0,
+        held: np.ndarray | None = None,
     ) -> Reading:
         """The events in force at a snapshot, the last one unless named, after those of a base log.
 
         The base's ids and clock stay; new names follow its vocabularies in the order in which they came. known int64
         [n]: which stored event each row of the base is (-1: none), for a base that holds some of them already; since:
-        the last batch whose events it holds, where it holds those of every earlier one too.
+        the last batch whose events it holds, where it holds those of every earlier one too. held int64 [m]: stored
+        events that are left out, since they are known from elsewhere.
         """
         if base is None:
             none = np.zeros(0, np.int32)
@@ -321,33 +323,29 @@ class EventStore:
         known = np.full(len(base), -1, np.int64) if known is None else known
         with self._reading() as cursor:
             at = at or self._snapshot(cursor)
-            gone = cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
+            gone = _retracted(cursor, at)
             columns = cursor.execute(
                 "SELECT id, subject, relation, object, step FROM events WHERE batch > ? AND batch <= ? ORDER BY id",
                 [since, at.batches],
             ).fetchnumpy()
-        wanted = ~np.isin(columns["id"], np.concatenate([gone, known[known >= 0]]))
+        left = [gone, known] if held is None else [gone, known, held]
+        wanted = ~np.isin(columns["id"], np.concatenate(left))
         stays = ~np.isin(known, gone)
         number, subject, relation, object_, step = (columns[name][wanted] for name in columns)
-        entities, parties = extended(base.entities, np.stack([subject, object_], axis=1).ravel().tolist())
-        relations, links = extended(base.relations, relation.tolist())
-        pairs = np.array(parties, np.int64).reshape(-1, 2)
-        rows = [
-            np.concatenate([old[stays], new])
-            for old, new in (
-                (base.subject, pairs[:, 0]),
-                (base.relation, np.array(links, np.int64)),
-                (base.object, pairs[:, 1]),
-                (base.step, step),
-                (known, number),
-            )
-        ]
+        names, new = numbered(base, subject.tolist(), relation.tolist(), object_.tolist())
+        old = (base.subject, base.relation, base.object, base.step, known)
+        rows = [np.concatenate([o[stays], n]) for o, n in zip(old, (*new, step, number), strict=True)]
         if self.duplicates == "drop":
             counts = np.arange(len(rows[0])) < stays.sum()
             rows = [column[counts | _first_of_equals(*rows[:4])] for column in rows]
         order = np.argsort(rows[3], kind="stable")
         s, r, o, t, ids = (column[order] for column in rows)
-        return Reading(EventLog(s, r, o, t, entities, relations, base.clock), ids, at)
+        return Reading(EventLog(s, r, o, t, *names, base.clock), ids, at)
+
+    def retracted(self, at: Snapshot) -> np.ndarray:
+        """The numbers of the stored events that were taken back up to a snapshot, int64 [n]."""
+        with self._reading() as cursor:
+            return _retracted(cursor, at)
 
     def event(self, event_id: str) -> NewEvent:
         """A stored event as it came, in force or not."""
@@ -469,6 +467,10 @@ class EventStore:
             raise StoreError(
                 f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again."
             ) from None
+
+
+def _retracted(cursor: duckdb.DuckDBPyConnection, at: Snapshot) -> np.ndarray:
+    return cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
 
 
 def _stored(row: Sequence[Any]) -> Stored:

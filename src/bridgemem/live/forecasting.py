@@ -9,118 +9,45 @@ residual lifts them by what happened.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from bridgemem.backbones.base import Backbone, score_queries
-from bridgemem.backbones.open_vocabulary import Widened, narrow
-from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
+from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
+from bridgemem.events.naming import NewEvent
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
-from bridgemem.live.naming import NewEvent
 from bridgemem.memory.disk.mapped import MappedLog
-from bridgemem.memory.overlay import GrownLog
 from bridgemem.memory.past import Past
-from bridgemem.residuals.scoring import Choice
 from bridgemem.runs import Run
-from bridgemem.storage.tensors import TensorSpec, read_tensors
+from bridgemem.storage.tensors import read_tensors
 
 MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row of its data is
+UPDATED = -2  # in place of such an event, for one that the run was updated with before
 
 
 @dataclass(frozen=True)
 class View:
     """What was known at one snapshot of the store, ready to be asked; it never changes.
 
-    ids int64 [n]: the number of the stored event that each row is, -1 for those of the run's own data; over a memory on
-    disk, of the fresh events alone.
-    fitted: for relations that the run was fitted on. later: for all others, or None where there are none.
+    ids int64 [n]: the number of the stored event that each row of the past's delta is, -1 for what the run was
+    updated with.
     """
 
-    events: EventLog
+    predictor: Predictor
     ids: np.ndarray
     at: Snapshot
-    fitted: Predictor
-    later: Predictor | None
-
-    def asked(self, relation: str | int) -> Predictor:
-        """The forecaster that answers queries about a relation."""
-        number = self.events.relations.id(relation)
-        return self.fitted if self.later is None or number < self.fitted.events.n_relations else self.later
 
     @property
-    def past(self) -> Past:
-        """All that is known, of whatever relation."""
-        return (self.fitted if self.later is None else self.later).past
-
-    @property
-    def forecaster(self) -> Predictor:
-        """One forecaster for queries about any relation."""
-        return self.fitted if self.later is None else AnyRelation(self, self.later)
-
-
-class Partly(Predictor):
-    """A forecaster that cannot read every event, and says so where it matters.
-
-    unread: the events of relations that the run was not fitted on.
-    """
-
-    unread: EventLog
-
-    def _explained(self, query: Queries, chosen: int) -> Explanation:
-        found, new, actor = super()._explained(query, chosen), self.unread.prefix(int(query.step)), int(query.actor)
-        if found.base == -math.inf and ((new.subject == chosen) | (new.object == chosen)).any():
-            raise NotFoundError(
-                f"{found.candidate!r} is no candidate at {found.time} under {found.relation!r}, since the run was not "
-                "fitted on the relations of its earlier events; `bridgemem refresh` makes a run that is."
-            )
-        there = (new.subject == actor) & (new.object == chosen)
-        back = (new.subject == chosen) & (new.object == actor)
-        return replace(found, unread=int((there | back).sum()))
-
-
-class AnyRelation(Predictor):
-    """Puts each query to the forecaster of a view that can answer it; steps are those of all its events."""
-
-    def __init__(self, view: View, later: Predictor) -> None:
-        fitted = view.fitted
-        super().__init__(view.events, later.backbone, later.transitions, later.choice, None, fitted.calibration)
-        self.learned, self.view, self.later = fitted.learned, view, later
-
-    def knows(self, relation: str | int) -> bool:
-        """Whether the run was fitted on a relation."""
-        return self.view.asked(relation) is self.view.fitted
-
-    def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[list[Candidate]]:
-        fitted, found = self.view.fitted, dict[int, list[Candidate]]()
-        plain, inverse = queries.relation % self.events.n_relations, queries.relation // self.events.n_relations
-        known = plain < fitted.events.n_relations
-        renumbered = Queries(queries.actor, plain + inverse * fitted.events.n_relations, queries.step)
-        for forecaster, asked, wanted in ((fitted, renumbered, known), (self.later, queries, ~known)):
-            rows = wanted.nonzero().squeeze(1)
-            if len(rows):
-                found |= zip(rows.tolist(), forecaster.answers(asked.take(rows), top, horizon), strict=True)
-        return [found[row] for row in range(len(queries))]
-
-    def explain(
-        self,
-        actor: str | int,
-        relation: str | int,
-        candidate: str | int,
-        at: str | int | None = None,
-        inverse: bool = False,
-    ) -> Explanation:
-        return self.view.asked(relation).explain(actor, relation, candidate, at, inverse)
+    def events(self) -> EventLog:
+        return self.predictor.events
 
 
 class LiveForecaster:
@@ -140,21 +67,15 @@ class LiveForecaster:
         memory_dir: Path | None = None,
     ) -> None:
         self.run, self.store = run, store
-        opened = Run(run.folder).predictor(selected_by, data_dir, residual, memory_dir)
-        self.base = opened.events
+        self._opened = opened = Run(run.folder).predictor(selected_by, data_dir, residual, memory_dir)
+        self.base = opened.past.base
         if isinstance(self.base, MappedLog):
             _check_mapped(run, opened)
-        # what a memory on disk holds is not read anew with every event: the store's are read after its names alone
-        self._stem = self.base.prefix(0) if isinstance(self.base, MappedLog) else self.base
-        self.known = merged_ids(run, self._stem)
-        self._opened = opened
-        assert isinstance(opened.backbone, Backbone)
-        self._backbone: Backbone = opened.backbone
-        if not isinstance(self._backbone, Widened):
-            self._backbone = Widened(opened.backbone, self.base.n_entities, self.base.n_relations)
-        store.follow(self.base, run.origin)
+        # what the run's own data hold of the store
+        self.merged = merged_ids(run, self.base)
+        store.follow(opened.events, run.origin)
         self._updating, self._asking = threading.Lock(), threading.Lock()
-        self._view = self._built(store.read(self._stem, known=self.known))
+        self._view = self._read(store.snapshot())
 
     @property
     def view(self) -> View:
@@ -169,7 +90,7 @@ class LiveForecaster:
     @property
     def stored(self) -> int:
         """How many events of the store are known now that the run's own data do not hold."""
-        return int((~np.isin(self._view.ids, [-1, *self.known])).sum())
+        return int((self._view.ids >= 0).sum())
 
     @contextmanager
     def asking(self) -> Iterator[View]:
@@ -205,7 +126,7 @@ class LiveForecaster:
     ) -> list[Candidate]:
         """The likeliest answers, as Predictor.forecast gives them."""
         with self.asking() as view:
-            return view.asked(relation).forecast(actor, relation, at, top, inverse, horizon)
+            return view.predictor.forecast(actor, relation, at, top, inverse, horizon)
 
     def explain(
         self,
@@ -217,83 +138,36 @@ class LiveForecaster:
     ) -> Explanation:
         """Why a candidate has its score, as Predictor.explain gives it."""
         with self.asking() as view:
-            return view.asked(relation).explain(actor, relation, candidate, at, inverse)
+            return view.predictor.explain(actor, relation, candidate, at, inverse)
 
     def _update(self) -> None:
         view, at = self._view, self.store.snapshot()
         if at == view.at:
             return
         if at.retractions == view.at.retractions:
-            known = view.events.fresh if isinstance(view.events, GrownLog) else view.events
-            reading = self.store.read(known, at, view.ids, since=view.at.batches)
+            past = view.predictor.past
+            self._view = self._built(past, self.store.read(past.delta, at, view.ids, since=view.at.batches))
         else:
-            reading = self.store.read(self._stem, at, self.known)
-        self._view = self._built(reading, view)
+            self._view = self._read(at)
 
-    def _built(self, reading: Reading, before: View | None = None) -> View:
+    def _read(self, at: Snapshot) -> View:
+        """The view of a snapshot, read from the store as a whole."""
+        past = self._opened.past
+        stays = ~np.isin(self.merged, self.store.retracted(at))
+        if not stays.all():
+            past = Past(self.base.take(stays))
+        return self._built(past, self.store.read(self._opened.past.delta, at, held=self.merged))
+
+    def _built(self, past: Past, reading: Reading) -> View:
         """A view with all of its indices, so that the first query after the change waits for none of them."""
-        opened, relations = self._opened, self.base.n_relations
-        reading = self._grown(reading)
-        events = reading.events
-        parts = (self._backbone, opened.transitions, opened.choice, opened.learned, opened.calibration)
-        # without a time, the step after all events is asked for, of whatever relation they are
-        if events.n_relations == relations:
-            fitted = Predictor(events, *parts, events.end)
-        else:
-            fitted = partly = Partly(narrow(events, events.n_entities, relations), *parts, events.end)
-            partly.unread = _of_later(events, relations)
-        self._prepare(fitted, None if before is None else before.fitted)
-        later = None
-        if events.n_relations > relations:
-            later = Predictor(events, self._backbone, None, Choice(lam=0.0))
-            self._prepare(later, None if before is None else before.later)
-        return View(events, reading.ids, reading.at, fitted, later)
-
-    def _grown(self, reading: Reading) -> Reading:
-        """What was read, after the memory on disk where there is one."""
-        if not isinstance(self.base, MappedLog):
-            return reading
-        grown = GrownLog(self.base, reading.events)
-        if self.store.duplicates == "drop" and grown.known.any():
-            ids = reading.ids[~grown.known]
-            return Reading(GrownLog(self.base, grown.without_known()), ids, reading.at)
-        return Reading(grown, reading.ids, reading.at)
-
-    def _prepare(self, forecaster: Predictor, before: Predictor | None) -> None:
-        """Build what a query needs; the index of the pairs goes on from an earlier one where that is possible."""
-        if before is not None and (added := _continuation(before.events, forecaster.events)) is not None:
-            vars(forecaster.past)["dyads"] = before.past.dyads.append(added)
-        past, query = forecaster.past, Queries(*(torch.tensor([value]) for value in (0, 0, forecaster.end)))
-        past.seen(query.actor, query.step)
-        past.occurrences(query.actor, query.relation, query.step)
-        if forecaster.transitions is not None:
-            forecaster.transitions.evidence(query, past)
-        # a backbone that cannot answer says so to the caller; taking in events goes on
-        with suppress(BridgeMemError):
-            # queries wait for the backbone alone, and for none of the indices
-            with self._asking:
-                scores = score_queries(forecaster.backbone, query, past)
-            if forecaster.learned is not None:
-                forecaster.scoring.reader.read(query, scores)
-
-
-def _of_later(events: EventLog, n_relations: int) -> EventLog:
-    """The events of the relations after the first ones; those first are all that a memory on disk knows."""
-    log = events.fresh if isinstance(events, GrownLog) else events
-    rows = np.flatnonzero(log.relation >= n_relations)
-    columns = log.subject[rows], log.relation[rows], log.object[rows], log.step[rows]
-    return EventLog(*columns, events.entities, events.relations, events.clock)
-
-
-def _continuation(before: EventLog, now: EventLog) -> EventLog | None:
-    """The events by which a log is longer than an earlier one, or None where it does not begin with that one."""
-    if isinstance(now, GrownLog):
-        return None
-    n = len(before)
-    for name in ("subject", "relation", "object", "step"):
-        if not np.array_equal(getattr(before, name), getattr(now, name)[:n]):
-            return None
-    return now.rows(n, len(now))
+        now, ids = past.with_delta(reading.events), reading.ids
+        if self.store.duplicates == "drop" and now.repeated.any():
+            new = ~now.repeated
+            now, ids = past.with_delta(reading.events.take(new)), ids[new]
+        predictor = self._opened.with_past(now)
+        # queries wait for the backbone alone, and for none of the indices
+        predictor.warm(lambda: self._asking)
+        return View(predictor, ids, reading.at)
 
 
 def _check_mapped(run: Run, opened: Predictor) -> None:
@@ -314,5 +188,7 @@ def merged_ids(run: Run, events: EventLog) -> np.ndarray:
     path = run.folder / MERGED
     if not path.is_file():
         return np.full(len(events), -1, np.int64)
-    specs = {"ids": TensorSpec((len(events),), torch.int64)}
-    return read_tensors(path, specs, "refresh the run again")["ids"].numpy()
+    ids = read_tensors(path).get("ids")
+    if ids is None or ids.dtype != torch.int64 or ids.shape != (len(events),):
+        raise RunError(f"{path} does not belong to the data of this run; refresh the run again.")
+    return ids.numpy()

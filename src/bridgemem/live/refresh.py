@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from bridgemem import __version__
-from bridgemem.backbones.open_vocabulary import mark_widened, narrow
 from bridgemem.config import Count, Settings, check, write_toml
 from bridgemem.errors import DataError, RunError
 from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.packs import pack
+from bridgemem.events.queries import renumbered
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.reader import Reader, ReaderTraining
@@ -33,7 +33,8 @@ from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import FILE as CALIBRATION
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.forecasting import MERGED, merged_ids
+from bridgemem.live.forecasting import MERGED, UPDATED, merged_ids
+from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
@@ -65,11 +66,14 @@ def refresh(
     with reserved_free(target, replace_out):
         epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
         before = run.dataset(data_dir)
-        known = merged_ids(run, before.events)
-        store.follow(before.events, run.origin)
-        reading = store.read(before.events, known=known)
+        base, known = run.past_of(before.events).events, merged_ids(run, before.events)
+        if isinstance(base, Overlay):  # events that the run was updated with, which become part of its data
+            known = np.concatenate([known, np.full(len(base.delta), UPDATED)])[base.order]
+        store.follow(base, run.origin)
+        reading = store.read(base, known=known)
         fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
-        taken = len(before.events) + fresh - len(reading.events)
+        taken = len(base) + fresh - len(reading.events)
+        fresh += len(base) - len(before.events)
         if not fresh and not taken and before.test_start is None:
             raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
         after = Dataset(before.name, reading.events, before.valid_start)
@@ -114,11 +118,7 @@ def chosen_on(run: Run, dataset: Dataset) -> EventLog:
             f"{run.folder} was refreshed by an earlier version, which did not note what its selection was made on; "
             "refresh the run that was fitted."
         )
-    own = np.flatnonzero(merged_ids(run, events) == -1)
-    columns = events.subject[own], events.relation[own], events.object[own], events.step[own]
-    fitted = EventLog(*columns, events.entities, events.relations, events.clock)
-    fitted = narrow(
-        fitted,
+    fitted = events.take(merged_ids(run, events) == -1).within(
         events.n_entities - sum(note.new_entities for note in notes),
         events.n_relations - sum(note.new_relations for note in notes),
     )
@@ -203,7 +203,7 @@ def widen_transitions(transitions: Transitions, n_relations: int, log_pi: Tensor
 
 def _directed(old: int, new: int) -> Tensor:
     """Where the directed relations of a smaller vocabulary lie in a larger one, int64 [2 old]."""
-    return torch.cat([torch.arange(old), new + torch.arange(old)])
+    return renumbered(torch.arange(2 * old), old, new)
 
 
 def _brought_up(transitions: Transitions, before: EventLog, after: EventLog) -> Transitions:
@@ -269,8 +269,6 @@ def _write(
         for kind, vocabulary in (("entities", after.events.entities), ("relations", after.events.relations)):
             write_names(aside / f"{kind}.txt", vocabulary.names)
         link_or_copy(run.folder / "backbone", aside / "backbone")
-        if made.new_entities or made.new_relations:
-            mark_widened(aside / "backbone", before.events.n_entities, before.events.n_relations)
         write_tensors(aside / "model.safetensors", tensors)
         write_tensors(aside / MERGED, {"ids": torch.from_numpy(ids)})
         for name in ("selection.json", "epochs.json", CALIBRATION):

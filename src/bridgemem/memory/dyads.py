@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import DataError
 from bridgemem.events.log import EventLog
 from bridgemem.memory.scan import last_events
 from bridgemem.memory.timeline import STEP_BITS, expand
@@ -97,19 +96,22 @@ class DyadMemory:
         return len(self.step)
 
     def append(self, events: EventLog) -> DyadMemory:
-        """The memory after further events; the same as one built from the whole log at once."""
+        """The memory after further events, late or not; the same as one built from the whole log at once."""
         if not len(events):
             return self
-        if int(events.step[0]) < self.end - 1:
-            raise DataError("appended events must not be earlier than the last event of the memory.")
-        pair, *columns = pair_rows(events)
-        order = np.argsort(pair, kind="stable")
-        own_pair = np.repeat(self.pairs.cpu().numpy(), np.diff(self.start.cpu().numpy()))
-        # new events are the latest of their pair, so each goes right after the pair's old rows
-        place = np.searchsorted(own_pair, pair[order], side="right")
-        own = (own_pair, *(c.cpu().numpy() for c in (self.step, self.relation, self.direction)))
-        merged = [np.insert(old, place, new[order]) for old, new in zip(own, (pair, *columns), strict=True)]
-        return self._from_rows(merged[0], merged[1], merged[2], merged[3], events.end).to(self.pairs.device)
+        pair, step, relation, direction = pair_rows(events)
+        old, size = self.pairs.cpu().numpy(), np.diff(self.start.cpu().numpy())
+        pairs = np.union1d(old, pair)
+        own = [np.repeat(old, size), *(c.cpu().numpy() for c in (self.step, self.relation, self.direction))]
+        own_code = np.repeat(np.searchsorted(pairs, old), size) << STEP_BITS | own[1]
+        new_code = np.searchsorted(pairs, pair) << STEP_BITS | step
+        order = np.argsort(new_code, kind="stable")
+        # of the events of a pair at one step, the new ones come last
+        place = np.searchsorted(own_code, new_code[order], side="right")
+        new = (pair, step, relation, direction)
+        merged = [np.insert(ours, place, theirs[order]) for ours, theirs in zip(own, new, strict=True)]
+        end = max(self.end, events.end)
+        return self._from_rows(merged[0], merged[1], merged[2], merged[3], end).to(self.pairs.device)
 
     @cached_property
     def _row_codes(self) -> Tensor:

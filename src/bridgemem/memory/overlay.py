@@ -1,7 +1,8 @@
-"""Grown: a memory on disk with the events that came after it was written, which are few and held in memory."""
+"""Overlay: an immutable base of events, in memory or on disk, with a small delta of those that came after it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -9,44 +10,43 @@ import torch
 from torch import Tensor
 
 from bridgemem.events.log import EventLog
-from bridgemem.memory.disk.mapped import MappedLog, memory_of
 from bridgemem.memory.dyads import WIDTH, DyadMemory, PairStates
-from bridgemem.memory.timeline import expand
 
 _BEYOND = 2**62  # the lag of an event that is not there
 
 
-class GrownLog(EventLog):
-    """A mapped log followed by fresh events, in one total order: by step, and inside a step the mapped ones first.
+class Overlay(EventLog):
+    """A base followed by its delta, in one total order: by step, and inside a step the base's events first.
 
-    base: all events of a memory on disk. fresh: the events since, early or late, whose vocabularies begin with the
-    base's. The columns of both together are put together in memory if anybody asks for them.
+    delta: the events since, early or late, whose vocabularies begin with the base's. The columns of both together are
+    put together in memory where they are asked for.
     """
 
-    base: MappedLog
-    fresh: EventLog
+    base: EventLog
+    delta: EventLog
 
-    def __init__(self, base: MappedLog, fresh: EventLog) -> None:
-        names = {"base": base, "fresh": fresh, "entities": fresh.entities, "relations": fresh.relations}
+    def __init__(self, base: EventLog, delta: EventLog) -> None:
+        names = {"base": base, "delta": delta, "entities": delta.entities, "relations": delta.relations}
         vars(self).update(names, clock=base.clock)
 
     def __len__(self) -> int:
-        return len(self.base) + len(self.fresh)
+        return len(self.base) + len(self.delta)
 
     @property
     def start(self) -> int:
-        return min((log.start for log in (self.base, self.fresh) if len(log)), default=0)
+        return min((log.start for log in (self.base, self.delta) if len(log)), default=0)
 
     @property
     def end(self) -> int:
-        return max(self.base.end, self.fresh.end)
+        return max(self.base.end, self.delta.end)
 
     @cached_property
-    def _order(self) -> np.ndarray:
-        return np.argsort(np.concatenate([self.base.step, self.fresh.step]), kind="stable")
+    def order(self) -> np.ndarray:
+        """The total order, as positions in the base's events followed by the delta's; int64 [n]."""
+        return np.argsort(np.concatenate([self.base.step, self.delta.step]), kind="stable")
 
     def _column(self, name: str) -> np.ndarray:
-        column = np.concatenate([getattr(self.base, name), getattr(self.fresh, name)])[self._order]
+        column = np.concatenate([getattr(self.base, name), getattr(self.delta, name)])[self.order]
         column.flags.writeable = False
         return column
 
@@ -69,74 +69,58 @@ class GrownLog(EventLog):
     @cached_property
     def tallies(self) -> tuple[np.ndarray, np.ndarray]:
         made = []
-        for before, since in zip(self.base.tallies, self.fresh.tallies, strict=True):
+        for before, since in zip(self.base.tallies, self.delta.tallies, strict=True):
             since = since.copy()
             since[: len(before)] += before
             made.append(since)
         return made[0], made[1]
 
-    @cached_property
-    def known(self) -> np.ndarray:
-        """Which fresh events are facts that the base holds too, at the same step; bool [fresh]."""
-        base, fresh, memory = self.base, self.fresh, memory_of(self.base)
-        found = np.zeros(len(fresh), dtype=bool)
-        if memory is None:
-            return found
-        parties = np.maximum(fresh.subject, fresh.object)
-        rows = np.flatnonzero((parties < base.n_entities) & (fresh.relation < base.n_relations))
-        columns = (fresh.subject, fresh.relation, fresh.object, fresh.step)
-        subject, relation, object_, step = (torch.from_numpy(c[rows].astype(np.int64)) for c in columns)
-        line = memory.triples[0]
-        row, at = expand(*line.at(subject * (2 * base.n_relations) + relation, step))
-        found[rows[row[line.value[at] == object_[row]].numpy()]] = True
-        return found
 
-    def without_known(self) -> EventLog:
-        """The fresh events that are new facts."""
-        return picked(self.fresh, ~self.known)
+class OverlayDyads:
+    """The pairs of a base and of its delta, read apart and put together."""
 
+    def __init__(self, base: DyadMemory, delta: DyadMemory) -> None:
+        self.base, self.delta = base, delta
+        # a pair on disk is told by the number of entities there are
+        self._known = base.width
 
-def picked(events: EventLog, wanted: np.ndarray) -> EventLog:
-    """The events where wanted, bool [n], is true."""
-    columns = (events.subject, events.relation, events.object, events.step)
-    subject, relation, object_, step = (c[wanted] for c in columns)
-    return EventLog(subject, relation, object_, step, events.entities, events.relations, events.clock)
-
-
-class GrownDyads(DyadMemory):
-    """The pairs of the fresh events, which are its columns, read together with those of the memory on disk."""
-
-    def __init__(self, old: DyadMemory, new: DyadMemory) -> None:
-        end = max(old.end, new.end)
-        super().__init__(new.pairs, new.start, new.step, new.relation, new.direction, end, new.width)
-        self._old = old
+    def __len__(self) -> int:
+        return len(self.base) + len(self.delta)
 
     def read(
         self, actor: Tensor, candidate: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None
     ) -> PairStates:
+        """As `DyadMemory.read`."""
         limit = step if until is None else until
-        rows = ((actor < self._old.width) & (candidate < self._old.width)).nonzero().squeeze(1)
-        old = self._old.read(actor[rows], candidate[rows], step[rows], k, 0, limit[rows])
-        return _together(rows, old, super().read(actor, candidate, step, k, 0, limit), k, window)
+        rows = ((actor < self._known) & (candidate < self._known)).nonzero().squeeze(1)
+        new = self.delta.read(actor, candidate, step, k, 0, limit)
+        wanted = 0 if len(new.row) else window
+        old = self.base.read(actor[rows], candidate[rows], step[rows], k, wanted, limit[rows])
+        return _together(rows, old, new, k, window)
 
     def partners(self, actor: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None) -> PairStates:
+        """As `DyadMemory.partners`."""
         limit = step if until is None else until
-        rows = (actor < self._old.width).nonzero().squeeze(1)
-        old = self._old.partners(actor[rows], step[rows], k, 0, limit[rows])
-        return _together(rows, old, super().partners(actor, step, k, 0, limit), k, window)
+        rows = (actor < self._known).nonzero().squeeze(1)
+        new = self.delta.partners(actor, step, k, 0, limit)
+        wanted = 0 if len(new.row) else window
+        old = self.base.partners(actor[rows], step[rows], k, wanted, limit[rows])
+        return _together(rows, old, new, k, window)
 
 
 def _together(rows: Tensor, old: PairStates, new: PairStates, k: int, window: int) -> PairStates:
-    """The states of pairs whose events lie in two memories, each read without a window; rows: those asked of the old.
+    """The states of pairs whose events lie in two memories; rows: those asked of the old.
 
-    Of events at the same step the new memory's are the later ones.
+    Both are read without a window, since the k newest of either may be needed; the old alone, as asked, where the new
+    one holds nothing. Of events at the same step the new memory's are the later ones.
     """
+    if not len(new.row):
+        return replace(old, row=rows[old.row])
     key = torch.cat([rows[old.row] * WIDTH + old.candidate, new.row * WIDTH + new.candidate])
     keys, place = key.unique(return_inverse=True)
     parts = ((new, place[len(old.row) :], 0), (old, place[: len(old.row)], k))
-    lag = torch.full((len(keys), 2 * k), _BEYOND)
-    relation, direction = torch.zeros_like(lag), torch.zeros_like(lag)
-    count = torch.zeros(len(keys), dtype=torch.int64)
+    lag = torch.full((len(keys), 2 * k), _BEYOND, device=keys.device)
+    relation, direction, count = torch.zeros_like(lag), torch.zeros_like(lag), torch.zeros_like(keys)
     for states, at, column in parts:
         own = slice(column, column + k)
         lag[at, own] = torch.where(states.found, states.lag, _BEYOND)
@@ -147,6 +131,6 @@ def _together(rows: Tensor, old: PairStates, new: PairStates, k: int, window: in
     found = lag < _BEYOND
     if window:
         found &= lag <= window
-    kept = found[:, 0]
+    kept = found.any(1)
     keys, count, relation, direction, lag, found = (x[kept] for x in (keys, count, relation, direction, lag, found))
     return PairStates(keys // WIDTH, keys % WIDTH, count, relation, direction, torch.where(found, lag, 0), found)

@@ -1,8 +1,8 @@
-"""Past: the sparse past that backbones share, read strictly before a step."""
+"""Past: what is read strictly before a step, from an immutable base and a small delta of later events."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -10,94 +10,133 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import renumbered
 from bridgemem.memory.disk.mapped import memory_of
-from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.occurrences import first_meetings, occurrence_lines
-from bridgemem.memory.timeline import KEYS, Timeline, expand
-
-
-@dataclass(frozen=True)
-class Occurrences:
-    """What the actor of each query did under its relation before: every candidate once, flat, ordered by row.
-
-    row int64 [m] of the batch; candidate int64 [m]; step int64 [m] of the last occurrence; count int64 [m]: the
-    snapshots in which (actor, relation, candidate) occurred.
-    """
-
-    row: Tensor
-    candidate: Tensor
-    step: Tensor
-    count: Tensor
+from bridgemem.memory.dyads import WIDTH, DyadMemory
+from bridgemem.memory.index import Index, Occurrences
+from bridgemem.memory.overlay import Overlay, OverlayDyads
+from bridgemem.memory.timeline import STEP_BITS
 
 
 class Past:
-    """Everything known, asked by step: rolling (all facts before t), or frozen at a step for multi-step forecasting."""
+    """Everything known, asked by step: rolling (all facts before t), or frozen at a step for multi-step forecasting.
 
-    def __init__(self, events: EventLog, frozen_at: int | None = None, device: str | torch.device = "cpu") -> None:
-        if events.n_entities * 2 * events.n_relations >= KEYS:
-            raise DataError(
-                f"{events.n_entities:,} entities under {events.n_relations:,} relations, either way round, are more "
-                "than the 2^32 pairs that can be told apart: merge or drop rare ones."
-            )
-        self.events = events
-        self.frozen_at = frozen_at
-        self.device = torch.device(device)
-        self._memory = memory_of(events)
-        if self._memory is not None and self.device.type != "cpu":
-            raise SettingsError("a memory on disk is read by the CPU: leave --device or --memory-dir out.")
-        # what lies on disk may reach beyond these events: then it ends for this history where they do
-        ends = [] if self._memory is None or self._memory.end == events.end else [events.end]
-        ends += [] if frozen_at is None else [frozen_at]
-        self._last_cut = min(ends, default=None)
+    The base lies in memory or on disk. The delta is small: events that came since, early or late, with new names. Both
+    are read apart, and the answers are those of one log that holds all of it. A past never changes: `with_delta` makes
+    another one, which shares the base's indices.
+    """
+
+    def __init__(
+        self,
+        events: EventLog,
+        frozen_at: int | None = None,
+        device: str | torch.device = "cpu",
+        *,
+        base: Index | None = None,
+    ) -> None:
+        """base: the index of an overlay's base, where it is made already."""
+        given = events.base if isinstance(events, Overlay) else events
+        self._base = Index(given, device) if base is None else base
+        self._delta = None
+        if isinstance(events, Overlay):
+            # without any event and any name of its own a delta says nothing
+            names = (events.n_entities, events.n_relations) != (given.n_entities, given.n_relations)
+            if len(events.delta) or names:
+                self._delta = Index(events.delta, device)
+        self.events = given if self._delta is None else events
+        self.frozen_at, self.device = frozen_at, torch.device(device)
+        self._within: dict[tuple[int, int], Past] = {}
+
+    @property
+    def base(self) -> EventLog:
+        """The events that never change."""
+        return self._base.events
+
+    @property
+    def delta(self) -> EventLog:
+        """The events that came after the base, in the vocabularies of all."""
+        return self._base.events.rows(0, 0) if self._delta is None else self._delta.events
+
+    def with_delta(self, delta: EventLog) -> Past:
+        """The same base with another delta, whose vocabularies begin with the base's; the base is not indexed again."""
+        return Past(Overlay(self._base.events, delta), self.frozen_at, self.device, base=self._base)
+
+    def within(self, n_entities: int, n_relations: int) -> Past:
+        """The past among the first entities and relations alone, as if no others had ever come; made once."""
+        if n_entities >= self.events.n_entities and n_relations >= self.events.n_relations:
+            return self
+        found = self._within.get((n_entities, n_relations))
+        if found is None:
+            base = self._base.within(n_entities, n_relations)
+            log = Overlay(base.events, self.delta.within(n_entities, n_relations))
+            found = Past(log, self.frozen_at, self.device, base=base)
+        return self._within.setdefault((n_entities, n_relations), found)
+
+    @cached_property
+    def index(self) -> Index:
+        """One index of all events, for what reads every pair at once; a delta is merged into it."""
+        if self._delta is None:
+            return self._base
+        mapped = memory_of(self._base.events) is not None
+        return Index(self.events, self.device, None if mapped else self._base.dyads.append(self._delta.events))
 
     def cut(self, step: Tensor) -> Tensor:
         """The step up to which (excluded) a query at this step may look."""
-        return step if self._last_cut is None else step.clamp(max=self._last_cut)
-
-    def _directed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Actor, directed relation, candidate and step of both sides of every event, int64 [2n]."""
-        e, relations = self.events, self.events.n_relations
-        actor = np.concatenate([e.subject, e.object]).astype(np.int64)
-        relation = np.concatenate([e.relation, e.relation.astype(np.int64) + relations])
-        candidate = np.concatenate([e.object, e.subject]).astype(np.int64)
-        return actor, relation, candidate, np.concatenate([e.step, e.step]).astype(np.int64)
-
-    @cached_property
-    def _triples(self) -> tuple[Timeline, Tensor, Tensor]:
-        """Occurrences under (actor, directed relation), one a snapshot; the count at each, and the step of the next."""
-        if self._memory is not None:
-            return self._memory.triples
-        actor, relation, candidate, step = self._directed()
-        return occurrence_lines(self.relation_key(actor, relation), candidate, step, self.device)
+        until = step if self.frozen_at is None else step.clamp(max=self.frozen_at)
+        return self._base.cut(until) if self._delta is None else until
 
     def relation_key(self, actor: Any, relation: Any) -> Any:
         """One number for (actor, directed relation), of arrays or tensors."""
         return actor * (2 * self.events.n_relations) + relation
 
-    def occurrence_slices(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the past occurrences of each query lie, for `occurrences_in`."""
-        return self._triples[0].before(self.relation_key(actor, relation), self.cut(step))
+    @cached_property
+    def repeated(self) -> np.ndarray:
+        """Which events of the delta are facts that the base holds too, at the same step; bool [delta]."""
+        return np.zeros(0, dtype=bool) if self._delta is None else self._base.holds(self._delta.events)
 
-    def occurrences_in(self, start: Tensor, stop: Tensor, step: Tensor, size: int | None = None) -> Occurrences:
-        """The occurrences in given slices; naming the slices' total length spares a device the wait for it."""
-        line, count, following = self._triples
-        row, at = expand(start, stop, size)
-        # of the snapshots of one triple only the last before the query knows the whole count
-        last = (following[at] >= self.cut(step)[row]).nonzero().squeeze(1)
-        row, at = row[last], at[last]
-        found = Timeline(line.codes[at], line.value[at].long())
-        return Occurrences(row, found.value, found.step, count[at].long())
+    @cached_property
+    def _facts(self) -> Index:
+        """The new facts of the delta: a fact at one step counts once, however often it was told."""
+        assert self._delta is not None
+        return Index(self.delta.take(~self.repeated), self.device) if self.repeated.any() else self._delta
 
-    def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
-        """With whom the actor of each query did its directed relation before, how often, and when last."""
-        return self.occurrences_in(*self.occurrence_slices(actor, relation, step), step)
+    def _asked_of_base(self, actor: Tensor, relation: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows whose actor and relation the base knows, and their directed relations as it numbers them."""
+        own, base = self.events.n_relations, self._base.events
+        rows = ((actor < base.n_entities) & (relation % own < base.n_relations)).nonzero().squeeze(1)
+        return rows, renumbered(relation[rows], own, base.n_relations)
 
     def told(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, step) of every past fact of the actor of each query under its directed relation, once a snapshot."""
-        row, at = expand(*self.occurrence_slices(actor, relation, step))
-        return row, Timeline(self._triples[0].codes[at], at).step
+        until = self.cut(step)
+        if self._delta is None:
+            return self._base.told(actor, relation, until)
+        rows, asked = self._asked_of_base(actor, relation)
+        old = self._base.told(actor[rows], asked, until[rows])
+        new = self._facts.told(actor, relation, until)
+        row, when = torch.cat([rows[old[0]], new[0]]), torch.cat([old[1], new[1]])
+        order = (row << STEP_BITS | when).argsort(stable=True)
+        return row[order], when[order]
+
+    def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
+        """With whom the actor of each query did its directed relation before, how often, and when last."""
+        until = self.cut(step)
+        if self._delta is None:
+            return self._base.occurrences(actor, relation, until)
+        rows, asked = self._asked_of_base(actor, relation)
+        old = self._base.occurrences(actor[rows], asked, until[rows])
+        new = self._facts.occurrences(actor, relation, until)
+        if not len(new.row):
+            return replace(old, row=rows[old.row])
+        key = torch.cat([rows[old.row] * WIDTH + old.candidate, new.row * WIDTH + new.candidate])
+        keys, place = key.unique(return_inverse=True)
+        last = torch.zeros_like(keys).scatter_reduce_(0, place, torch.cat([old.step, new.step]), "amax")
+        count = torch.zeros_like(keys).index_add_(0, place, torch.cat([old.count, new.count]))
+        row = keys // WIDTH
+        # inside a row by the time of the last occurrence, as in one index
+        order = (row << STEP_BITS | last).argsort(stable=True)
+        return Occurrences(row[order], (keys % WIDTH)[order], last[order], count[order])
 
     def happened(self, actor: Tensor, relation: Tensor, candidate: Tensor, step: Tensor) -> Tensor:
         """Whether (actor, directed relation, candidate) occurred before the step; bool [n]."""
@@ -106,33 +145,29 @@ class Past:
         return torch.zeros(len(actor), dtype=torch.bool, device=actor.device).index_fill_(0, hits, True)
 
     @cached_property
-    def dyads(self) -> DyadMemory:
+    def dyads(self) -> DyadMemory | OverlayDyads:
         """The events of every pair, either way round."""
-        if self._memory is not None:
-            return self._memory.dyads(self.events.end)
-        return DyadMemory.build(self.events, self.device)
-
-    @cached_property
-    def _seen_in_role(self) -> Timeline:
-        if self._memory is not None:
-            return self._memory.seen_in_role
-        actor, relation, candidate, step = self._directed()
-        return first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step, self.device)
-
-    @cached_property
-    def _seen(self) -> Timeline:
-        if self._memory is not None:
-            return self._memory.seen
-        actor, _, candidate, step = self._directed()
-        return first_meetings(actor, candidate, step, self.device)
+        return self._base.dyads if self._delta is None else OverlayDyads(self._base.dyads, self._delta.dyads)
 
     def seen_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all partners of the actor in the role the relation gives it, under any relation."""
-        role = (relation >= self.events.n_relations).long()
-        row, at = expand(*self._seen_in_role.before(actor * 2 + role, self.cut(step)))
-        return row, self._seen_in_role.value[at].long()
+        role, until = relation // self.events.n_relations, self.cut(step)
+        if self._delta is None:
+            return self._base.seen_in_role(actor, role, until)
+        rows = (actor < self._base.events.n_entities).nonzero().squeeze(1)
+        old = self._base.seen_in_role(actor[rows], role[rows], until[rows])
+        return _either(rows, old, self._delta.seen_in_role(actor, role, until))
 
     def seen(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all that the actor has interacted with under any relation, either way round."""
-        row, at = expand(*self._seen.before(actor, self.cut(step)))
-        return row, self._seen.value[at].long()
+        until = self.cut(step)
+        if self._delta is None:
+            return self._base.seen(actor, until)
+        rows = (actor < self._base.events.n_entities).nonzero().squeeze(1)
+        return _either(rows, self._base.seen(actor[rows], until[rows]), self._delta.seen(actor, until))
+
+
+def _either(rows: Tensor, old: tuple[Tensor, Tensor], new: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Each (row, candidate) of either answer once; rows: those that were asked of the base."""
+    keys = torch.cat([rows[old[0]] * WIDTH + old[1], new[0] * WIDTH + new[1]]).unique()
+    return keys // WIDTH, keys % WIDTH

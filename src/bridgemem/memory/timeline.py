@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from bridgemem.errors import DataError
+from bridgemem.events.log import KEYS
 
 STEP_BITS = 31
-KEYS = 2**32  # that fit above the step in an int64, with one to spare for the end of the last
 
 
 def code(key: Tensor, step: Tensor | int) -> Tensor:

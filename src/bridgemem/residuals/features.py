@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bridgemem.backbones.base import Scores
+from bridgemem.backbones.scorer import Scores
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.dyads import PairStates

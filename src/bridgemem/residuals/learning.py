@@ -157,7 +157,7 @@ def _asked(validation: Validation, settings: LearnedSettings, seed: int) -> Quer
 
 def _asked_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries `_asked` takes, int64."""
-    low, high = past.dyads.partner_range(queries.actor.to(past.device))
+    low, high = past.index.dyads.partner_range(queries.actor.to(past.device))
     pairs = int((high - low).sum()) + settings.unseen_candidates * len(queries)
     if pairs <= settings.max_pairs:
         return torch.arange(len(queries))

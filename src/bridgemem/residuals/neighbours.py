@@ -21,7 +21,7 @@ class Neighbours:
 
     def __init__(self, past: Past) -> None:
         self.past, self.n_entities = past, past.events.n_entities
-        self.owner, self.partner = past.dyads.parties()
+        self.owner, self.partner = past.index.dyads.parties()
         ids = torch.arange(self.n_entities + 1, device=past.device)
         self.bounds = torch.searchsorted(self.owner, ids)
         self._kept: tuple[int, list[Tensor]] = (-1, [])
@@ -50,7 +50,7 @@ class Neighbours:
         kept_cut, kept = self._kept
         if cut == kept_cut:
             return kept
-        dyads, made = self.past.dyads, []
+        dyads, made = self.past.index.dyads, []
         age = cut - 1 - dyads.step
         for rate in DECAY_RATES:
             faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(rate) else (-age.double() / rate).exp_()

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Scores, score_queries
-from bridgemem.backbones.scorer import Scorer
+from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.equations import correction, mixture
 from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries

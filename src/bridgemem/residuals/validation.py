@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Scores, score_queries
-from bridgemem.backbones.scorer import Scorer
+from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
@@ -55,7 +54,7 @@ class Validation:
         return Scoring(self.backbone, self.past, transitions, choices=choices, learned=learned, unseen=unseen)
 
 
-class ScoredOnce:
+class ScoredOnce(Scorer):
     """A scorer that keeps its scores of given queries over one past, as many as fit; others are scored as they come."""
 
     def __init__(self, scorer: Scorer, queries: Queries, past: Past, *, most: int = KEPT_BYTES) -> None:
@@ -73,6 +72,10 @@ class ScoredOnce:
     @property
     def own_uncertainty(self) -> bool:
         return self.scorer.own_uncertainty
+
+    @property
+    def n_members(self) -> int:
+        return self.scorer.n_members
 
     def _key(self, queries: Queries) -> Tensor:
         return (queries.actor * self._relations + queries.relation) * self._steps + queries.step

@@ -12,13 +12,11 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.backbones.base import Backbone
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.forecasting.explanations import LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
-from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.models import (
     BridgeMemExplained,
@@ -42,7 +40,7 @@ from bridgemem.service.models import (
     StoredEvents,
 )
 from bridgemem.service.names import Names
-from bridgemem.service.scores import KeptScores, Used
+from bridgemem.service.scores import ScoreCache, Used
 
 _EXPLANATION: TypeAdapter[BridgeMemExplained | LearnedExplained] = TypeAdapter(Explanation)
 
@@ -53,11 +51,7 @@ class View(Protocol):
     @property
     def events(self) -> EventLog: ...
     @property
-    def fitted(self) -> Predictor: ...
-    @property
-    def past(self) -> Past: ...
-
-    def asked(self, relation: str | int) -> Predictor: ...
+    def predictor(self) -> Predictor: ...
 
 
 class Live(Protocol):
@@ -91,8 +85,7 @@ class Kept:
         """The same forecaster, on the same memory, with its backbone's scores kept."""
         made = self._made.get(forecaster)
         if made is None:
-            assert isinstance(forecaster.backbone, Backbone)
-            made = forecaster.scored_by(KeptScores(forecaster.backbone, self.used, alone=self.alone))
+            made = forecaster.with_scorer(ScoreCache(forecaster.scorer, self.used, alone=self.alone))
             # two threads may both come here; they then agree on one
             made = self._made.setdefault(forecaster, made)
         return made
@@ -133,7 +126,7 @@ class Service:
         if view.events.n_entities and view.events.n_relations:
             # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
-                self.kept.of(view.asked(0)).forecast(0, 0, top=1)
+                self.kept.of(view.predictor).forecast(0, 0, top=1)
 
     def add(self, batch: NewEvents) -> Received:
         # a number is a time like any other here; to the store a bare number would be a step
@@ -184,7 +177,7 @@ class Service:
             dataset=config.dataset,
             fingerprint=config.fingerprint,
             backbone=config.backbone,
-            residual="bridgemem" if view.fitted.learned is None else "learned",
+            residual="bridgemem" if view.predictor.learned is None else "learned",
             history=config.history,
             events=len(events),
             entities=events.n_entities,
@@ -210,7 +203,7 @@ class Service:
         entities, relations = self._directory.of(view.events)
         entities.check(request.actor)
         relations.check(request.relation)
-        return self.kept.of(view.asked(request.relation))
+        return self.kept.of(view.predictor)
 
 
 def _label(events: EventLog, step: int) -> str | None:

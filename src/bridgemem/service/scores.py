@@ -1,4 +1,4 @@
-"""Backbone scores that are kept: a query asked again, or explained, is not scored twice."""
+"""ScoreCache: the scores of a query that is asked again, or explained, are not computed twice."""
 
 from __future__ import annotations
 
@@ -7,18 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 from weakref import WeakKeyDictionary
 
-from torch import Tensor
-
-from bridgemem.backbones.base import Backbone, Scores
-from bridgemem.errors import BackboneError
-from bridgemem.events.dataset import Dataset
+from bridgemem.backbones.scorer import Scorer, Scores
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
 
 KEPT_BYTES = 64 << 20
 
@@ -41,34 +35,42 @@ class _Rows:
     size: int = 0
 
 
-class KeptScores(Backbone):
-    """Another backbone, whose scores for (actor, relation, step) are kept as long as their history lives.
+class ScoreCache(Scorer):
+    """Another scorer, whose scores for (actor, relation, step) are kept as long as their history lives.
 
     A history never changes, so what was scored on it stays right; a memory that has grown is another history. At most
-    `most` bytes are kept for each, the least recently used go first. alone: entered while the backbone is asked, for
+    `most` bytes are kept for each, the least recently used go first. alone: entered while the scorer is asked, for
     one that may not be asked by several threads at once.
     """
 
-    name: ClassVar[str] = "kept"
-    default: ClassVar[Any] = None
-
     def __init__(
         self,
-        backbone: Backbone,
+        scorer: Scorer,
         used: Used | None = None,
         most: int = KEPT_BYTES,
         alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.backbone, self.used, self.most, self.alone = backbone, used or Used(), most, alone
-        self.settings = backbone.settings
+        self.scorer, self.used, self.most, self.alone = scorer, used or Used(), most, alone
         self._kept: WeakKeyDictionary[Past, _Rows] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
+    @property
+    def name(self) -> str:
+        return self.scorer.name
+
+    @property
+    def own_uncertainty(self) -> bool:
+        return self.scorer.own_uncertainty
+
+    @property
+    def n_members(self) -> int:
+        return self.scorer.n_members
+
     def score(self, queries: Queries, past: Past) -> Scores:
-        """One query is looked up; a batch goes to the backbone as it is."""
+        """One query is looked up; a batch goes to the scorer as it is."""
         if len(queries) != 1:
             with self.alone():
-                return self.backbone.score(queries, past)
+                return self.scorer.score(queries, past)
         key = (int(queries.actor), int(queries.relation), int(queries.step))
         with self._lock:
             kept = self._kept.setdefault(past, _Rows())
@@ -78,9 +80,9 @@ class KeptScores(Backbone):
                 self.used.hits += 1
                 return found
             self.used.misses += 1
-        # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the backbone
+        # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the scorer
         with self.alone():
-            scores = self.backbone.score(queries, past)
+            scores = self.scorer.score(queries, past)
         with self._lock:
             if key not in kept.rows:
                 kept.rows[key] = scores
@@ -88,28 +90,6 @@ class KeptScores(Backbone):
             while kept.size > self.most and len(kept.rows) > 1:
                 kept.size -= _bytes(kept.rows.popitem(last=False)[1])
         return scores
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self.backbone.tensors()
-
-    def to(self, device: str) -> Self:
-        return type(self)(self.backbone.to(device), self.used, self.most, self.alone)
-
-    @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        raise BackboneError("kept scores are not trained: train a backbone and keep its scores.")
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        raise BackboneError("kept scores are not saved: load the backbone itself.")
 
 
 def _bytes(scores: Scores) -> int:

@@ -18,7 +18,7 @@ _SPLIT = r"(?:train|valid|test)"
 _RUN = "|".join(
     (
         r"README\.md|config\.toml|entities\.txt|relations\.txt|data\.npz|(?:model|merged)\.safetensors",
-        r"(?:epochs|refresh|selection|calibration)\.json|metrics(?:\.horizon[0-9]{1,9})?\.json",
+        r"(?:epochs|refresh|updates|selection|calibration)\.json|metrics(?:\.horizon[0-9]{1,9})?\.json",
         rf"ranks(?:\.{_SPLIT})?\.(?:parquet|npz)",
         rf"backbone/(?:{_BACKBONE})",
         rf"shards/{_SPLIT}-[0-9]{{5,9}}-of-[0-9]{{5,9}}\.(?:json|parquet|npz)",

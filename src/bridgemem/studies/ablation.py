@@ -73,7 +73,7 @@ def ablate(
     dataset = dataset or run.dataset()
     if split == "valid":
         dataset = dataset.without_test()
-    queries, backbone = Queries.of(dataset.split(split)), run.backbone(device)
+    queries, backbone = Queries.of(dataset.split(split)), run.scorer(device)
     filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
     pasts = {
         "rolling": Past(dataset.events, device=device),
@@ -156,7 +156,7 @@ def ablate_learned(
     dataset = dataset or run.dataset()
     if split == "valid":
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
-    backbone, seed = run.backbone(device), run.config.seed
+    backbone, seed = run.scorer(device), run.config.seed
     past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
     source = Slice(Validation.of(dataset, backbone, device=device), run.transitions("train", device))
     known = run.transitions("known", device)

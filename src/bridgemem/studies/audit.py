@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
 from bridgemem.evaluation.evaluate import history, rank_columns, read
@@ -85,7 +85,7 @@ def audit(
     def blind() -> Iterator[Finding]:
         frozen_at = history(run, known, split, "cpu").frozen_at
         learned = [model for name in SELECTION_FILTERS if (model := run.learned(name)) is not None]
-        return future_blind(run.backbone(), run.transitions(part), known, split, steps, drawn, frozen_at, learned)
+        return future_blind(run.scorer(), run.transitions(part), known, split, steps, drawn, frozen_at, learned)
 
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
         "data": lambda: [_data(run, whole)],
@@ -212,7 +212,7 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
         return
     queries, points = Queries.of(dataset.valid), grid(run.settings)
     past, filters = history(run, dataset, "valid", device), Filters(dataset.events, device)
-    scoring = Scoring(run.backbone(device), past, run.transitions("train", device), choices=points)
+    scoring = Scoring(run.scorer(device), past, run.transitions("train", device), choices=points)
     label = "ranking validation again"
     replayed = replay(scoring, queries, filters=filters, progress=progress, label=label)
     for name in SELECTION_FILTERS:
@@ -359,7 +359,7 @@ def _counts(fitted: Transitions, prefix: EventLog) -> Finding:
 
 
 def future_blind(
-    backbone: Backbone,
+    backbone: Scorer,
     transitions: Transitions,
     dataset: Dataset,
     split: str,
@@ -396,7 +396,7 @@ def future_blind(
 
 
 def _parts(
-    backbone: Backbone, transitions: Transitions, learned: Sequence[Learned], past: Past
+    backbone: Scorer, transitions: Transitions, learned: Sequence[Learned], past: Past
 ) -> Callable[[Queries], dict[str, tuple[torch.Tensor, ...]]]:
     """All that a score is made of, as read from one history, whose indices are built here."""
     scoring = Scoring(backbone, past, transitions, learned=learned)

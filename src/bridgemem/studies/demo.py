@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, Scores
 from bridgemem.backbones.cenet import CenetSettings
 from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
+from bridgemem.backbones.scorer import Scorer, Scores
 from bridgemem.config import Settings
-from bridgemem.errors import BackboneError
 from bridgemem.evaluation.evaluate import read
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -33,12 +29,10 @@ from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 SMALL_CENET = CenetSettings(width=64, epochs=12, oracle_epochs=6)
 
 
-class Oracle(Backbone):
+class Oracle(Scorer):
     """The world's own probabilities: no forecaster can rank better on average, raw or time-aware."""
 
-    name: ClassVar[str] = "oracle (upper bound)"
-    default: ClassVar[None] = None
-    settings = None
+    name = "oracle (upper bound)"
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -46,25 +40,6 @@ class Oracle(Backbone):
     def score(self, queries: Queries, past: Past) -> Scores:
         asked = (queries.actor.numpy(), queries.relation.numpy(), queries.step.numpy())
         return Scores(torch.from_numpy(self.world.true_scores(*asked, events=past.events)))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {}
-
-    @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        raise BackboneError("the oracle is not fitted: it is the simulated world's own truth.")
-
-    @classmethod
-    def restore(cls, settings: dict[str, Any], tensors: dict[str, Tensor]) -> Self:
-        raise BackboneError("the oracle is not saved: simulate the world again by its seed.")
 
 
 @dataclass(frozen=True)

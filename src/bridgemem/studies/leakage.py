@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone, score_queries
+from bridgemem.backbones.scorer import Scorer, score_queries
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
@@ -177,7 +177,7 @@ def _most(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def count(
-    queries: Queries, backbone: Backbone, past: Past, asked: Sequence[Asked], progress: Progress = SILENT
+    queries: Queries, backbone: Scorer, past: Past, asked: Sequence[Asked], progress: Progress = SILENT
 ) -> list[Reader]:
     """A reader for each way to see the queries, counted on queries with answers."""
     tallies = [Tally(one, past.device) for one in asked]
@@ -197,7 +197,7 @@ def count(
 
 def read(
     queries: Queries,
-    backbone: Backbone,
+    backbone: Scorer,
     past: Past,
     filters: Filters,
     readers: Sequence[Reader],
@@ -230,7 +230,7 @@ def _batches(queries: Queries, past: Past, widest: int) -> Iterator[tuple[np.nda
 
 
 def measure(
-    dataset: Dataset, backbone: Backbone, seed: int | None = None, device: str = "cpu", progress: Progress = SILENT
+    dataset: Dataset, backbone: Scorer, seed: int | None = None, device: str = "cpu", progress: Progress = SILENT
 ) -> list[Record]:
     """The backbone's records, and those of reading the queries too: counted on train, weighed on validation.
 

@@ -1,23 +1,27 @@
-"""Events by name on their way into a store: checked one by one, and turned into ids after a vocabulary."""
+"""Events by name that come after a log: checked one by one, and turned into ids after its vocabularies."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bridgemem.config import Declared, Size
 from bridgemem.errors import DataError
-from bridgemem.events.log import Clock, EventLog, Vocabulary
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import KEYS, Clock, EventLog, Vocabulary
+from bridgemem.events.readers.read import read_events
 from bridgemem.events.times import LAST_STEP
-from bridgemem.memory.timeline import KEYS
+from bridgemem.progress import SILENT, Progress
 
 LONGEST_NAME = 1000  # characters of a name, a key, a source, an offset or a reason
 
 NewEvent = tuple[str, str, str, str | int]  # subject, relation, object, and a time as text or a step as a number
+Stamped = tuple[str, str, str, int]  # subject, relation, object and step, all of them checked
 
 
 @dataclass(frozen=True)
@@ -78,12 +82,12 @@ def stored_text(value: Any, what: str) -> str:
     return value
 
 
-def checked(event: Sequence[Any], where: str, clock: Clock) -> tuple[str, str, str, str, int]:
+def checked(event: Any, where: str, clock: Clock) -> tuple[str, str, str, str, int]:
     """Subject, relation, object, time as text, and step of an event, or the sentence that says why it is none.
 
     where: what the event is called in that sentence.
     """
-    if isinstance(event, str) or len(event) != 4:
+    if not isinstance(event, Sequence) or isinstance(event, str) or len(event) != 4:
         raise DataError(f"{where} is not made of subject, relation, object and time.")
     named = zip(event, ("subject", "relation", "object"), strict=False)
     subject, relation, object_ = (stored_text(value, f"the {what} of {where}") for value, what in named)
@@ -107,6 +111,57 @@ def checked(event: Sequence[Any], where: str, clock: Clock) -> tuple[str, str, s
     if step >= LAST_STEP or not clock.holds(step + 1):
         raise DataError(f"the time {shown} of {where} lies too far ahead; give the true one, or leave it out.")
     return subject, relation, object_, time if isinstance(time, str) else clock.label(step), step
+
+
+def new_events(source: Any, base: EventLog, progress: Progress = SILENT) -> list[Stamped]:
+    """Events that come after a log, in their order, all of them or an error that names the first wrong one.
+
+    source: a list of (subject, relation, object, time), an event log, or whatever `read_events` takes. A time is text
+    or a number, as a file has it.
+    """
+    named: list[NewEvent]
+    if isinstance(source, list) and not any(isinstance(part, str | Path) for part in source):
+        named = [_with_text(event) for event in source]
+    elif isinstance(source, EventLog | Dataset):
+        named = named_events(source if isinstance(source, EventLog) else source.events, base)
+    else:
+        reading = read_events(source, progress=progress)
+        if reading.rejects.count:
+            raise DataError(f"{reading.sentence()} No event was added; fix these rows, or leave them out.")
+        in_order = np.argsort(reading.lines, kind="stable").tolist()
+        all_named = named_events(reading.events, base)
+        named = [all_named[row] for row in in_order]
+    found = (checked(event, f"event {place}", base.clock) for place, event in enumerate(named, 1))
+    return [(subject, relation, object_, step) for subject, relation, object_, _, step in found]
+
+
+def _with_text(event: Any) -> Any:
+    """An event whose time is text, since a bare number would be a step; what is no event stays as it is."""
+    return (*event[:3], str(event[3])) if isinstance(event, tuple | list) and len(event) == 4 else event
+
+
+def followed_by(events: EventLog, added: Sequence[Stamped]) -> EventLog:
+    """A log with further events, late ones in their place, and their new names after its own."""
+    subjects, links, objects, steps = zip(*added, strict=True) if added else ((), (), (), ())
+    names, ids = numbered(events, subjects, links, objects)
+    new = (*ids, np.array(steps, np.int64))
+    old = (events.subject, events.relation, events.object, events.step)
+    subject, relation, object_, step = (np.concatenate(both) for both in zip(old, new, strict=True))
+    return EventLog.from_columns(subject, relation, object_, step, *names, events.clock)
+
+
+def numbered(
+    base: EventLog, subjects: Sequence[str], relations: Sequence[str], objects: Sequence[str]
+) -> tuple[tuple[Vocabulary, Vocabulary], tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Events in the ids of a log, int64 [n] each, with the vocabularies that hold their new names too.
+
+    New names follow in the order in which they come.
+    """
+    parties = [name for pair in zip(subjects, objects, strict=True) for name in pair]
+    entities, ids = extended(base.entities, parties)
+    known, links = extended(base.relations, relations)
+    pairs = np.array(ids, np.int64).reshape(-1, 2)
+    return (entities, known), (pairs[:, 0], np.array(links, np.int64), pairs[:, 1])
 
 
 def named_events(events: EventLog, base: EventLog | None = None) -> list[NewEvent]:

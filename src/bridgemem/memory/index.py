@@ -1,0 +1,155 @@
+"""Index: the lookups of one immutable log, built in memory on first use or read from a folder by memory map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.errors import DataError, SettingsError
+from bridgemem.events.log import KEYS, EventLog
+from bridgemem.memory.disk.mapped import memory_of
+from bridgemem.memory.dyads import DyadMemory
+from bridgemem.memory.occurrences import first_meetings, occurrence_lines
+from bridgemem.memory.timeline import Timeline, expand
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """What the actor of each query did under its relation before: every candidate once, flat, ordered by row.
+
+    row int64 [m] of the batch; candidate int64 [m]; step int64 [m] of the last occurrence; count int64 [m]: the
+    snapshots in which (actor, relation, candidate) occurred.
+    """
+
+    row: Tensor
+    candidate: Tensor
+    step: Tensor
+    count: Tensor
+
+
+class Index:
+    """Reads of one log. `until` int64 [n]: only facts before it are read."""
+
+    def __init__(self, events: EventLog, device: str | torch.device = "cpu", dyads: DyadMemory | None = None) -> None:
+        """dyads: the index of pairs, where it is made already."""
+        if events.n_entities * 2 * events.n_relations >= KEYS:
+            raise DataError(
+                f"{events.n_entities:,} entities under {events.n_relations:,} relations, either way round, are more "
+                "than the 2^32 pairs that can be told apart: merge or drop rare ones."
+            )
+        self.events, self.device = events, torch.device(device)
+        self._memory, self._own_dyads = memory_of(events), dyads
+        if self._memory is not None and self.device.type != "cpu":
+            raise SettingsError("a memory on disk is read by the CPU: leave --device or --memory-dir out.")
+        # what lies on disk may reach beyond these events: then it ends where they do
+        self.limit = None if self._memory is None or self._memory.end == events.end else events.end
+        self._within: dict[tuple[int, int], Index] = {}
+
+    def within(self, n_entities: int, n_relations: int) -> Index:
+        """The index of the events among the first entities and relations alone, built once."""
+        events = self.events.within(n_entities, n_relations)
+        if events is self.events:
+            return self
+        key = (events.n_entities, events.n_relations)
+        return self._within.get(key) or self._within.setdefault(key, Index(events, self.device))
+
+    def cut(self, until: Tensor) -> Tensor:
+        """The step up to which (excluded) the events of this log reach."""
+        return until if self.limit is None else until.clamp(max=self.limit)
+
+    def relation_key(self, actor: Any, relation: Any) -> Any:
+        """One number for (actor, directed relation), of arrays or tensors."""
+        return actor * (2 * self.events.n_relations) + relation
+
+    def _directed(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Actor, directed relation, candidate and step of both sides of every event, int64 [2n]."""
+        e, relations = self.events, self.events.n_relations
+        actor = np.concatenate([e.subject, e.object]).astype(np.int64)
+        relation = np.concatenate([e.relation, e.relation.astype(np.int64) + relations])
+        candidate = np.concatenate([e.object, e.subject]).astype(np.int64)
+        return actor, relation, candidate, np.concatenate([e.step, e.step]).astype(np.int64)
+
+    @cached_property
+    def triples(self) -> tuple[Timeline, Tensor, Tensor]:
+        """Occurrences under (actor, directed relation), one a snapshot; the count at each, and the step of the next."""
+        if self._memory is not None:
+            return self._memory.triples
+        actor, relation, candidate, step = self._directed()
+        return occurrence_lines(self.relation_key(actor, relation), candidate, step, self.device)
+
+    def occurrence_slices(self, actor: Tensor, relation: Tensor, until: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the past occurrences of each query lie, for `occurrences_in`."""
+        return self.triples[0].before(self.relation_key(actor, relation), self.cut(until))
+
+    def occurrences_in(self, start: Tensor, stop: Tensor, until: Tensor, size: int | None = None) -> Occurrences:
+        """The occurrences in given slices; naming the slices' total length spares a device the wait for it."""
+        line, count, following = self.triples
+        row, at = expand(start, stop, size)
+        # of the snapshots of one triple only the last before the query knows the whole count
+        last = (following[at] >= self.cut(until)[row]).nonzero().squeeze(1)
+        row, at = row[last], at[last]
+        found = Timeline(line.codes[at], line.value[at].long())
+        return Occurrences(row, found.value, found.step, count[at].long())
+
+    def occurrences(self, actor: Tensor, relation: Tensor, until: Tensor) -> Occurrences:
+        return self.occurrences_in(*self.occurrence_slices(actor, relation, until), until)
+
+    def told(self, actor: Tensor, relation: Tensor, until: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, step) of every fact of the actor under its directed relation, once a snapshot."""
+        row, at = expand(*self.occurrence_slices(actor, relation, until))
+        return row, Timeline(self.triples[0].codes[at], at).step
+
+    def holds(self, events: EventLog) -> np.ndarray:
+        """Which of other events, whose vocabularies begin with the own, are facts here at the same step; bool [n]."""
+        found, own = np.zeros(len(events), dtype=bool), self.events
+        known = (np.maximum(events.subject, events.object) < own.n_entities) & (events.relation < own.n_relations)
+        rows = np.flatnonzero(known)
+        if not len(rows):
+            return found
+        columns = (events.subject, events.relation, events.object, events.step)
+        subject, relation, object_, step = (torch.from_numpy(c[rows].astype(np.int64)).to(self.device) for c in columns)
+        line = self.triples[0]
+        row, at = expand(*line.at(self.relation_key(subject, relation), step))
+        same = row[(line.value[at] == object_[row]) & (step[row] < own.end)]
+        found[rows[same.cpu().numpy()]] = True
+        return found
+
+    @cached_property
+    def dyads(self) -> DyadMemory:
+        """The events of every pair, either way round."""
+        if self._own_dyads is not None:
+            return self._own_dyads
+        if self._memory is not None:
+            return self._memory.dyads(self.events.end)
+        return DyadMemory.build(self.events, self.device)
+
+    @cached_property
+    def first_in_role(self) -> Timeline:
+        """Each candidate of an actor in one of its two roles, at their first meeting."""
+        if self._memory is not None:
+            return self._memory.seen_in_role
+        actor, relation, candidate, step = self._directed()
+        return first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step, self.device)
+
+    @cached_property
+    def first_met(self) -> Timeline:
+        """Each candidate of an actor, at their first meeting."""
+        if self._memory is not None:
+            return self._memory.seen
+        actor, _, candidate, step = self._directed()
+        return first_meetings(actor, candidate, step, self.device)
+
+    def seen_in_role(self, actor: Tensor, role: Tensor, until: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all that the actor has interacted with as subject, role 0, or as object, role 1."""
+        row, at = expand(*self.first_in_role.before(actor * 2 + role, self.cut(until)))
+        return row, self.first_in_role.value[at].long()
+
+    def seen(self, actor: Tensor, until: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, candidate) of all that the actor has interacted with under any relation, either way round."""
+        row, at = expand(*self.first_met.before(actor, self.cut(until)))
+        return row, self.first_met.value[at].long()
