@@ -26,6 +26,7 @@ ROWS: dict[str, tuple[str, Callable[[Bench], Measured]]] = {
     "epochs": ("epoch selection", fitting.epoch_selection),
     "select": ("select + fit", fitting.select_and_fit),
     "refit": ("final refit", fitting.final_refit),
+    "learned": ("learned residual fit", fitting.learned_fit),
     "ranks": ("ranks, three filters", scoring.ranking),
     "evaluation": ("evaluation, three filters", scoring.evaluation),
     "choosing": ("choosing on validation", scoring.choosing),
@@ -35,7 +36,7 @@ ROWS: dict[str, tuple[str, Callable[[Bench], Measured]]] = {
     "cenet-training": ("CENET training", training.cenet_training),
 }
 # what a host does by itself, and what would take it too long
-HOST_ONLY = ("import", "help", "mining", "memory", "counts", "forecast")
+HOST_ONLY = ("import", "help", "mining", "memory", "counts", "learned", "forecast")
 ONCE = ("import", "help")
 GPU_ONLY = ("cenet-training",)
 

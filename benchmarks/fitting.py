@@ -15,15 +15,23 @@ from benchmarks.bench import SEED, Bench, first_facts
 from benchmarks.harness import Measured, timed
 from benchmarks.machine import Peak
 from benchmarks.references import Sampled
+from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, select_epochs, train_reader
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.dyads import DyadMemory
+from bridgemem.memory.past import Past
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import Cases, Fit, Slice, fit_cases, gather, sampled_rows
+from bridgemem.residuals.validation import Validation
 
 FIT_EPOCHS = 3
+LEARNED_PAIRS = 200_000  # candidates that the learned residual is fitted on
+CURVE = 0.02  # nats by which its likelihood may differ: dropout draws other numbers in another order
 CLOSE = 1e-3  # nats by which a likelihood may differ from the plain version's
+PLAIN_CASES = 2048  # queries that the plain version reads and fits one by one
 JUDGED = 1 << 16  # examples that two readers are compared on
 
 
@@ -182,6 +190,34 @@ def final_refit(b: Bench) -> Measured:
     work = _fit_work(b, b.known, examples, sample, epochs)
     paper, note = b.paper.get("refit"), f"{epochs} epochs"
     return Measured(timing, work, mined + fitted, peak.added, agreement, gap <= CLOSE, paper, note)
+
+
+def learned_fit(b: Bench) -> Measured:
+    """The learned residual of one filter: queries read, the network fitted and its epochs chosen."""
+    settings = LearnedSettings(max_epochs=FIT_EPOCHS, patience=FIT_EPOCHS, max_pairs=LEARNED_PAIRS)
+    backbone, n_directed = RecurrenceDyadic.fit(b.dataset), 2 * b.known.n_relations
+    transitions = b.transitions.to("cpu")
+
+    def fit() -> tuple[Cases, Fit]:
+        source = Slice(Validation.of(b.dataset, backbone), transitions)
+        cases = gather(source, settings, seed=SEED)
+        return cases, fit_cases(cases, "time", n_directed, settings, SEED, valid_start=b.dataset.valid_start)
+
+    (cases, found), timing = timed(fit, rounds=2)
+    with Peak() as peak:
+        began = time.perf_counter()
+        queries = b.queries.take(sampled_rows(b.queries, Past(b.known), settings, SEED))
+        few = queries.take(torch.linspace(0, len(queries) - 1, min(len(queries), PLAIN_CASES)).long())
+        read = plain.learned_cases(b.dataset, backbone, transitions, few, "time", settings.unseen_candidates)
+        reading = Sampled.of(time.perf_counter() - began, len(few) / len(queries))
+        curve, done, seconds = plain.fit_learned(read, n_directed, settings, SEED, b.budget)
+    # the epochs that chose and the epochs that were fitted anew
+    epochs = len(found.curve) + found.epochs
+    fitting = Sampled.of(seconds * epochs / done, len(few) / len(queries))
+    gap = abs(found.curve[0] - curve[0]) if len(few) == len(queries) else 0.0
+    agreement = f"{len(cases):,} queries, NLL within {gap:.1e} after an epoch" if gap else f"{len(cases):,} queries"
+    work = floors.Work(bytes=float(cases.x.nbytes * epochs))
+    return Measured(timing, work, reading + fitting, peak.added, agreement, gap <= CURVE, note=f"{epochs} epochs")
 
 
 def _fit_work(b: Bench, events: EventLog, examples: Examples, sample: Examples, epochs: int) -> floors.Work:

@@ -17,13 +17,16 @@ from benchmarks.machine import wait
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import score_queries
 from bridgemem.config import Settings
+from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.examples import Examples
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
-from bridgemem.ranking.filters import FILTERS
+from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.residuals.features import FeatureReader
+from bridgemem.residuals.learned import SCALES, LearnedSettings
 from bridgemem.residuals.scoring import Choice
 
 PairIndex = dict[tuple[int, int], np.ndarray]
@@ -358,3 +361,118 @@ def best(
     dense = scores.log_p.double()
     dense[row, candidate] += value
     return [events.entities.names[c] for c in dense[0].argsort(descending=True, stable=True)[:top].tolist()]
+
+
+# --- the learned residual: every validation query, every candidate that is read, every epoch ------------------------
+
+
+@dataclass(frozen=True)
+class PlainCase:
+    """One query: x [k, features] and log p0 [k] of its candidates, which of them a filter removes, and the rest.
+
+    answer: its place among the candidates, or None where it is not read. own: its log p0. rest [scales]: log of the
+    summed p0^w of all candidates that are neither read nor removed.
+    """
+
+    x: Tensor
+    log_p: Tensor
+    removed: Tensor
+    answer: int | None
+    own: float
+    rest: Tensor
+    relation: int
+    step: int
+
+
+class PlainLearned(nn.Module):
+    """w log p0 + f(standardised features, relation): two hidden layers."""
+
+    def __init__(self, n_directed: int, mean: Tensor, deviation: Tensor, settings: LearnedSettings) -> None:
+        super().__init__()
+        self.mean, self.deviation = mean, deviation
+        self.relation = nn.Embedding(n_directed, settings.relation_width)
+        nn.init.normal_(self.relation.weight, std=0.1)
+        width = len(mean) + settings.relation_width
+        self.first, self.second = nn.Linear(width, settings.hidden), nn.Linear(settings.hidden, settings.hidden)
+        self.last = nn.Linear(settings.hidden, 1)
+        nn.init.zeros_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.log_scale = nn.Parameter(torch.zeros(()))
+
+    def loss(self, case: PlainCase) -> Tensor:
+        """-log of the answer's share among all candidates that the filter leaves."""
+        w = self.log_scale.exp().clamp(SCALES[0], SCALES[-1])
+        x = ((case.x.float() - self.mean) / self.deviation).clamp(-8, 8)
+        inputs = torch.cat([x, self.relation(torch.full((len(x),), case.relation))], dim=1)
+        f = self.last(F.gelu(self.second(self.dropout(F.gelu(self.first(inputs)))))).squeeze(1)
+        own = w * case.own + (0.0 if case.answer is None else f[case.answer])
+        logits = (w * case.log_p + f).masked_fill(case.removed, -torch.inf)
+        place = int(torch.searchsorted(torch.tensor(SCALES), w.detach()).clamp(1, len(SCALES) - 1))
+        share = (w - SCALES[place - 1]) / (SCALES[place] - SCALES[place - 1])
+        rest = torch.lerp(case.rest[place - 1], case.rest[place], share)
+        return torch.cat([logits, rest[None]]).logsumexp(0) - own
+
+
+def learned_cases(
+    dataset: Dataset, backbone: Backbone, transitions: Transitions, queries: Queries, filter_name: str, unseen: int
+) -> list[PlainCase]:
+    """Validation queries scored, read and masked one batch after the other."""
+    past, filters = Past(dataset.known), Filters(dataset.known)
+    reader, cases = FeatureReader(past, transitions, unseen), list[PlainCase]()
+    for batch in queries.batches(256):
+        assert batch.answer is not None
+        scores = score_queries(backbone, batch, past)
+        log_p, found = scores.log_p.float().log_softmax(1), reader.read(batch, scores)
+        removed = torch.zeros_like(log_p, dtype=torch.bool)
+        removed[filters.mask(filter_name, batch)] = True
+        for row in range(len(batch)):
+            own = found.row == row
+            candidate, answer = found.candidate[own], int(batch.answer[row])
+            outside = log_p[row].masked_fill(removed[row], -torch.inf)
+            outside[candidate] = -torch.inf
+            rest = torch.stack([(outside * s).logsumexp(0) for s in SCALES]).clamp(min=-1e4)
+            place = (candidate == answer).nonzero().flatten().tolist()
+            cases.append(
+                PlainCase(
+                    found.x[own].half(),
+                    log_p[row, candidate],
+                    removed[row, candidate],
+                    place[0] if place else None,
+                    float(log_p[row, answer]),
+                    rest,
+                    int(batch.relation[row]),
+                    int(batch.step[row]),
+                )
+            )
+    return cases
+
+
+def fit_learned(
+    cases: Sequence[PlainCase], n_directed: int, settings: LearnedSettings, seed: int, budget: float
+) -> tuple[list[float], int, float]:
+    """The likelihood curve on the later queries, how many epochs were trained within the budget, and their seconds.
+
+    The earlier share of the queries is fitted on, epoch after epoch, case after case.
+    """
+    cut = math.ceil(float(np.quantile([case.step for case in cases], settings.fit_share)))
+    early, late = [c for c in cases if c.step < cut], [c for c in cases if c.step >= cut]
+    x = torch.cat([case.x for case in early]).double()
+    torch.manual_seed(seed)
+    net = PlainLearned(n_directed, x.mean(0).float(), x.var(0).clamp(min=1e-6).sqrt().float(), settings)
+    steps = torch.optim.AdamW(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    draw, curve, began = torch.Generator().manual_seed(seed), list[float](), time.perf_counter()
+    for _ in range(settings.max_epochs):
+        net.train()
+        for rows in torch.randperm(len(early), generator=draw).split(settings.batch):
+            loss = torch.stack([net.loss(early[row]) for row in rows.tolist()]).mean()
+            steps.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            steps.step()
+        net.eval()
+        with torch.no_grad():
+            curve.append(float(torch.stack([net.loss(case) for case in late]).mean()))
+        if time.perf_counter() - began > budget:
+            break
+    return curve, len(curve), time.perf_counter() - began

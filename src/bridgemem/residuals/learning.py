@@ -139,7 +139,7 @@ def gather(source: Slice, settings: LearnedSettings, *, seed: int = 42, progress
     """
     validation = source.validation
     scoring = validation.scoring(source.transitions, unseen=settings.unseen_candidates)
-    queries = _asked(validation, settings, seed)
+    queries = _sampled(validation, settings, seed)
     scored = scoring.batches(queries, progress=progress, label="reading features")
     parts = [Cases.of(batch, validation.filters) for batch in scored]
     if sum(map(len, parts)) < 4:
@@ -149,14 +149,14 @@ def gather(source: Slice, settings: LearnedSettings, *, seed: int = 42, progress
     return Cases.joined(parts)
 
 
-def _asked(validation: Validation, settings: LearnedSettings, seed: int) -> Queries:
+def _sampled(validation: Validation, settings: LearnedSettings, seed: int) -> Queries:
     """The validation queries that are read: all of them, or the sample that memory is meant to hold."""
     queries = validation.queries
-    return queries.take(_asked_rows(queries, validation.past, settings, seed))
+    return queries.take(sampled_rows(queries, validation.past, settings, seed))
 
 
-def _asked_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
-    """Which of the validation queries `_asked` takes, int64."""
+def sampled_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
+    """Which of the validation queries `_sampled` takes, int64."""
     low, high = past.index.dyads.partner_range(queries.actor.to(past.device))
     pairs = int((high - low).sum()) + settings.unseen_candidates * len(queries)
     if pairs <= settings.max_pairs:
@@ -167,7 +167,7 @@ def _asked_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: i
 
 def later_rows(queries: Queries, past: Past, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries `hold_out` compared the residuals on, int64."""
-    rows = _asked_rows(queries, past, settings, seed)
+    rows = sampled_rows(queries, past, settings, seed)
     step = queries.step[rows]
     return rows[step >= _cut(step, settings, valid_start=0)]
 
@@ -266,7 +266,7 @@ def hold_out(
 ) -> dict[str, HeldOut]:
     """How backbone, bridgemem and early learned residual rank the validation queries from step `cut` on, by filter."""
     validation, early = source.validation, [fit.early for fit in fits.values()]
-    queries = _asked(validation, early[0].settings, seed)
+    queries = _sampled(validation, early[0].settings, seed)
     late = queries.take((queries.step >= cut).nonzero().squeeze(1))
     scoring = validation.scoring(source.transitions, choices=[choices[name] for name in fits], learned=early)
     label = "comparing the residuals"
