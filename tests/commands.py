@@ -20,6 +20,7 @@ import typer
 from bridgemem.cli.main import app, main
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, Benchmark
+from bridgemem.runs import Run
 
 ACTORS = (
     "Arvan",
@@ -70,6 +71,11 @@ class Outcome:
         assert lines[0].startswith("bridgemem: ")
         assert lines[0].endswith((".", "?")), lines[0]
         return lines[0]
+
+
+def measured_rows(run: Run) -> dict[str, list[dict[str, Any]]]:
+    """What metrics.json of a run holds, by split."""
+    return json.loads((run.folder / "metrics.json").read_text())
 
 
 def bridgemem(*args: str | Path) -> Outcome:

@@ -20,6 +20,7 @@ from bridgemem.backbones import load_backbone
 from bridgemem.backbones.trained import train
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError
+from bridgemem.evaluation.records import metrics_of
 from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.packs import pack, unpack
@@ -30,7 +31,7 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
 from bridgemem.storage.tables import read_columns, read_table, write_table
-from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, named_own
+from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, measured_rows, named_own
 from fits import fit_run
 
 pytest_plugins = ("small_runs",)
@@ -193,7 +194,7 @@ def test_the_two_prefixes_are_fitted_apart(walk: Walk) -> None:
 def test_a_run_without_figures_says_how_to_get_them(recurrence_run: Path, run_copy: Path) -> None:
     (run_copy / "metrics.json").unlink()
     with pytest.raises(RunError, match="bridgemem evaluate"):
-        Run(run_copy).metrics()
+        metrics_of(Run(run_copy), "test")
 
 
 def test_tables_come_back_with_or_without_duckdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +295,7 @@ def test_figures_that_are_written_at_once_are_all_kept(run_copy: Path, monkeypat
         writer.start()
     for writer in writers:
         writer.join()
-    assert set(run.metrics()) == {"test", *splits}
+    assert set(measured_rows(run)) == {"test", *splits}
     assert left_in(run_copy) == before
 
 

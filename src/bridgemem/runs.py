@@ -332,12 +332,6 @@ class Run(Parts):
             if finish is not None:
                 finish(self)
 
-    def metrics(self) -> dict[str, Any]:
-        path = self.folder / "metrics.json"
-        if not path.is_file():
-            raise RunError(f"{self.folder} was not evaluated yet; `bridgemem evaluate {self.folder}` does it.")
-        return read_as(path, dict[str, list[dict[str, Any]]], f"`bridgemem evaluate {self.folder}` makes it anew")
-
     def relations(self) -> tuple[str, ...]:
         """The relations' names, by id."""
         return read_names(self.folder / "relations.txt")

@@ -29,7 +29,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
-from commands import TINY_READER, bridgemem
+from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -313,7 +313,7 @@ def test_quality_shows_the_figures_that_were_measured(
     page = opened(learned[0], page="quality")
     (record,) = [
         r
-        for r in Run(run).metrics()["test"]
+        for r in measured_rows(Run(run))["test"]
         if (r["method"], r["filter"], r["selected_by"]) == ("learned", "time", "time")
     ]
     assert page.locator(".tile strong").all_inner_texts() == [

@@ -23,7 +23,7 @@ from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.selection import digest
 from bridgemem.runs import Run
 from builders import refresh_note
-from commands import TINY_READER, Walk, bridgemem, planted_rows, write_rows
+from commands import TINY_READER, Walk, bridgemem, measured_rows, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -131,7 +131,7 @@ def test_a_plain_name_is_printable_and_never_empty(name: str) -> None:
 )
 def test_rows_that_are_no_records_are_left_out(rows: Any, walk: Walk, tmp_path: Path) -> None:
     run = Run(shutil.copytree(walk.run, tmp_path / "run"))
-    (run.folder / "metrics.json").write_text(json.dumps({"valid": rows, **run.metrics()}))
+    (run.folder / "metrics.json").write_text(json.dumps({"valid": rows, **measured_rows(run)}))
     assert card(run) == card(Run(walk.run))
 
 
@@ -152,7 +152,7 @@ def test_rows_that_are_no_records_are_left_out(rows: Any, walk: Walk, tmp_path: 
 )
 def test_a_record_with_a_wrong_value_is_left_out(changed: dict[str, Any], walk: Walk, tmp_path: Path) -> None:
     run = Run(shutil.copytree(walk.run, tmp_path / "run"))
-    rows = run.metrics()["test"]
+    rows = measured_rows(run)["test"]
     (run.folder / "metrics.json").write_text(json.dumps({"test": [rows[0] | changed, *rows[1:]]}))
     without = Run(shutil.copytree(walk.run, tmp_path / "without"))
     (without.folder / "metrics.json").write_text(json.dumps({"test": rows[1:]}))

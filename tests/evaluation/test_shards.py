@@ -34,6 +34,7 @@ from bridgemem.ranking import ranks
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
 from builders import SMALL_READER, dataset_of, log_of, random_log
+from commands import measured_rows
 from fits import fit_run
 
 pytest_plugins = ["small_runs"]
@@ -48,7 +49,7 @@ def run(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def results(run: Run, split: str) -> tuple[bytes, object]:
     """What an evaluation leaves in the run."""
-    return run.ranks_path(split).read_bytes(), run.metrics()[split]
+    return run.ranks_path(split).read_bytes(), measured_rows(run)[split]
 
 
 @pytest.mark.parametrize("split", ["test", "valid"])

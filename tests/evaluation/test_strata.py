@@ -14,6 +14,7 @@ from bridgemem.evaluation.strata import PARTS, parts
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table, write_table
+from commands import measured_rows
 
 pytest_plugins = ("small_runs",)
 NAN = np.nan
@@ -94,7 +95,7 @@ def test_the_parts_of_a_run_add_up_to_its_figures(by: str, run: Run, names: tupl
     assert len({r.key() for r in found}) == len(found)
     for name in SELECTION_FILTERS:
         own = [r for r in found if r.filter == name]
-        (whole,) = (r for r in run.metrics()["test"] if (r["filter"], r["selected_by"]) == (name, name))
+        (whole,) = (r for r in measured_rows(run)["test"] if (r["filter"], r["selected_by"]) == (name, name))
         assert sum(r.queries for r in own) == whole["queries"]
         for metric in ("mrr", "hits1", "hits3", "hits10"):
             share = [r.queries / whole["queries"] for r in own]

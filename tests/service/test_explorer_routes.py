@@ -37,7 +37,7 @@ from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.storage.tables import read_table, write_table
-from commands import bridgemem
+from commands import bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -293,7 +293,7 @@ def evaluated(recurrence_run: Path, tmp_path: Path) -> Run:
 
 def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) -> None:
     found = quality(evaluated)
-    records = evaluated.metrics()["test"]
+    records = measured_rows(evaluated)["test"]
     assert (found.split, found.queries) == ("test", records[0]["queries"])
     for m in found.measured:
         chosen = None if m.method == "backbone" else "time" if m.filter == "raw" else m.filter
@@ -311,7 +311,7 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
 
 
 def test_the_parts_of_a_cross_fitted_residual_go_by_its_name(evaluated: Run) -> None:
-    rows = evaluated.metrics()["test"]
+    rows = measured_rows(evaluated)["test"]
     rows += [{**r, "method": "learned", "cross_fit": 0.25} for r in rows if r["method"] == "bridgemem"]
     (evaluated.folder / "metrics.json").write_text(json.dumps({"test": rows}))
     columns = read_table(evaluated.ranks_path("test"))
@@ -322,7 +322,7 @@ def test_the_parts_of_a_cross_fitted_residual_go_by_its_name(evaluated: Run) -> 
 
 
 def test_a_residual_that_was_fitted_on_the_queries_shown_is_remarked_on(evaluated: Run) -> None:
-    rows = evaluated.metrics()["test"]
+    rows = measured_rows(evaluated)["test"]
     learned = [{**r, "method": "learned"} for r in rows if r["method"] == "bridgemem"]
     for split, marked in (("test", set[str]()), ("valid", {"learned"})):
         shown = {split: [{**r, "split": split} for r in (*rows, *learned)]}

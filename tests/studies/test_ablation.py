@@ -22,7 +22,7 @@ from bridgemem.runs import Run
 from bridgemem.studies import ablation
 from bridgemem.studies.ablation import ablate, ablate_learned, choice_changes, learned_changes, settings_changes
 from bridgemem.studies.analysis import LEARNED, STEPS, WITHOUT, groups_table, steps_table
-from commands import TINY_READER, bridgemem
+from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -60,7 +60,7 @@ def records(run: Run) -> list[Record]:
 
 def measured(run: Run, method: str, filter_name: str, split: str = "test") -> dict[str, Any]:
     wanted = None if method == "backbone" else filter_name
-    (row,) = (r for r in run.metrics()[split] if (r["filter"], r["selected_by"]) == (filter_name, wanted))
+    (row,) = (r for r in measured_rows(run)[split] if (r["filter"], r["selected_by"]) == (filter_name, wanted))
     return row
 
 

@@ -142,7 +142,9 @@ def test_the_chance_of_missing_a_forgery_is_the_share_of_samples_that_do(
 @pytest.mark.parametrize("value", [0.9, float("nan"), None, "high"])
 def test_an_edited_figure_is_found(run: Run, value: Any) -> None:
     edit(run.folder / "metrics.json", lambda m: {**m, "test": [{**m["test"][0], "mrr": value}, *m["test"][1:]]})
-    assert failed(run) == ["metrics from ranks"]
+    # rows with a figure that is no number are not read at all, so that their locks cannot be compared either
+    unread = [] if isinstance(value, float) else ["selection (static)", "selection (time)"]
+    assert failed(run) == [*unread, "metrics from ranks"]
     assert failed(run, "valid") == []
 
 

@@ -18,7 +18,7 @@ from bridgemem.ranking.metrics import METRICS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table, write_table
 from bridgemem.studies.compare import compare
-from commands import TINY_READER, bridgemem
+from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
 METHODS = ("backbone", "bridgemem.static", "bridgemem.time")
@@ -60,7 +60,7 @@ def test_a_run_does_not_differ_from_itself(first: Run) -> None:
 def test_differences_are_those_of_the_measured_figures(first: Run, second: Run) -> None:
     measured = [
         {("backbone" if r["selected_by"] is None else f"bridgemem.{r['selected_by']}", r["filter"]): r for r in rows}
-        for rows in (run.metrics()["test"] for run in (first, second))
+        for rows in (measured_rows(run)["test"] for run in (first, second))
     ]
     found = compare(first, second)
     for d in found:

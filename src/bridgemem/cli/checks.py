@@ -89,15 +89,12 @@ def ablate(
 
 def _selected(run: Run, split: str, method: str) -> dict[str, float]:
     """The MRR of a residual under each filter that it was made for, as the evaluation measured it."""
+    from bridgemem.evaluation.records import metrics_of
     from bridgemem.residuals.selection import SELECTION_FILTERS
 
     remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
-    try:
-        rows = run.metrics().get(split, [])
-        wanted = [row for row in rows if (row["method"], row["selected_by"]) == (method, row["filter"])]
-        found = {row["filter"]: float(row["mrr"]) for row in wanted}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise RunError(f"{run.folder}/metrics.json is damaged; evaluate again: {remedy}.") from None
+    rows = metrics_of(run, split)
+    found = {row.filter: row.mrr for row in rows if (row.method, row.selected_by) == (method, row.filter)}
     if method == "learned" and rows and not found:
         raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned, and evaluate it.")
     if set(found) != set(SELECTION_FILTERS):

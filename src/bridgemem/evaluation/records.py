@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from bridgemem.config import parse_json
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.runs import Run
 from bridgemem.storage.files import locked
-from bridgemem.storage.schema import as_settings
+from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.storage.whole import whole_file
 
 
@@ -65,6 +66,18 @@ def write_records(path: Path, records: list[Record]) -> None:
         kept.update({record.key(): record for record in records})
         with whole_file(path) as aside:
             aside.write_text("".join(json.dumps(asdict(r)) + "\n" for r in kept.values()), encoding="utf-8")
+
+
+def metrics_of(run: Run, split: str) -> list[Record]:
+    """The records of a run on a split, as its last evaluation wrote them; none where that was not evaluated."""
+    path, remedy = run.folder / "metrics.json", f"`bridgemem evaluate {run.folder}` does it"
+    if not path.is_file():
+        raise RunError(f"{run.folder} was not evaluated yet; {remedy}.")
+    rows = read_as(path, dict[str, Any], f"evaluate again: {remedy}").get(split, [])
+    try:
+        return as_settings(list[Record], rows, f"{path}: {split}")
+    except SettingsError as problem:
+        raise RunError(f"{str(problem).rstrip('.')}; evaluate again: {remedy}.") from None
 
 
 def read_records(path: Path) -> list[Record]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.evaluation.records import Record, metrics_of
 from bridgemem.evaluation.strata import by_support
 from bridgemem.evaluation.tables import MAIN_METHODS, fitted_here
 from bridgemem.events.log import Clock, EventLog
@@ -162,33 +162,30 @@ class Quality:
 def quality(run: Run) -> Quality:
     """What was measured on test, or on validation where test was not read."""
     try:
-        found = run.metrics()
-        split = next((name for name in ("test", "valid") if found.get(name)), None)
+        split = next((name for name in ("test", "valid") if metrics_of(run, name)), None)
         if split is None:
             raise RunError(f"{run.folder} was not evaluated yet; `bridgemem evaluate {run.folder}` does it.")
-        measured = _measured(found[split])
-        return Quality(split, int(found[split][0]["queries"]), measured, _parts(run, split, measured))
+        found = metrics_of(run, split)
+        measured = _measured(found)
+        return Quality(split, found[0].queries, measured, _parts(run, split, measured))
     except BridgeMemError as problem:
         return Quality(None, why=str(problem))
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
-        return Quality(None, why=f"{run.folder}/metrics.json does not hold figures; evaluate the run again.")
 
 
-def _remark(record: dict[str, Any]) -> str:
-    crossed = ", cross-fitted" if record["cross_fit"] else ""
-    return crossed + fitted_here(record["method"], record["split"])
+def _remark(record: Record) -> str:
+    return (", cross-fitted" if record.cross_fit else "") + fitted_here(record.method, record.split)
 
 
-def _measured(records: list[dict[str, Any]]) -> tuple[Measured, ...]:
+def _measured(records: list[Record]) -> tuple[Measured, ...]:
     """Each method under each filter as it was chosen there; nothing is chosen under raw, which shows that of time."""
     return tuple(
-        Measured(r["method"], f, {m: float(r[m]) for m in METRICS}, dict(r["gain"]), _remark(r))
+        Measured(r.method, f, {m: getattr(r, m) for m in METRICS}, dict(r.gain), _remark(r))
         for f in FILTERS
         for r in records
-        if r["filter"] == f
-        and r["method"] in MAIN_METHODS
-        and not r.get("subset")
-        and r["selected_by"] in (None, "time" if f == "raw" else f)
+        if r.filter == f
+        and r.method in MAIN_METHODS
+        and r.subset is None
+        and r.selected_by in (None, "time" if f == "raw" else f)
     )
 
 

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
 from bridgemem.evaluation.evaluate import history, rank_columns, read
+from bridgemem.evaluation.records import Record, metrics_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -174,7 +174,7 @@ def _lock(run: Run, dataset: Dataset, split: str, name: str) -> list[Finding]:
         return [Finding(check, False, f"was made on other events than train and validation{before}")]
     if wrong := _contradiction(selection, grid(run.settings)):
         return [Finding(check, False, wrong)]
-    used = sorted({str(row["lock"]) for row in _measured(run, split) if row["selected_by"] == name})
+    used = sorted({str(row.lock) for row in _measured(run, split) if row.selected_by == name})
     held = used == [selection.lock()]
     made = f"made on train and validation{before}, " if before else ""
     seen = f"{made}locked as {selection.lock()}, figures were read under {', '.join(used) or 'none'}"
@@ -260,9 +260,9 @@ def _preference(run: Run, name: str, rows: np.ndarray, backbone: np.ndarray, fix
     return Finding(check, None, seen)
 
 
-def _measured(run: Run, split: str) -> list[dict[str, Any]]:
+def _measured(run: Run, split: str) -> list[Record]:
     """The rows of metrics.json on a split."""
-    rows = run.metrics().get(split)
+    rows = metrics_of(run, split)
     if not rows:
         raise RunError(f"{run.folder} was not evaluated on {split}.")
     return rows
@@ -273,15 +273,14 @@ def _metrics(run: Run, split: str) -> Finding:
     columns, measured = read_table(run.ranks_path(split)), _measured(run, split)
     gaps = []
     for row in measured:
-        base = columns[BACKBONE.column(row["filter"])]
-        name = Method(row["method"], row["selected_by"]).column(row["filter"])
+        base, name = columns[BACKBONE.column(row.filter)], Method(row.method, row.selected_by).column(row.filter)
         again = Metrics.of(columns[name]).as_dict()
-        gaps += [again[m] - row[m] for m in METRICS] + [len(base) - row["queries"]]
-        if row["method"] != "backbone":
+        gaps += [again[m] - getattr(row, m) for m in METRICS] + [len(base) - row.queries]
+        if row.method != "backbone":
             for m, gain in paired_gains(base, columns[name], columns["step"]).items():
-                gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row["gain"][m], strict=True)]
+                gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row.gain[m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
-    rows = sorted(Method(row["method"], row["selected_by"]).column(row["filter"]) for row in measured)
+    rows = sorted(Method(row.method, row.selected_by).column(row.filter) for row in measured)
     wanted = sorted(method.column(f) for method in run.methods() for f in FILTERS)
     seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
     return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
