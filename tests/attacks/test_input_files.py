@@ -25,7 +25,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
 from bridgemem.events.log import Clock, parse_date
 from bridgemem.events.packs import pack, packed_clock, unpack
-from bridgemem.events.readers import lines
+from bridgemem.events.readers import text
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.readers.table import ColumnNames
 from bridgemem.outofcore.duckdb import mine_files
@@ -206,7 +206,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits a thousand times smaller than the real ones, which only files of gigabytes reach."""
     monkeypatch.setattr(limits, "FREE", limits.FREE // 1000)
     monkeypatch.setattr(limits, "MOST_IDLE_LINES", limits.MOST_IDLE_LINES // 1000)
-    monkeypatch.setattr(lines, "BLOCK", lines.BLOCK // 100)
+    monkeypatch.setattr(text, "BLOCK", text.BLOCK // 100)
 
 
 def refused_early(path: Path, reader: Callable[[Path], Any] = load, most: int = 8 << 20) -> str:
@@ -243,8 +243,8 @@ def arrays(tmp_path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("packing", ["gz", "zip"])
 @pytest.mark.parametrize("what", ["rows", "one line"])
 def test_text_that_unpacks_to_more_than_the_limit_is_refused(what: str, packing: str, tmp_path: Path) -> None:
-    text = b"a\tb\tc\t1\n" * 400_000 if what == "rows" else text_of(ROWS) + b"x" * 4_000_000
-    content = gzip.compress(text) if packing == "gz" else zipped(a=text)
+    unpacked = b"a\tb\tc\t1\n" * 400_000 if what == "rows" else text_of(ROWS) + b"x" * 4_000_000
+    content = gzip.compress(unpacked) if packing == "gz" else zipped(a=unpacked)
     said = refused_early(saved(tmp_path / f"bomb.{packing}", content))
     assert "unpacks to more than" in said
     assert limits.VARIABLE in said
@@ -281,7 +281,7 @@ def test_a_parquet_file_that_declares_too_much_is_refused_before_it_is_read(
     table = f"SELECT {columns}, 'r' AS relation, 'b' AS object, i // 50_000 AS time FROM range({rows}) t(i)"
     duckdb.execute(f"COPY ({table}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {rows})")
     assert path.stat().st_size < 4000
-    monkeypatch.setattr("bridgemem.events.readers.table.ROWS", None)  # nothing is fetched
+    monkeypatch.setattr("bridgemem.events.readers.read._Rows._insert", None)  # no row is taken
     assert "unpacks to more than" in refused_early(path)
     # `mine` reads it out of core
     if "range" not in columns and rows > 1000:

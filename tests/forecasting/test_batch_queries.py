@@ -66,15 +66,15 @@ def test_queries_may_be_separated_as_events_are(separator: str, tmp_path: Path) 
         (b"actor,relation,actor\nKel,visit,Kel\n", ["two columns called 'actor'"]),
         (
             b"actor,relation\nKel\nKel,\n,visit\n",
-            ["3 rows", "line 2: it has 1 cell and", "line 3: its relation is empty"],
+            ["3 rows", "line 2: expected 2 columns, found 1", "line 3: its relation is empty"],
         ),
         (b"actor,relation,direction\nKel,visit,sideways\n", ["line 2", "forward or inverse, not 'sideways'"]),
         (
             b"actor,relation,at\nKel\nArvn,visit,\nKel,visit,1999-01-01\n",
             ["3 rows", "line 3: no entity", "line 4: '1999"],
         ),
-        (b'actor,relation\n"Kel,visit\n', ["is not CSV"]),
-        (b"actor,relation\nK\xff,visit\n", ["UTF-8"]),
+        (b'actor,relation\n"Kel,visit\nKel,visit\n', ["1 row that", "line 2: the line has a quote that is not closed"]),
+        (b"actor,relation\nK\xff,visit\n", ["line 2: the line is not UTF-8"]),
     ],
 )
 def test_files_that_hold_no_queries_are_refused(

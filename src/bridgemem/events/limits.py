@@ -44,10 +44,13 @@ def free_bytes() -> int:
 
 
 class Budget:
-    """What the files of one reading may unpack to, and how much of it is spent."""
+    """What the files of one reading may unpack to, and how much of it is spent.
 
-    def __init__(self) -> None:
-        self._free = free_bytes()
+    free: the bytes that do not depend on the size of the files; FREE or what the environment says, if not given.
+    """
+
+    def __init__(self, free: int | None = None) -> None:
+        self._free = free_bytes() if free is None else free
         self._earned = self._spent = 0
 
     @property

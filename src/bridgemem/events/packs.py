@@ -16,7 +16,7 @@ from bridgemem.events.arrays import check_columns, read_column
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.limits import MOST_NOTE_BYTES
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.events.readers.table import short
+from bridgemem.events.readers.text import short
 
 PACK_FORMAT = 1
 COLUMNS = ("subject", "relation", "object", "step")

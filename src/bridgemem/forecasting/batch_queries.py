@@ -15,7 +15,7 @@ import torch
 
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.queries import Queries
-from bridgemem.events.readers.table import SEPARATORS
+from bridgemem.events.readers.table import read_table
 from bridgemem.forecasting.horizon import check_horizon
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import Past
@@ -69,43 +69,24 @@ def read_queries(path: Path) -> list[Query]:
     kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied from a CSV
     file of answers as it stands there.
     """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8; save it as a CSV file in UTF-8.") from None
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}.") from None
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    separator = max(SEPARATORS, key=first.count)
-    lines = io.StringIO(text, newline="")
-    if separator == "\t":  # where a quote is a letter, as in a file of events
-        rows = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE, strict=True)
-    else:
-        rows = csv.reader(lines, delimiter=separator, strict=True)
-    queries, header = [], list[str]()
-    try:
-        for row in rows:
-            cells = [cell.strip() for cell in row]
-            if any(cells) and header:
-                queries.append(_query(header, cells, rows.line_num))
-            elif any(cells):
-                header = [name.lower() for name in cells]
-                _check_header(path, header)
-    except csv.Error as problem:
-        raise DataError(f"{path}, line {rows.line_num} is not CSV: {problem}.") from None
+    table = read_table(path)
+    header = [name.lower() for name in table.headings]
+    if header:
+        _check_header(path, header)
+    queries = [Query("", "", line=reject.line, problem=reject.reason) for reject in table.rejects]
+    for line, cells in zip(table.lines, table.rows, strict=True):
+        if any(cell.strip() for cell in cells):
+            queries.append(_query(header, [cell.strip() for cell in cells], line))
     if not queries:
         what = "holds no query" if header else "is empty"
         raise DataError(f"{path} {what}; write one query a line below the header actor,relation.")
-    return queries
+    return sorted(queries, key=lambda query: query.line)
 
 
 def _query(header: list[str], cells: list[str], line: int) -> Query:
-    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=False))
-    problem = _problem(named)
-    if len(cells) != len(header):
-        problem = f"it has {len(cells)} cell{'' if len(cells) == 1 else 's'} and the header has {len(header)}"
+    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=True))
     inverse = DIRECTIONS.get(named["direction"].lower(), False)
-    return Query(named["actor"], named["relation"], named["at"] or None, inverse, line, problem)
+    return Query(named["actor"], named["relation"], named["at"] or None, inverse, line, _problem(named))
 
 
 def _check_header(path: Path, header: list[str]) -> None:

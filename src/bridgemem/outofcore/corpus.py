@@ -20,8 +20,9 @@ import numpy as np
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.table import ROLES
+from bridgemem.events.readers.text import literal
 from bridgemem.events.times import clock_for, read_times
-from bridgemem.outofcore.sources import DAYS, LAST_ID, SourceFile, common_kinds, quoted, unreadable
+from bridgemem.outofcore.sources import DAYS, LAST_ID, SourceFile, common_kinds, unreadable
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
@@ -73,7 +74,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path, memory: int, threads: int, out: Path) -> None:
-        self.out = out
+        self.out, self._folder = out, path.parent
         spill = path.parent / "spill"
         spill.mkdir(parents=True, exist_ok=True)
         with clear_errors(out):
@@ -82,7 +83,7 @@ class Corpus:
             self._db = duckdb.connect(str(path))
             self._db.execute(f"SET memory_limit = '{memory // 2**20}MiB'")
             self._db.execute(f"SET threads = {threads}")
-            self._db.execute(f"SET temp_directory = {quoted(str(spill))}")
+            self._db.execute(f"SET temp_directory = {literal(str(spill))}")
             self._db.execute("SET enable_progress_bar = false")
 
     def close(self) -> None:
@@ -126,8 +127,12 @@ class Corpus:
         with progress.task("reading files", total=len(files)) as advance:
             for number, file in enumerate(files):
                 if number not in done:
-                    with clear_errors(self.out, reading=file.path), self._transaction():
-                        rows = self._db.execute(f"INSERT INTO raw {file.select(kinds)}").fetchone()
+                    with (
+                        clear_errors(self.out, reading=file.path),
+                        file.rows(kinds, self._folder) as select,
+                        self._transaction(),
+                    ):
+                        rows = self._db.execute(f"INSERT INTO raw {select}").fetchone()
                         kept = (number, str(file.path), rows[0] if rows else 0)
                         self._db.execute("INSERT INTO files VALUES (?, ?, ?)", kept)
                 advance(1, note=file.path.name)

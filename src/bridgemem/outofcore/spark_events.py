@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -18,9 +17,9 @@ import numpy as np
 
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.log import Clock
-from bridgemem.events.readers.table import ROLES, ColumnNames
+from bridgemem.events.readers.table import ROLES, Asked, ColumnNames, find_roles
 from bridgemem.events.times import clock_for, read_times
-from bridgemem.outofcore.sources import DAYS, LAST_ID, places
+from bridgemem.outofcore.sources import DAYS, LAST_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +125,7 @@ def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames)
     for file, of in sorted(counted.items()):
         # a file that lacks a column reads as empty in it
         if any(of[role] == 0 for role in ROLES):
-            places(Path(file), spark.read.parquet(file).columns, columns)
+            find_roles(file, spark.read.parquet(file).columns, Asked("plain", columns))
     starts, total = [], 0
     for file in map(_bare, files):
         if of := counted.pop(file, None):
@@ -185,7 +184,8 @@ def _read_tables(spark: SparkSession, names: Sequence[str], columns: ColumnNames
 
 def _roles(name: str, table: DataFrame, columns: ColumnNames) -> tuple[dict[str, str], dict[str, str]]:
     """The column that holds each role, and its kind: whole, date or text."""
-    found = [table.columns[place] for place in places(Path(name), table.columns, columns)]
+    _, places = find_roles(name, table.columns, Asked("plain", columns))
+    found = [table.columns[place] for place in places]
     chosen, kinds = dict(zip(ROLES, found, strict=True)), {}
     for role, heading in chosen.items():
         declared = dict(table.dtypes)[heading]

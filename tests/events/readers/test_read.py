@@ -3,7 +3,6 @@
 import csv
 import gzip
 import io
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from hypothesis import strategies as st
 
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.events.readers import lines
-from bridgemem.events.readers import table as gather
-from bridgemem.events.readers.quotes import UNCLOSED, OpenQuotes
+from bridgemem.events.readers import text
 from bridgemem.events.readers.read import Reading, read_events, read_vocabulary
+from bridgemem.events.readers.text import UNCLOSED
 from builders import named_rows
 
 ENTITIES = Vocabulary("entity", ("Ann", "Bob", "Cid"))
@@ -94,7 +92,7 @@ def test_several_files_are_one_log_in_the_order_given(write):
 
 
 def test_rows_keep_file_order_and_line_numbers_across_blocks(write, monkeypatch):
-    monkeypatch.setattr(lines, "BLOCK", 64)
+    monkeypatch.setattr(text, "BLOCK", 64)
     rows = [f"{i}\t0\t{i + 1}\t{i % 3}" for i in range(500)]
     rows[137] = "1\t0\t2"
     rows[499] = "1\t0\t2\tx"
@@ -283,8 +281,8 @@ def test_quotes_that_do_not_close_are_rejected_on_their_own_line(write, bad):
 def test_a_quoted_field_over_several_lines_is_one_rejected_row(write, monkeypatch):
     content = 's,r,o,t\n"Acme\nInc",visits,B,2024-01-01\nA,visits,B,2024-01-02\n'
     content += '"a\n\nb","c\n""d""\ne",B,1\nA,r,B,2024-01-03\n'
-    for block in (lines.BLOCK, 7):  # a field may also run from one block into the next
-        monkeypatch.setattr(lines, "BLOCK", block)
+    for block in (text.BLOCK, 7):  # a field may also run from one block into the next
+        monkeypatch.setattr(text, "BLOCK", block)
         reading = read_events(write(content, "e.csv"))
         assert named_rows(reading) == [("A", "visits", "B", "2024-01-02"), ("A", "r", "B", "2024-01-03")]
         assert lines_and_reasons(reading) == [
@@ -298,36 +296,29 @@ def test_a_quoted_field_over_several_lines_is_one_rejected_row(write, monkeypatc
 @given(st.lists(st.tuples(*[st.text(alphabet='ab\n",', min_size=1, max_size=5)] * 3), min_size=1, max_size=8))
 def test_of_any_well_written_csv_the_rows_of_one_line_are_read_and_no_others(tmp_path, rows):
     whole = [row for row in rows if not any("\n" in field for field in row)]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([("s", "r", "o", "t"), *((*row, 7) for row in [*rows, "xyz"])])
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows([("s", "r", "o", "t"), *((*row, 7) for row in [*rows, "xyz"])])
     path = tmp_path / "any.csv"
-    path.write_text(text.getvalue())
+    path.write_text(written.getvalue())
     reading = read_events(path)
     assert [row[:3] for row in named_rows(reading)] == [*whole, tuple("xyz")]
     assert (reading.rejects.count, reading.rejects.total) == (len(rows) - len(whole), len(rows) + 1)
 
 
 def test_a_quote_that_closes_nowhere_near_costs_its_own_line_alone(write, monkeypatch):
-    monkeypatch.setattr(gather, "LONGEST_LINE", 200)
-    judged: list[int] = []
-    split = OpenQuotes.take
-
-    def watched(quotes: OpenQuotes, number: int, line: str):
-        judged.append(sum(len(text) + 1 for _, text in quotes.held))
-        return split(quotes, number, line)
-
-    monkeypatch.setattr(OpenQuotes, "take", watched)
+    monkeypatch.setattr(text, "LONGEST_LINE", 200)
     slip, good = '"Ann,pays,Bob,1\n', "Ann,pays,Bob,2\n"
     for content in (slip + good * 500, good + slip + good * 3 + '"Bob, Jr.",pays,Ann,3\n' + good, good * 500 + slip):
-        reading = read_events(write("s,r,o,t\n" + content, "e.csv"))
-        assert [reason for _, reason in lines_and_reasons(reading)] == [UNCLOSED]
-        assert len(reading.events) == content.count("\n") - 1
-    assert 100 < max(judged) <= 201
+        for block in (text.BLOCK, 64):
+            monkeypatch.setattr(text, "BLOCK", block)
+            reading = read_events(write("s,r,o,t\n" + content, "e.csv"))
+            assert [reason for _, reason in lines_and_reasons(reading)] == [UNCLOSED]
+            assert len(reading.events) == content.count("\n") - 1
 
 
 @pytest.mark.parametrize("end", ['Inc",visits,B,3', '",visits,B,3', 'Inc",visits,"B",3'])
 def test_the_end_of_a_field_that_is_too_long_is_no_event(write, monkeypatch, end):
-    monkeypatch.setattr(gather, "LONGEST_LINE", 200)
+    monkeypatch.setattr(text, "LONGEST_LINE", 200)
     content = 's,r,o,t\n"Acme\n' + "more of the note\n" * 50 + f"{end}\nAnn,pays,Bob,4\n"
     assert named_rows(read_events(write(content, "e.csv"))) == [("Ann", "pays", "Bob", "4")]
 
@@ -384,7 +375,7 @@ def test_the_report_of_a_clean_reading_counts_its_rows(write, rows, sentence):
 
 def test_more_rejects_than_are_kept_are_still_counted(write, monkeypatch):
     monkeypatch.setattr("bridgemem.events.readers.read.KEPT_REJECTS", 3)
-    monkeypatch.setattr(gather, "KEPT_REJECTS", 3)
+    monkeypatch.setattr(text, "KEPT_REJECTS", 3)
     reading = read_events(write("0\t0\t1\tx\n0\t0\n" * 10 + "0\t0\t1\t1\n"))
     assert reading.rejects.count == 20
     assert [row.line for row in reading.rejects.rows] == [1, 2, 3]
@@ -506,14 +497,30 @@ def test_data_frames_are_read(library):
     assert lines_and_reasons(reading) == [(3, "the entity is empty")]
 
 
-def test_text_is_read_without_duckdb(write):
-    path = write(GOOD)
-    code = (
-        "import sys; sys.modules['duckdb'] = None\n"
-        "from bridgemem.events.readers.read import read_events\n"
-        f"assert len(read_events({str(path)!r}).events) == 1"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+def test_without_duckdb_the_refusal_says_what_to_install(write, monkeypatch):
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(DataError, match="pip install duckdb"):
+        read_events(write(GOOD))
+    assert read_vocabulary(write("Ann\t0\n"), "entity").names == ("Ann",)
+
+
+def test_rows_come_from_the_file_itself_unless_a_line_is_no_row(write, monkeypatch):
+    read, made = [], text.Dialect.sql
+    monkeypatch.setattr(text.Dialect, "sql", lambda self, path, end: read.append(path) or made(self, path, end))
+    sound = write('\ufeffs,r,o,t\r\n"A, b",r,B,1\r\n\r\nA,r,B,2\r\n', "sound [1].csv")
+    assert [row[:3] for row in named_rows(read_events(sound))] == [("A, b", "r", "B"), ("A", "r", "B")]
+    packed, bad = write(gzip.compress(b"A\tr\tB\t1\n"), "e.gz"), write("A\tr\tB\t1\nA\tr\n")
+    for path in (packed, bad):
+        assert len(read_events(path).events) == 1
+    assert [path == sound for path in read] == [True, False, False]
+    assert not any(path.exists() for path in read[1:])
+
+
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_line_ends_of_both_kinds_and_odd_letters_are_no_trouble(write, separator):
+    rows = [("A\rb", "r", "B", "1"), ("\x01A", "r\x01\x01", "B", "2"), ("NULL", "r", "é", "3")]
+    written = "".join(separator.join(row) + end for row, end in zip(rows, ("\n", "\r\n", "\n"), strict=True))
+    assert named_rows(read_events(write(written), strict=True)) == rows
 
 
 # ---- vocabularies --------------------------------------------------------------------------------------------------

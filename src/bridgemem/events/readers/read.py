@@ -1,11 +1,12 @@
 """Reading events: TSV, CSV, Parquet (gz too) and data frames -> EventLog, with a report of rejected rows.
 
-Columns arrive as codes into the distinct texts they hold, so that names, ids and times are judged once per distinct
-text and not once per row.
+DuckDB gives every column as codes into the distinct texts it holds, so that names, ids and times are judged once per
+distinct text and not once per row.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,25 +15,24 @@ from typing import Any
 import numpy as np
 
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.limits import MOST_PAIRS
+from bridgemem.events.limits import MOST_PAIRS, Budget
 from bridgemem.events.log import DAY, EventLog, Vocabulary
 from bridgemem.events.readers.layouts import FORMATS, SourceLayout, iso
-from bridgemem.events.readers.lines import blocks, fault
 from bridgemem.events.readers.table import (
     INTEGER,
-    KEPT_REJECTS,
     ROLES,
     Asked,
     ColumnNames,
-    Gathered,
-    Reject,
-    gather_file,
-    gather_frame,
-    new_codes,
-    short,
+    Source,
+    check_declared,
+    check_fifth,
+    connect,
+    find_columns,
+    reading,
 )
+from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, literal, screened, short, text_lines
 from bridgemem.events.times import clock_for, read_times, seconds
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import SILENT, Progress, Step
 
 __all__ = ["ColumnNames", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
 
@@ -110,43 +110,122 @@ def read_events(
     """
     if format not in FORMATS:
         raise SettingsError(f"{short(format)!r} is not a format: give one of {', '.join(FORMATS)}.")
-    asked = Asked(format, columns or ColumnNames(), step)
-    gathered = Gathered()
     several = isinstance(source, Sequence) and not isinstance(source, str)
-    with progress.task("reading events") as advance:
-        for part in source if several else [source]:
-            before = gathered.total
-            if isinstance(part, str | Path):
-                gathered.files.append(str(part))
-                gather_file(Path(part), asked, gathered, advance)
-            else:
-                gathered.files.append("data frame")
-                gather_frame(part, asked, gathered, advance)
-            if gathered.total == before:
-                raise DataError(f"{gathered.files[-1]} holds no events: give rows of subject, relation, object, time.")
-    if not gathered.files:
-        raise DataError("no file was given to read events from.")
-    return _resolve(gathered, step, entities, relations, strict)
+    with _Rows(Asked(format, columns or ColumnNames(), step)) as rows:
+        with progress.task("reading events") as advance:
+            for part in source if several else [source]:
+                rows.add(part, advance)
+        if not rows.files:
+            raise DataError("no file was given to read events from.")
+        rows.encode()
+    return _resolve(rows, step, entities, relations, strict)
 
 
 def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
     """Names from a file of ``name<TAB>id`` lines in any order; the ids must be 0..n-1, each once."""
     names: dict[int, str] = {}
-    for first, lines, clean in blocks(Path(path)):
-        for number, line in enumerate(lines, first):
-            if not line.strip():
-                continue
-            name, tab, text = line.rpartition("\t")
-            if not tab or not INTEGER.fullmatch(text.strip()) or (not clean and fault(line)):
-                raise DataError(f"{path}:{number}: expected a name in UTF-8, a tab and an id, found {short(line)!r}.")
-            if int(text) in names:
-                raise DataError(f"{path}:{number}: the id {int(text)} is given twice.")
-            names[int(text)] = name.strip()
+    for number, line in text_lines(Path(path)):
+        if not line.strip():
+            continue
+        name, tab, text = line.rpartition("\t")
+        if not tab or not INTEGER.fullmatch(text.strip()) or fault(line):
+            raise DataError(f"{path}:{number}: expected a name in UTF-8, a tab and an id, found {short(line)!r}.")
+        if int(text) in names:
+            raise DataError(f"{path}:{number}: the id {int(text)} is given twice.")
+        names[int(text)] = name.strip()
     if not names:
         raise DataError(f"{path} holds no names: expected lines of a name, a tab and an id.")
     if min(names) != 0 or max(names) != len(names) - 1:
         raise DataError(f"{path} has {len(names)} names, so its ids must be 0..{len(names) - 1}, each once.")
     return Vocabulary(kind, tuple(names[i] for i in range(len(names))))
+
+
+class _Rows:
+    """The rows of all files and frames, kept by DuckDB until they are taken out as codes into distinct texts."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.files: list[str] = []
+        self.rejects: list[Reject] = []
+        self.rejected = self.total = 0
+        self.layout: SourceLayout | None = None
+        self.headings: dict[str, str] = {}
+        self.texts: dict[str, list[str]] = {role: [] for role in ROLES}
+        self.columns: dict[str, np.ndarray] = {}
+        self._budget = Budget()
+        self._lines: list[np.ndarray] = []
+        self._db = connect()
+        self._db.execute(f"CREATE TABLE rows ({', '.join(f'{role} VARCHAR' for role in ROLES)})")
+
+    def __enter__(self) -> _Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def add(self, part: Any, advance: Step) -> None:
+        """Take the rows of a file, a data frame or a dict of columns."""
+        before = self.total
+        self.files.append(str(part) if isinstance(part, str | Path) else "data frame")
+        source = find_columns(part, self.asked, self._db)
+        if source:
+            self._note(source)
+        if source and source.dialect:
+            with screened(Path(source.name), source.dialect, advance, budget=self._budget) as found:
+                self._insert(source, found.sql(), found.numbers())
+            self.rejects += found.rejects[: KEPT_REJECTS - len(self.rejects)]
+            self.rejected, self.total = self.rejected + found.rejected, self.total + found.rejected
+        elif source and isinstance(part, str | Path):
+            table = f"read_parquet({literal(Path(part))})"
+            with reading(source.name):
+                check_declared(source, table, self._budget, self._db)
+            self._insert(source, table)
+        elif source:
+            self._insert(source, "frame")
+        if self.total == before:
+            raise DataError(f"{self.files[-1]} holds no events: give rows of subject, relation, object, time.")
+
+    def _note(self, source: Source) -> None:
+        """Keep how a source was understood; all of one reading must be of one layout."""
+        if len(self.files) == 1:
+            self.layout, self.headings = source.layout, dict(zip(ROLES, source.headings, strict=True))
+        elif source.layout is not self.layout:
+            first, other = (x.name if x else "plain" for x in (self.layout, source.layout))
+            raise DataError(
+                f"{self.files[0]} is in the {first} format and {self.files[-1]} in the {other} one: "
+                "give files of one format at a time."
+            )
+
+    def _insert(self, source: Source, table: str, lines: np.ndarray | None = None) -> None:
+        """Take the rows of a table; lines int64 [n]: where they stand, counted from 1 where it is not given."""
+        with reading(source.name):
+            check_fifth(source, table, self._db)
+            found = self._db.execute(f"INSERT INTO rows SELECT {', '.join(source.texts())} FROM {table}").fetchone()
+        count = int(found[0]) if found else 0
+        if lines is not None and count != len(lines):
+            raise DataError(f"{source.name} cannot be read as a table: {count:,} of {len(lines):,} rows were found.")
+        self._lines.append(np.arange(1, count + 1) if lines is None else lines)
+        self.total += count
+
+    def encode(self) -> None:
+        """Replace the rows by codes int64 [n] of the four roles, with the file and the line of each row."""
+        self.columns = {
+            "line": np.concatenate(self._lines),
+            "file": np.repeat(np.arange(len(self._lines)), list(map(len, self._lines))),
+        }
+        kinds = {"names": ("subject", "object"), "relations": ("relation",), "times": ("time",)}
+        if not len(self.columns["line"]):
+            self.columns |= {role: np.zeros(0, np.int64) for role in ROLES}
+            return
+        with reading(", ".join(self.files)):
+            for kind, roles in kinds.items():
+                every = " UNION ALL ".join(f"SELECT {role} AS text FROM rows" for role in roles)
+                self._db.execute(f"CREATE TYPE {kind} AS ENUM (SELECT DISTINCT text FROM ({every}))")
+                texts = [text for (text,) in self._db.execute(f"SELECT unnest(enum_range(NULL::{kind}))").fetchall()]
+                self.texts |= dict.fromkeys(roles, texts)
+                codes = ", ".join(f"enum_code({role}::{kind}) AS {role}" for role in roles)
+                found = self._db.execute(f"SELECT {codes} FROM rows").fetchnumpy()
+                self.columns |= {role: found[role].astype(np.int64) for role in roles}
 
 
 @dataclass
@@ -159,11 +238,9 @@ class _Texts:
     faults: dict[int, str] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, texts: Mapping[str, int], columns: Sequence[np.ndarray], clean: Callable[[str], str] = str.strip
-    ) -> _Texts:
+    def of(cls, texts: Sequence[str], columns: Sequence[np.ndarray], clean: Callable[[str], str] = str.strip) -> _Texts:
         """Clean the texts, and let those that are then equal share a code."""
-        codes = new_codes()
+        codes = _new_codes()
         merged = np.array([codes[clean(text)] for text in texts], np.int64)
         renamed = [merged[column] for column in columns]
         rows = np.bincount(np.concatenate(renamed), minlength=len(codes))
@@ -176,21 +253,26 @@ class _Texts:
         return np.logical_and.reduce([good[column] for column in self.columns])
 
 
+def _new_codes() -> defaultdict[str, int]:
+    """A dict that gives every new text the next number."""
+    codes: defaultdict[str, int] = defaultdict()
+    codes.default_factory = codes.__len__
+    return codes
+
+
 def _resolve(
-    gathered: Gathered, step: str | int | None, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool
+    given: _Rows, step: str | int | None, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool
 ) -> Reading:
-    columns = {name: np.concatenate(parts) if parts else np.zeros(0, int) for name, parts in gathered.columns.items()}
-    layout = gathered.layout
-    names: Mapping[str, int] = gathered.texts["subject"]
+    layout, columns, names = given.layout, given.columns, given.texts["subject"]
     dropped: dict[str, int] = {}
     if layout:
-        names, columns, dropped = _pairs(layout, gathered, columns)
-        if not len(columns["subject"]) and not gathered.rejected:
-            sentence = _dropped_sentence(dropped, gathered.total)
-            raise DataError(f"no row of {', '.join(gathered.files)} is an event between two parties: {sentence}")
+        names, columns, dropped = _pairs(layout, given)
+        if not len(columns["subject"]) and not given.rejected:
+            sentence = _dropped_sentence(dropped, given.total)
+            raise DataError(f"no row of {', '.join(given.files)} is an event between two parties: {sentence}")
     actors = _Texts.of(names, [columns["subject"], columns["object"]])
-    links = _Texts.of(gathered.texts["relation"], [columns["relation"]], layout.label if layout else str.strip)
-    moments = _Texts.of(gathered.texts["time"], [columns["time"]], iso if layout else str.strip)
+    links = _Texts.of(given.texts["relation"], [columns["relation"]], layout.label if layout else str.strip)
+    moments = _Texts.of(given.texts["time"], [columns["time"]], iso if layout else str.strip)
     actor_ids = _ids(actors, "entity", entities, layout is not None)
     link_ids = _ids(links, "relation", relations, layout is not None)
     times = read_times(moments.texts, moments.rows)
@@ -201,9 +283,9 @@ def _resolve(
         raise layout.too_short(step)
 
     good = actors.valid() & links.valid() & moments.valid()
-    rejects = _rejects(gathered, columns, good, actors, links, moments)
+    rejects = _rejects(given, columns, good, actors, links, moments)
     if not good.any():
-        raise DataError(f"no row of {', '.join(gathered.files)} is an event: {rejects.sentence()}")
+        raise DataError(f"no row of {', '.join(given.files)} is an event: {rejects.sentence()}")
     if strict and rejects.count:
         first = rejects.rows[0]
         raise DataError(f"{first.file}:{first.line}: {first.reason}.")
@@ -217,19 +299,17 @@ def _resolve(
     relation_ids, relations = _numbered(link_ids, links.texts, links.columns[0][good][order], "relation", relations)
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
     lines = columns["line"][good][order]
-    return Reading(events, rejects, dropped, layout.name if layout else "plain", gathered.headings, lines)
+    return Reading(events, rejects, dropped, layout.name if layout else "plain", given.headings, lines)
 
 
-def _pairs(
-    layout: SourceLayout, gathered: Gathered, columns: Mapping[str, np.ndarray]
-) -> tuple[dict[str, int], dict[str, np.ndarray], dict[str, int]]:
+def _pairs(layout: SourceLayout, given: _Rows) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
     """Names and rows of a published layout with one row for each pair of parties, and the rows that name none.
 
     A row between several parties becomes one row for each two of them that differ; one that would become too many is
     rejected.
     """
-    codes = new_codes()
-    parties = [[codes[name] for name in layout.parties(text)] for text in gathered.texts["subject"]]
+    codes, columns = _new_codes(), given.columns
+    parties = [[codes[name] for name in layout.parties(text)] for text in given.texts["subject"]]
     size = np.array([len(found) for found in parties], np.int64)
     first, second = size[columns["subject"]], size[columns["object"]]
     reasons = {
@@ -239,7 +319,7 @@ def _pairs(
     }
     dropped = {reason: int(rows.sum()) for reason, rows in reasons.items() if rows.any()}
     crowded = first * second > MOST_PAIRS
-    _reject_crowds(gathered, columns, np.flatnonzero(crowded), first * second)
+    _reject_crowds(given, np.flatnonzero(crowded), first * second)
     kept = np.flatnonzero(~np.logical_or.reduce([crowded, *reasons.values()]))
     pairs = first[kept] * second[kept]
     row = np.repeat(kept, pairs)
@@ -249,21 +329,17 @@ def _pairs(
     rows["subject"] = flat[start[rows["subject"]] + nth // second[row]]
     rows["object"] = flat[start[rows["object"]] + nth % second[row]]
     true = (rows["subject"] != rows["object"]) | (first[row] * second[row] == 1)
-    return dict(codes), {name: column[true] for name, column in rows.items()}, dropped
+    return list(codes), {name: column[true] for name, column in rows.items()}, dropped
 
 
-def _reject_crowds(gathered: Gathered, columns: Mapping[str, np.ndarray], rows: np.ndarray, pairs: np.ndarray) -> None:
+def _reject_crowds(given: _Rows, rows: np.ndarray, pairs: np.ndarray) -> None:
     """Reject rows between more parties than one row may name; rows, pairs int64: which, and the pairs of every row."""
-    gathered.rejected += len(rows)
-    if not len(rows):
-        return
-    texts = {role: list(gathered.texts[role]) for role in ROLES}
+    given.rejected += len(rows)
     for i in rows[:KEPT_REJECTS].tolist():
         reason = f"the row names {pairs[i]:,} pairs of parties, and at most {MOST_PAIRS} of one row are read"
-        text = "\t".join(texts[role][columns[role][i]] for role in ROLES)
-        gathered.rejects.append(
-            Reject(gathered.files[columns["file"][i]], int(columns["line"][i]), reason, short(text))
-        )
+        text = "\t".join(given.texts[role][given.columns[role][i]] for role in ROLES)
+        file, line = given.files[given.columns["file"][i]], int(given.columns["line"][i])
+        given.rejects.append(Reject(file, line, reason, short(text)))
 
 
 def _dropped_sentence(dropped: Mapping[str, int], total: int) -> str:
@@ -323,7 +399,7 @@ def _numbered(
 
 
 def _rejects(
-    gathered: Gathered,
+    given: _Rows,
     columns: Mapping[str, np.ndarray],
     good: np.ndarray,
     actors: _Texts,
@@ -335,7 +411,7 @@ def _rejects(
     # a row between several parties has become several, side by side; it is rejected once
     again = np.logical_and.reduce([np.diff(columns[name][bad], prepend=-1) == 0 for name in ("file", "line")])
     bad = bad[~again]
-    rows = list(gathered.rejects)
+    rows = list(given.rejects)
     fields = (
         (actors, actors.columns[0]),
         (links, links.columns[0]),
@@ -345,7 +421,7 @@ def _rejects(
     for i in bad[:KEPT_REJECTS]:
         reason = next(found.faults[int(codes[i])] for found, codes in fields if int(codes[i]) in found.faults)
         text = "\t".join(found.texts[codes[i]] for found, codes in fields)
-        rows.append(Reject(gathered.files[columns["file"][i]], int(columns["line"][i]), reason, short(text)))
-    place = {file: i for i, file in reversed(list(enumerate(gathered.files)))}
+        rows.append(Reject(given.files[columns["file"][i]], int(columns["line"][i]), reason, short(text)))
+    place = {file: i for i, file in reversed(list(enumerate(given.files)))}
     rows.sort(key=lambda reject: (place[reject.file], reject.line))
-    return Rejects(tuple(rows[:KEPT_REJECTS]), gathered.rejected + len(bad), gathered.total)
+    return Rejects(tuple(rows[:KEPT_REJECTS]), given.rejected + len(bad), given.total)
