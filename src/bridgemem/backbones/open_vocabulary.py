@@ -10,14 +10,14 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.backbones.scorer import Scorer, Scores
+from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.past import Past
 
 
-class OpenVocabulary(Scorer):
+class OpenVocabulary(ScorerAround):
     """The scorer's own scores where it knows actor and relation, from the facts that it can read.
 
     n_entities, n_relations: what it was fitted on; what came since is read from the past of each call. A training-free
@@ -28,20 +28,9 @@ class OpenVocabulary(Scorer):
     """
 
     def __init__(self, scorer: Scorer, n_entities: int, n_relations: int) -> None:
-        self.scorer, self.n_entities, self.n_relations = scorer, n_entities, n_relations
+        super().__init__(scorer)
+        self.n_entities, self.n_relations = n_entities, n_relations
         self._grown: WeakKeyDictionary[Past, Backbone] = WeakKeyDictionary()
-
-    @property
-    def name(self) -> str:
-        return self.scorer.name
-
-    @property
-    def own_uncertainty(self) -> bool:
-        return self.scorer.own_uncertainty
-
-    @property
-    def n_members(self) -> int:
-        return self.scorer.n_members
 
     def score(self, queries: Queries, past: Past) -> Scores:
         events = past.events

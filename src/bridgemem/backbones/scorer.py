@@ -71,6 +71,25 @@ class Scorer(Protocol):
         """Score every entity as the answer of each query."""
 
 
+class ScorerAround(Scorer):
+    """A scorer around another one, under the same name."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+
+    @property
+    def name(self) -> str:
+        return self.scorer.name
+
+    @property
+    def own_uncertainty(self) -> bool:
+        return self.scorer.own_uncertainty
+
+    @property
+    def n_members(self) -> int:
+        return self.scorer.n_members
+
+
 def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:
     """The scores of a batch, or an error that says how they break the contract."""
     expected = (len(queries), n_entities)

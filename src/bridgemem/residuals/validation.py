@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.scorer import Scorer, Scores, score_queries
+from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, score_queries
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
@@ -54,28 +54,17 @@ class Validation:
         return Scoring(self.backbone, self.past, transitions, choices=choices, learned=learned, unseen=unseen)
 
 
-class ScoredOnce(Scorer):
+class ScoredOnce(ScorerAround):
     """A scorer that keeps its scores of given queries over one past, as many as fit; others are scored as they come."""
 
     def __init__(self, scorer: Scorer, queries: Queries, past: Past, *, most: int = KEPT_BYTES) -> None:
-        self.scorer, self.past = scorer, past
+        super().__init__(scorer)
+        self.past = past
         self._relations, self._steps = 2 * past.events.n_relations, int(queries.step.max()) + 1 if len(queries) else 1
         self._keys = self._key(queries).unique().to(past.device)
         self._most, self._place = most, torch.full_like(self._keys, -1)
         self._kept: Scores | None = None
         self._used = 0
-
-    @property
-    def name(self) -> str:
-        return self.scorer.name
-
-    @property
-    def own_uncertainty(self) -> bool:
-        return self.scorer.own_uncertainty
-
-    @property
-    def n_members(self) -> int:
-        return self.scorer.n_members
 
     def _key(self, queries: Queries) -> Tensor:
         return (queries.actor * self._relations + queries.relation) * self._steps + queries.step

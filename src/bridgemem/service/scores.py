@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bridgemem.backbones.scorer import Scorer, Scores
+from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 
@@ -35,7 +35,7 @@ class _Rows:
     size: int = 0
 
 
-class ScoreCache(Scorer):
+class ScoreCache(ScorerAround):
     """Another scorer, whose scores for (actor, relation, step) are kept as long as their history lives.
 
     A history never changes, so what was scored on it stays right; a memory that has grown is another history. At most
@@ -50,21 +50,10 @@ class ScoreCache(Scorer):
         most: int = KEPT_BYTES,
         alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        self.scorer, self.used, self.most, self.alone = scorer, used or Used(), most, alone
+        super().__init__(scorer)
+        self.used, self.most, self.alone = used or Used(), most, alone
         self._kept: WeakKeyDictionary[Past, _Rows] = WeakKeyDictionary()
         self._lock = threading.Lock()
-
-    @property
-    def name(self) -> str:
-        return self.scorer.name
-
-    @property
-    def own_uncertainty(self) -> bool:
-        return self.scorer.own_uncertainty
-
-    @property
-    def n_members(self) -> int:
-        return self.scorer.n_members
 
     def score(self, queries: Queries, past: Past) -> Scores:
         """One query is looked up; a batch goes to the scorer as it is."""
