@@ -80,7 +80,7 @@ def learned(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
 
 
 @pytest.fixture(scope="module")
-def fixed(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
+def papers(run: Path) -> Iterator[tuple[str, LiveForecaster]]:
     with served(run, run.with_name("fixed.duckdb"), "bridgemem") as found:
         yield found
 
@@ -163,7 +163,7 @@ def test_the_page_opens_on_a_forecast_that_is_the_service_s_own(
     assert "nobody knows yet" in page.locator("#asked").inner_text()
 
 
-@pytest.mark.parametrize("kind", ["bridgemem", "learned"])
+@pytest.mark.parametrize("kind", ["papers", "learned"])
 def test_the_bars_add_up_to_the_score(kind: str, opened: Callable[..., Page], request: pytest.FixtureRequest) -> None:
     address, live = request.getfixturevalue(kind)
     page = opened(address, actor="Arvan", relation="visit")

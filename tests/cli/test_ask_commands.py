@@ -112,7 +112,7 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries
         (("--queries", "q.csv"), "--queries needs --out"),
         (("--queries", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
         (("--queries", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
-        (("--queries", "none.csv", "--out", "a.csv"), "none.csv cannot be read: No such file or directory."),
+        (("--queries", "none.csv", "--out", "a.csv"), "none.csv does not exist"),
         (("--queries", "q.csv", "--out", "a.csv", "--top", "0"), "top must be at least 1"),
     ],
 )
@@ -154,7 +154,7 @@ def test_a_run_that_was_never_calibrated_says_so_until_it_is(recurrence_run: Pat
     text = bridgemem("forecast", run, *ASKED).out
     assert "No probabilities: the run was never calibrated; `bridgemem calibrate" in text
     assert "bridgemem calibrate" in bridgemem("report", run, "--by", "calibration").refused()
-    assert "bridgemem by time" in bridgemem("calibrate", run, "-q").out
+    assert "bridgemem, selected by time-aware" in bridgemem("calibrate", run, "-q").out
     assert (run / "calibration.json").read_text() == before
     assert "no run at" in bridgemem("calibrate", tmp_path).refused()
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from bridgemem.backbones.recurrence import Recurrence
-from bridgemem.backbones.scorer import score_queries
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
@@ -98,7 +97,8 @@ def found(events: EventLog, transitions: Transitions) -> list[LearnedExplanation
 
 def features_of(of: Predictor, query: Queries, candidate: int) -> Tensor:
     """What the reader reads of one candidate, float64 [features]."""
-    found = of.scoring.reader.read(query, score_queries(of.backbone, query, of.past))
+    found = of.scoring.of(query).features
+    assert found is not None
     return found.x[int((found.candidate == candidate).nonzero())].double()
 
 

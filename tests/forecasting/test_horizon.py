@@ -38,7 +38,7 @@ def test_windows_hold_every_fact_once_and_leave_an_unfilled_one_out() -> None:
     assert rows_of(in_windows(events, 4, 1)) == rows_of(events)
     with pytest.raises(DataError, match="7 steps to read, fewer than the 8"):
         in_windows(events, 4, 8)
-    with pytest.raises(SettingsError, match="within must be at least 1, not 0"):
+    with pytest.raises(SettingsError, match="horizon must be at least 1, not 0"):
         in_windows(events, 4, 0)
 
 

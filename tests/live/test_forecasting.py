@@ -94,7 +94,7 @@ def live(run: Run, tmp_path: Path) -> Iterator[LiveForecaster]:
 def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
     """The same events, and the same numbers for every query."""
     same_log(one.events, other.events)
-    same_log(one.view.predictor.residual.past.events, other.view.predictor.residual.past.events)
+    same_log(one.view.predictor.scoring.past.events, other.view.predictor.scoring.past.events)
     for relation in one.events.relations.names:
         for actor in one.events.entities.names[-3:]:
             assert one.forecast(actor, relation, top=99) == other.forecast(actor, relation, top=99)
