@@ -310,9 +310,10 @@ def _table(path: Path, name: str) -> Iterator[Spoiling]:
     yield Spoiling(name, "rows", "twice", queried("SELECT * FROM {table} UNION ALL SELECT * FROM {table}"))
     yield Spoiling(name, "columns", "foreign", queried("SELECT 1 AS a FROM {table}"))
     for column in columns:
-        yield Spoiling(name, column, "missing", queried(f"SELECT * EXCLUDE ({column}) FROM {{table}}"))
+        yield Spoiling(name, column, "missing", queried(f'SELECT * EXCLUDE ("{column}") FROM {{table}}'))
         for how, value in COLUMNS.items():
-            select = f"SELECT * REPLACE ({value.replace('{', '{{').replace('}', '}}')} AS {column}) FROM {{table}}"
+            made = value.replace("{", "{{").replace("}", "}}")
+            select = f'SELECT * REPLACE ({made} AS "{column}") FROM {{table}}'
             yield Spoiling(name, column, how, queried(select))
 
 
