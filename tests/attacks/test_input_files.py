@@ -27,7 +27,7 @@ from bridgemem.events.log import Clock, parse_date
 from bridgemem.events.packs import pack, packed_clock, unpack
 from bridgemem.events.readers import text
 from bridgemem.events.readers.read import read_events
-from bridgemem.events.readers.table import ColumnNames
+from bridgemem.events.readers.table import ColumnNames, check_rows
 from bridgemem.outofcore.duckdb import mine_files
 from bridgemem.outofcore.sources import describe
 from commands import bridgemem, left_in
@@ -281,7 +281,12 @@ def test_a_parquet_file_that_declares_too_much_is_refused_before_it_is_read(
     table = f"SELECT {columns}, 'r' AS relation, 'b' AS object, i // 50_000 AS time FROM range({rows}) t(i)"
     duckdb.execute(f"COPY ({table}) TO '{path}' (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {rows})")
     assert path.stat().st_size < 4000
-    monkeypatch.setattr("bridgemem.events.readers.read._Rows._insert", None)  # no row is taken
+
+    def checked_rows(*args: Any) -> None:
+        check_rows(*args)
+        pytest.fail("rows were taken")
+
+    monkeypatch.setattr("bridgemem.events.readers.read.check_rows", checked_rows)
     assert "unpacks to more than" in refused_early(path)
     # `mine` reads it out of core
     if "range" not in columns and rows > 1000:

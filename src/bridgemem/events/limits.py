@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 from bridgemem.errors import DataError, LimitError, SettingsError
@@ -71,11 +71,10 @@ class Budget:
             )
 
 
-def check_idle(path: Path, lines: int, rows: int, first_reject: Callable[[], str]) -> None:
-    """Stop at a text file that is made of blank and rejected lines; first_reject: where and why, or ""."""
+def check_idle(path: Path, lines: int, rows: int, rejects: Sequence[str] = ()) -> None:
+    """Stop at a text file that is made of blank and rejected lines; rejects: the line and the reason of the first."""
     if lines - rows > MOST_IDLE_LINES + IDLE_SHARE * rows:
-        first = first_reject()
-        why = f", the first rejected one at {first}" if first else ""
+        why = f", the first rejected one at line {rejects[0]}" if rejects else ""
         raise DataError(
             f"{path} was given up after {lines:,} lines, of which {rows:,} can be rows of events{why}: give a file of "
             "events."

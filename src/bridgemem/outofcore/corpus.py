@@ -19,10 +19,10 @@ import numpy as np
 
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.events.readers.table import ROLES
+from bridgemem.events.readers.table import ROLES, Source
 from bridgemem.events.readers.text import literal
 from bridgemem.events.times import clock_for, read_times
-from bridgemem.outofcore.sources import DAYS, LAST_ID, SourceFile, common_kinds, unreadable
+from bridgemem.outofcore.sources import DAYS, LAST_ID, common_kinds, rows_of, unreadable
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
@@ -32,7 +32,7 @@ FULL = ("No space left", "File too large", "Could not write", "Could not truncat
 
 
 @contextmanager
-def clear_errors(out: Path, reading: Path | None = None) -> Iterator[None]:
+def clear_errors(out: Path, reading: str | None = None) -> Iterator[None]:
     """What DuckDB and the disk raise as one sentence: no room, no memory, another process, or the file being read."""
     try:
         yield
@@ -113,7 +113,7 @@ class Corpus:
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, files: Sequence[SourceFile], progress: Progress) -> None:
+    def read(self, files: Sequence[Source], progress: Progress) -> None:
         """Take the files in, each as one transaction; a row's place over all files is its order."""
         if self.note("numbers"):
             return
@@ -128,20 +128,20 @@ class Corpus:
             for number, file in enumerate(files):
                 if number not in done:
                     with (
-                        clear_errors(self.out, reading=file.path),
-                        file.rows(kinds, self._folder) as select,
+                        clear_errors(self.out, reading=file.name),
+                        rows_of(file, kinds, self._folder) as select,
                         self._transaction(),
                     ):
                         rows = self._db.execute(f"INSERT INTO raw {select}").fetchone()
-                        kept = (number, str(file.path), rows[0] if rows else 0)
+                        kept = (number, file.name, rows[0] if rows else 0)
                         self._db.execute("INSERT INTO files VALUES (?, ?, ?)", kept)
-                advance(1, note=file.path.name)
+                advance(1, note=Path(file.name).name)
 
     # ---- numbering -------------------------------------------------------------------------------------------------
 
     def number(
         self,
-        files: Sequence[SourceFile],
+        files: Sequence[Source],
         step: str | int | None,
         entities: Vocabulary | None,
         relations: Vocabulary | None,
@@ -154,7 +154,7 @@ class Corpus:
         with progress.task("numbering names and times"), clear_errors(self.out), self._transaction():
             total = self._one("SELECT count(*) FROM raw")
             if not total:
-                raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].path}.")
+                raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].name}.")
             clock, when, join = self._times(kinds, step)
             timed = f"SELECT raw.rowid AS ord, {when} AS step, raw.* EXCLUDE (time) FROM raw {join}"
             self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {_filled(kinds)}")
@@ -163,7 +163,7 @@ class Corpus:
             self._events(kinds, entity, relation)
             events = self._one("SELECT count(*) FROM events")
             if not events:
-                raise DataError(f"no row of {files[0].path} and the files after it is an event with all four parts.")
+                raise DataError(f"no row of {files[0].name} and the files after it is an event with all four parts.")
             of_ids = "SELECT count(DISTINCT id) FROM {}"
             found = {
                 "clock": asdict(clock),

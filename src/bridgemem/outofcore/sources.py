@@ -6,13 +6,12 @@ import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from bridgemem.errors import DataError
 from bridgemem.events.limits import Budget
 from bridgemem.events.readers.table import PARQUET, ROLES, Asked, ColumnNames, Source, connect, find_columns
-from bridgemem.events.readers.text import literal, screened, short
+from bridgemem.events.readers.text import short
 from bridgemem.progress import SILENT
 
 DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
@@ -20,42 +19,20 @@ LAST_ID = 2**31 - 1  # of an entity, or of a relation
 TEXT = (".csv", ".tsv", ".txt")
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 MOMENT = re.compile(r"DATE|TIMESTAMP.*")
+WORDS = {"whole": "whole numbers", "date": "dates", "text": "texts"}
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """One file, where it holds its events, and the kind (whole, date or text) of each role."""
+@contextmanager
+def rows_of(file: Source, kinds: Sequence[str], folder: Path) -> Iterator[str]:
+    """SQL of the four roles in these kinds: whole numbers, seconds since 1970 for dates, and texts as they are.
 
-    path: Path
-    source: Source
-    kinds: tuple[str, ...]
-
-    @property
-    def typed(self) -> bool:
-        """Whether the file says what its columns are; a text file does not."""
-        return self.source.dialect is None
-
-    @contextmanager
-    def rows(self, kinds: Sequence[str], folder: Path) -> Iterator[str]:
-        """SQL of the four roles in these kinds: whole numbers, seconds since 1970 for dates, and texts as they are.
-
-        folder: where a copy goes, if the file has to be unpacked. A line that is no row refuses the file.
-        """
-        chosen = zip(self.source.columns, self.kinds, kinds, strict=True)
-        select = f"SELECT {', '.join(_expression(*how) for how in chosen)} FROM"
-        if self.source.dialect is None:
-            yield f"{select} read_parquet({literal(self.path)})"
-            return
-        with (
-            SILENT.task("") as advance,
-            screened(self.path, self.source.dialect, advance, budget=Budget(2**63), folder=folder) as found,
-        ):
-            if found.rejects:
-                first = found.rejects[0]
-                raise DataError(
-                    f"{self.path}:{first.line} cannot be read: {first.reason}; write it again or leave it out."
-                )
-            yield f"{select} {found.sql()}"
+    folder: where a copy goes, if the file has to be unpacked. A line that is no row refuses the file.
+    """
+    chosen = zip(file.columns, kinds_of(file), kinds, strict=True)
+    with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder) as (table, text):
+        for first in text.rejects[:1] if text else ():
+            raise DataError(f"{file.name}:{first.line} cannot be read: {first.reason}; write it again or leave it out.")
+        yield f"SELECT {', '.join(_expression(*how) for how in chosen)} FROM {table}"
 
 
 def _expression(column: str, kind: str, wanted: str) -> str:
@@ -85,7 +62,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return found
 
 
-def describe(path: Path, names: ColumnNames) -> SourceFile:
+def describe(path: Path, names: ColumnNames) -> Source:
     """How a file holds its events."""
     endings = [s.lower() for s in path.suffixes if s.lower() != ".gz"]
     if not endings or endings[-1] not in (*PARQUET, *TEXT):
@@ -96,42 +73,39 @@ def describe(path: Path, names: ColumnNames) -> SourceFile:
         source = find_columns(path, Asked("plain", names), db)
     if source is None:
         raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
-    kinds = zip(source.headings, source.kinds, strict=True)
-    return SourceFile(path, source, tuple(_kind(path, heading, declared) for heading, declared in kinds))
+    return source
 
 
-def common_kinds(files: Sequence[SourceFile]) -> tuple[str, ...]:
+def common_kinds(files: Sequence[Source]) -> tuple[str, ...]:
     """The kind of each role in all files; Parquet files that disagree are refused."""
-    first = next((file for file in files if file.typed), None)
-    for file in files:
-        for role, here, there in zip(ROLES, file.kinds, first.kinds if first else file.kinds, strict=True):
-            if first is not None and file.typed and here != there:
+    typed = [file for file in files if file.dialect is None]
+    for file in typed:
+        for role, here, there in zip(ROLES, kinds_of(file), kinds_of(typed[0]), strict=True):
+            if here != there:
                 raise DataError(
-                    f"{file.path} holds {_words(here)} as the {role} where {first.path} holds {_words(there)}; "
+                    f"{file.name} holds {WORDS[here]} as the {role} where {typed[0].name} holds {WORDS[there]}; "
                     "write all files with one schema."
                 )
-    if first is None or not all(file.typed for file in files):
-        return ("text",) * len(ROLES)  # next to text files whole numbers are texts too, until all of them are seen
-    return first.kinds
+    # next to text files whole numbers are texts too, until all of them are seen
+    return kinds_of(files[0]) if len(typed) == len(files) else ("text",) * len(ROLES)
 
 
-def _words(kind: str) -> str:
-    return {"whole": "whole numbers", "date": "dates", "text": "texts"}[kind]
+def kinds_of(file: Source) -> tuple[str, ...]:
+    """The kind of each role in a file: whole, date or text."""
+    return tuple(_kind(file, *column) for column in zip(file.headings, file.kinds, strict=True))
 
 
-def _kind(path: Path, heading: str, declared: str) -> str:
+def _kind(file: Source, heading: str, declared: str) -> str:
     if WHOLE.fullmatch(declared):
         return "whole"
     if MOMENT.fullmatch(declared):
         return "date"
     if declared == "VARCHAR" or declared.startswith("ENUM"):
         return "text"
-    raise DataError(f"{path} has a column {heading!r} of {declared}; events are whole numbers, texts and dates.")
+    raise DataError(f"{file.name} has a column {heading!r} of {declared}; events are whole numbers, texts and dates.")
 
 
-def unreadable(path: Path, problem: Exception) -> DataError:
+def unreadable(path: str, problem: Exception) -> DataError:
     """A file that DuckDB could not read, with the first line of its reason."""
     reason = short((str(problem).splitlines() or ["unknown reason"])[0], 300).rstrip(".")
-    line = re.search(r"Line: (\d+)", str(problem))
-    where = f"{path}:{line[1]}" if line else str(path)
-    return DataError(f"{where} cannot be read: {reason}; write it again or leave it out.")
+    return DataError(f"{path} cannot be read: {reason}; write it again or leave it out.")

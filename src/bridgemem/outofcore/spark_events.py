@@ -17,7 +17,7 @@ import numpy as np
 
 from bridgemem.errors import DataError, RunError
 from bridgemem.events.log import Clock
-from bridgemem.events.readers.table import ROLES, Asked, ColumnNames, find_roles
+from bridgemem.events.readers.table import ROLES, Asked, ColumnNames, Heading
 from bridgemem.events.times import clock_for, read_times
 from bridgemem.outofcore.sources import DAYS, LAST_ID
 
@@ -125,7 +125,7 @@ def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames)
     for file, of in sorted(counted.items()):
         # a file that lacks a column reads as empty in it
         if any(of[role] == 0 for role in ROLES):
-            find_roles(file, spark.read.parquet(file).columns, Asked("plain", columns))
+            Heading(spark.read.parquet(file).columns, Asked("plain", columns)).places(file)
     starts, total = [], 0
     for file in map(_bare, files):
         if of := counted.pop(file, None):
@@ -184,7 +184,7 @@ def _read_tables(spark: SparkSession, names: Sequence[str], columns: ColumnNames
 
 def _roles(name: str, table: DataFrame, columns: ColumnNames) -> tuple[dict[str, str], dict[str, str]]:
     """The column that holds each role, and its kind: whole, date or text."""
-    _, places = find_roles(name, table.columns, Asked("plain", columns))
+    places = Heading(table.columns, Asked("plain", columns)).places(name)
     found = [table.columns[place] for place in places]
     chosen, kinds = dict(zip(ROLES, found, strict=True)), {}
     for role, heading in chosen.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from bridgemem.errors import SettingsError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.times import seconds
 
 DAY = 86_400
@@ -67,6 +68,14 @@ class SourceLayout:
         if not self.moment:
             raise self.too_short(step)
         return (self.moment,)
+
+    def columns_of(self, path: Path, width: int) -> tuple[str, ...]:
+        """The headings of a file that has none, by its number of columns."""
+        for headings in self.headless:
+            if len(headings) == width:
+                return headings
+        widths = ", ".join(str(len(headings)) for headings in self.headless)
+        raise DataError(f"{path} has {width} columns, and a {self.name} file of events has {widths}: give such a file.")
 
     def too_short(self, step: str | int) -> SettingsError:
         """The error that a step needs a time of day, where there are days only."""

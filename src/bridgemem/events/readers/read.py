@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,15 +24,17 @@ from bridgemem.events.readers.table import (
     Asked,
     ColumnNames,
     Source,
-    check_declared,
-    check_fifth,
+    check_rows,
     connect,
     find_columns,
     reading,
 )
-from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, literal, screened, short, text_lines
+from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, short, text_lines
 from bridgemem.events.times import clock_for, read_times, seconds
 from bridgemem.progress import SILENT, Progress, Step
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = ["ColumnNames", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
 
@@ -111,10 +113,10 @@ def read_events(
     if format not in FORMATS:
         raise SettingsError(f"{short(format)!r} is not a format: give one of {', '.join(FORMATS)}.")
     several = isinstance(source, Sequence) and not isinstance(source, str)
-    with _Rows(Asked(format, columns or ColumnNames(), step)) as rows:
-        with progress.task("reading events") as advance:
-            for part in source if several else [source]:
-                rows.add(part, advance)
+    with connect() as db, progress.task("reading events") as advance:
+        rows = _Rows(Asked(format, columns or ColumnNames(), step), db)
+        for part in source if several else [source]:
+            rows.add(part, advance)
         if not rows.files:
             raise DataError("no file was given to read events from.")
         rows.encode()
@@ -143,8 +145,8 @@ def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
 class _Rows:
     """The rows of all files and frames, kept by DuckDB until they are taken out as codes into distinct texts."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, asked: Asked, db: duckdb.DuckDBPyConnection) -> None:
+        self.asked, self.db = asked, db
         self.files: list[str] = []
         self.rejects: list[Reject] = []
         self.rejected = self.total = 0
@@ -154,34 +156,28 @@ class _Rows:
         self.columns: dict[str, np.ndarray] = {}
         self._budget = Budget()
         self._lines: list[np.ndarray] = []
-        self._db = connect()
-        self._db.execute(f"CREATE TABLE rows ({', '.join(f'{role} VARCHAR' for role in ROLES)})")
-
-    def __enter__(self) -> _Rows:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
+        self.db.execute(f"CREATE TABLE rows ({', '.join(f'{role} VARCHAR' for role in ROLES)})")
 
     def add(self, part: Any, advance: Step) -> None:
         """Take the rows of a file, a data frame or a dict of columns."""
         before = self.total
         self.files.append(str(part) if isinstance(part, str | Path) else "data frame")
-        source = find_columns(part, self.asked, self._db)
-        if source:
+        if source := find_columns(part, self.asked, self.db):
             self._note(source)
-        if source and source.dialect:
-            with screened(Path(source.name), source.dialect, advance, budget=self._budget) as found:
-                self._insert(source, found.sql(), found.numbers())
-            self.rejects += found.rejects[: KEPT_REJECTS - len(self.rejects)]
-            self.rejected, self.total = self.rejected + found.rejected, self.total + found.rejected
-        elif source and isinstance(part, str | Path):
-            table = f"read_parquet({literal(Path(part))})"
-            with reading(source.name):
-                check_declared(source, table, self._budget, self._db)
-            self._insert(source, table)
-        elif source:
-            self._insert(source, "frame")
+            with source.rows(self._budget, advance) as (table, text), reading(source.name):
+                check_rows(source, table, self._budget, self.db)
+                insert = f"INSERT INTO rows SELECT {', '.join(source.texts())} FROM {table}"
+                count = int(self.db.execute(insert).fetchall()[0][0])
+            lines = text.numbers() if text else np.arange(1, count + 1)
+            if count != len(lines):
+                raise DataError(
+                    f"{source.name} cannot be read as a table: {count:,} of {len(lines):,} rows were found."
+                )
+            self._lines.append(lines)
+            if text:
+                self.rejects += text.rejects[: KEPT_REJECTS - len(self.rejects)]
+                self.rejected += text.rejected
+            self.total += count + (text.rejected if text else 0)
         if self.total == before:
             raise DataError(f"{self.files[-1]} holds no events: give rows of subject, relation, object, time.")
 
@@ -196,19 +192,8 @@ class _Rows:
                 "give files of one format at a time."
             )
 
-    def _insert(self, source: Source, table: str, lines: np.ndarray | None = None) -> None:
-        """Take the rows of a table; lines int64 [n]: where they stand, counted from 1 where it is not given."""
-        with reading(source.name):
-            check_fifth(source, table, self._db)
-            found = self._db.execute(f"INSERT INTO rows SELECT {', '.join(source.texts())} FROM {table}").fetchone()
-        count = int(found[0]) if found else 0
-        if lines is not None and count != len(lines):
-            raise DataError(f"{source.name} cannot be read as a table: {count:,} of {len(lines):,} rows were found.")
-        self._lines.append(np.arange(1, count + 1) if lines is None else lines)
-        self.total += count
-
     def encode(self) -> None:
-        """Replace the rows by codes int64 [n] of the four roles, with the file and the line of each row."""
+        """Take the rows out as codes [n] of the four roles, with the file and the line of each row."""
         self.columns = {
             "line": np.concatenate(self._lines),
             "file": np.repeat(np.arange(len(self._lines)), list(map(len, self._lines))),
@@ -220,12 +205,12 @@ class _Rows:
         with reading(", ".join(self.files)):
             for kind, roles in kinds.items():
                 every = " UNION ALL ".join(f"SELECT {role} AS text FROM rows" for role in roles)
-                self._db.execute(f"CREATE TYPE {kind} AS ENUM (SELECT DISTINCT text FROM ({every}))")
-                texts = [text for (text,) in self._db.execute(f"SELECT unnest(enum_range(NULL::{kind}))").fetchall()]
+                self.db.execute(f"CREATE TYPE {kind} AS ENUM (SELECT DISTINCT text FROM ({every}))")
+                texts = [text for (text,) in self.db.execute(f"SELECT unnest(enum_range(NULL::{kind}))").fetchall()]
                 self.texts |= dict.fromkeys(roles, texts)
                 codes = ", ".join(f"enum_code({role}::{kind}) AS {role}" for role in roles)
-                found = self._db.execute(f"SELECT {codes} FROM rows").fetchnumpy()
-                self.columns |= {role: found[role].astype(np.int64) for role in roles}
+                found = self.db.execute(f"SELECT {codes} FROM rows").fetchnumpy()
+                self.columns |= {role: found[role] for role in roles}
 
 
 @dataclass
@@ -389,13 +374,14 @@ def _numbered(
         return ids[codes], vocabulary
     if ids is not None:
         # many a table grows with the vocabulary, so numbers that do not occur are left out of it
-        used, place = np.unique(ids[codes], return_inverse=True)
-        return place.reshape(codes.shape), Vocabulary(kind, tuple(map(str, used.tolist())))
-    used, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+        used = np.flatnonzero(np.bincount(ids[codes].ravel()))
+        return np.searchsorted(used, ids)[codes], Vocabulary(kind, tuple(map(str, used.tolist())))
+    first = np.full(len(texts), codes.size)
+    first[codes.ravel()[::-1]] = np.arange(codes.size)[::-1]  # of equal codes the last one stays, which is the first
     by_appearance = np.argsort(first)
-    number = np.empty(len(used), np.int64)
-    number[by_appearance] = np.arange(len(used))
-    return number[inverse].reshape(codes.shape), Vocabulary(kind, tuple(texts[i] for i in used[by_appearance]))
+    number = np.argsort(by_appearance)
+    used = by_appearance[: int((first < codes.size).sum())]
+    return number[codes], Vocabulary(kind, tuple(texts[i] for i in used))
 
 
 def _rejects(

@@ -14,9 +14,9 @@ import numpy as np
 from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.events.limits import FREE, TABLE_RATIO, Budget
 from bridgemem.events.readers.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
-from bridgemem.events.readers.text import Dialect, Reject, literal, open_bytes, sample, screened, short
+from bridgemem.events.readers.text import Dialect, Reject, Screened, literal, open_bytes, sample, screened, short
 from bridgemem.events.times import is_time
-from bridgemem.progress import SILENT
+from bridgemem.progress import SILENT, Step
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,6 +30,7 @@ SYNONYMS = {
     "time": ("time", "timestamp", "date", "datetime", "day", "t"),
 }
 SEPARATORS = ("\t", ",", ";", "|")
+TEXTS = ("VARCHAR",) * len(ROLES)
 PARQUET = (".parquet", ".pq", ".parq")
 
 REMARK = re.compile("#.*|sep=.", re.IGNORECASE)  # lines that some programs put above all others
@@ -71,8 +72,8 @@ class Asked:
 class Source:
     """A file or frame, and the columns of it that hold the four roles.
 
-    headings, columns, kinds: of each role its heading, its column as SQL, and DuckDB's type of it. dialect: of a text
-    file alone. by_position: it has no heading, and its first four columns are the roles.
+    headings, columns, kinds: of each role its heading, its column as SQL, and DuckDB's type of it. table: what DuckDB
+    reads, apart from a text file, which has a dialect instead. by_position: it has no heading.
     """
 
     name: str
@@ -80,8 +81,20 @@ class Source:
     headings: tuple[str, ...]
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
+    table: str = ""
     dialect: Dialect | None = None
     by_position: bool = False
+
+    @contextmanager
+    def rows(
+        self, budget: Budget, advance: Step, *, folder: Path | None = None
+    ) -> Iterator[tuple[str, Screened | None]]:
+        """What DuckDB reads the rows from, and what was found of the lines of a text file; folder: for a copy of it."""
+        if self.dialect is None:
+            yield self.table, None
+            return
+        with screened(Path(self.name), self.dialect, advance, budget=budget, folder=folder) as found:
+            yield found.sql(), found
 
     def texts(self) -> list[str]:
         """The four columns as SQL that gives texts, empty where a value is missing."""
@@ -136,23 +149,21 @@ def find_columns(part: Any, asked: Asked, db: duckdb.DuckDBPyConnection) -> Sour
 def _described(name: str, table: str, asked: Asked, db: duckdb.DuckDBPyConnection) -> Source:
     """Where a table that DuckDB can describe holds the roles."""
     with reading(name):
-        found = [(str(row[0]), str(row[1])) for row in db.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
-    headings = [heading for heading, _ in found]
-    layout, places = find_roles(name, headings, asked)
-    columns, kinds = ([pair[part] for pair in (found[i] for i in places)] for part in (0, 1))
-    quoted = tuple('"' + column.replace('"', '""') + '"' for column in columns)
-    return Source(name, layout, tuple(columns), quoted, tuple(kinds))
+        described = [row[:2] for row in db.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
+    heading = Heading([str(column) for column, _ in described], asked)
+    columns, kinds = zip(*(described[i] for i in heading.places(name)), strict=True)
+    return Source(name, heading.layout, columns, tuple(map(_identifier, columns)), tuple(map(str, kinds)), table)
 
 
 def _from_dict(frame: Mapping[Any, Any], asked: Asked, db: duckdb.DuckDBPyConnection) -> Source:
-    name, headings, columns = "the dict of columns", [str(key) for key in frame], list(frame.values())
-    layout, places = find_roles(name, headings, asked)
+    heading, columns = Heading([str(key) for key in frame], asked), list(frame.values())
+    places = heading.places("the dict of columns")
     texts = {role: [_text(value) for value in columns[i]] for role, i in zip(ROLES, places, strict=True)}
     if len({len(column) for column in texts.values()}) > 1:
         raise DataError("the columns of the dict must have equal length.")
-    with reading(name):
+    with reading("the dict of columns"):
         db.register("frame", {role: np.array(column, dtype=object) for role, column in texts.items()})
-    return Source("data frame", layout, tuple(headings[i] for i in places), ROLES, ("VARCHAR",) * len(ROLES))
+    return Source("data frame", heading.layout, tuple(heading.row[i] for i in places), ROLES, TEXTS, "frame")
 
 
 def _from_text(path: Path, lines: Sequence[tuple[int, str]], asked: Asked) -> Source:
@@ -170,39 +181,28 @@ def _from_text(path: Path, lines: Sequence[tuple[int, str]], asked: Asked) -> So
     full = widths.index(width)
     remarks = next(i for i, (_, line) in enumerate(lines) if i == full or not REMARK.fullmatch(line.strip()))
     below_remarks = lines[remarks - 1][0] if remarks else 0
-    at = max(range(full + 1), key=lambda i: (_named(rows[i], asked), i))
-    heading, above = rows[at], lines[at][0]
-    layout = asked.layout(heading)
-    if layout is None and asked.format == "auto":
-        layout = detect_headless(rows[full])
-    found = _roles(heading, asked, layout)
-    if layout and layout.headless and None in found.values() and detect(heading) is not layout:
-        heading, above = _headless(path, width, layout), below_remarks
-        found = _roles(heading, asked, layout)
-    text = ("VARCHAR",) * len(ROLES)
-    if None not in found.values():
-        places = _distinct(str(path), heading, found, layout)
-        columns, names = tuple(f"c{i}" for i in places), tuple(unquoted(heading[i]) for i in places)
-        return Source(str(path), layout, names, columns, text, Dialect(separator, len(heading), above))
-    problem = _missing(str(path), heading, found, asked, layout)
-    few = sum(i is not None for i in found.values()) < 2
-    looks_like_data = len(heading) > 3 and is_time(heading[3])
-    if layout or asked.columns != ColumnNames() or width not in (4, 5) or not (looks_like_data or few):
-        raise problem
+    headings = [Heading(row, asked) for row in rows[: full + 1]]
+    at = max(range(full + 1), key=lambda i: (headings[i].named, i))
+    heading, above = headings[at], lines[at][0]
+    if heading.layout is None and asked.format == "auto" and (layout := detect_headless(rows[full])):
+        heading = Heading(heading.row, asked, layout)
+    if heading.named < 4 and heading.layout and heading.layout.headless and detect(heading.row) is not heading.layout:
+        heading, above = Heading(heading.layout.columns_of(path, width), asked, heading.layout), below_remarks
+    if heading.named == 4:
+        places = heading.places(str(path))
+        columns, names = tuple(f"c{i}" for i in places), tuple(unquoted(heading.row[i]) for i in places)
+        dialect = Dialect(separator, len(heading.row), above)
+        return Source(str(path), heading.layout, names, columns, TEXTS, dialect=dialect)
+    by_position = heading.named < 2 or (len(heading.row) > 3 and is_time(heading.row[3]))
+    if heading.layout or asked.columns != ColumnNames() or width not in (4, 5) or not by_position:
+        raise heading.missing(str(path))
     for i in range(remarks, full + 1):
         if len(rows[i]) > 2 and not _timed(rows[i]) and any(map(_timed, rows[i + 1 :])):
-            problem = _missing(str(path), rows[i], found, asked, layout)
-            raise DataError(
-                f"{str(problem).rstrip('.')}; or fix line {lines[i][0]}, if it is an event, since it holds no time."
-            )
-    names = tuple(f"column {i + 1}" for i in range(4))
+            problem = str(headings[i].missing(str(path))).rstrip(".")
+            raise DataError(f"{problem}; or fix line {lines[i][0]}, if it is an event, since it holds no time.")
+    columns, names = tuple(f"c{i}" for i in range(4)), tuple(f"column {i + 1}" for i in range(4))
     dialect = Dialect(separator, width, below_remarks)
-    return Source(str(path), None, names, ("c0", "c1", "c2", "c3"), text, dialect, by_position=True)
-
-
-def _named(row: Sequence[str], asked: Asked) -> int:
-    """How many roles a row names, if it is a heading."""
-    return sum(i is not None for i in _roles(row, asked, asked.layout(row)).values())
+    return Source(str(path), None, names, columns, TEXTS, dialect=dialect, by_position=True)
 
 
 def _timed(row: Sequence[str]) -> bool:
@@ -210,67 +210,51 @@ def _timed(row: Sequence[str]) -> bool:
     return any(is_time(unquoted(text)) for text in row)
 
 
-def _headless(path: Path, width: int, layout: SourceLayout) -> list[str]:
-    """The headings of a file that has none, by its number of columns."""
-    for headings in layout.headless:
-        if len(headings) == width:
-            return list(headings)
-    widths = ", ".join(str(len(headings)) for headings in layout.headless)
-    raise DataError(f"{path} has {width} columns, and a {layout.name} file of events has {widths}: give such a file.")
+class Heading:
+    """A row of a table read as its heading: the layout that it tells, and where it names each role (None: nowhere)."""
 
+    def __init__(self, row: Sequence[str], asked: Asked, layout: SourceLayout | None = None) -> None:
+        self.row, self.asked, self.layout = row, asked, layout or asked.layout(row)
+        key = plainly if self.layout else str.lower
+        self._keys = [key(name) for name in row]
+        candidates = {role: map(key, names) for role, names in asked.candidates(self.layout).items()}
+        self._found = {
+            role: next((self._keys.index(name) for name in names if name in self._keys), None)
+            for role, names in candidates.items()
+        }
 
-def find_roles(source: str, headings: Sequence[str], asked: Asked) -> tuple[SourceLayout | None, tuple[int, ...]]:
-    """The layout that the headings of a table tell, and where the four roles are among them."""
-    layout = asked.layout(headings)
-    found = _roles(headings, asked, layout)
-    if None in found.values():
-        raise _missing(source, headings, found, asked, layout)
-    return layout, _distinct(source, headings, found, layout)
+    @property
+    def named(self) -> int:
+        """How many of the four roles it names."""
+        return sum(place is not None for place in self._found.values())
 
+    def places(self, source: str) -> tuple[int, ...]:
+        """Where the roles are; each must have a column of its own, and the only one of its name."""
+        taken: dict[int, str] = {}
+        for role, place in self._found.items():
+            if place is None:
+                raise self.missing(source)
+            if place in taken:
+                both = f"both {taken[place]} and {role}"
+                raise DataError(f"{source}: the column {self.row[place]!r} cannot be {both}: name two columns.")
+            if self._keys.count(self._keys[place]) > 1:
+                raise DataError(
+                    f"{source} has two columns called {self.row[place]!r}: rename the one that is not meant."
+                )
+            taken[place] = role
+        return tuple(taken)
 
-def _roles(headings: Sequence[str], asked: Asked, layout: SourceLayout | None) -> dict[str, int | None]:
-    """Where each role's column is: the first of its candidates that is among the headings; None where none is."""
-    key = plainly if layout else str.lower
-    places = {key(name): i for i, name in reversed(list(enumerate(headings)))}
-    candidates = asked.candidates(layout).items()
-    return {role: next((places[key(n)] for n in names if key(n) in places), None) for role, names in candidates}
-
-
-def _distinct(
-    source: str, headings: Sequence[str], found: Mapping[str, int | None], layout: SourceLayout | None
-) -> tuple[int, ...]:
-    """Where the four roles are, all of them found; each must have a column of its own, and the only one of its name."""
-    key = plainly if layout else str.lower
-    taken: dict[int, str] = {}
-    for role, place in found.items():
-        if place is None:
-            continue
-        if place in taken:
-            raise DataError(
-                f"{source}: the column {headings[place]!r} cannot be both {taken[place]} and {role}: name two columns."
-            )
-        if [key(heading) for heading in headings].count(key(headings[place])) > 1:
-            raise DataError(f"{source} has two columns called {headings[place]!r}: rename the one that is not meant.")
-        taken[place] = role
-    return tuple(taken)
-
-
-def _missing(
-    source: str,
-    headings: Sequence[str],
-    found: Mapping[str, int | None],
-    asked: Asked,
-    layout: SourceLayout | None,
-) -> DataError:
-    usual = {role: layout.columns[role][0] if layout else role for role in ROLES}
-    lost = [getattr(asked.columns, role) or usual[role] for role, i in found.items() if i is None]
-    shown = short(", ".join(repr(name) for name in headings))
-    read = f", read as {layout.name}," if layout else ""
-    return DataError(
-        f"{source}{read} has no column for {short(', '.join(lost))}; it has {shown}: name the columns with --subject, "
-        "--relation, --object and --time, or in Python with "
-        'ColumnNames(subject="...", relation="...", object="...", time="...").'
-    )
+    def missing(self, source: str) -> DataError:
+        """The error that roles are not named."""
+        usual = {role: self.layout.columns[role][0] if self.layout else role for role in ROLES}
+        lost = [getattr(self.asked.columns, role) or usual[role] for role, i in self._found.items() if i is None]
+        shown = short(", ".join(repr(name) for name in self.row))
+        read = f", read as {self.layout.name}," if self.layout else ""
+        return DataError(
+            f"{source}{read} has no column for {short(', '.join(lost))}; it has {shown}: name the columns with "
+            "--subject, --relation, --object and --time, or in Python with "
+            'ColumnNames(subject="...", relation="...", object="...", time="...").'
+        )
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -301,32 +285,26 @@ def read_table(path: Path) -> Table:
         return Table(headings, table, found.numbers().tolist(), found.rejects)
 
 
-def check_fifth(source: Source, table: str, db: duckdb.DuckDBPyConnection) -> None:
-    """Refuse a fifth column of texts that differ where none has a heading: the first four may be no events."""
+def check_rows(source: Source, table: str, budget: Budget, db: duckdb.DuckDBPyConnection) -> None:
+    """Refuse what must not become rows: Parquet that unpacks to too much, and five columns that may be no events."""
+    if table.startswith("read_parquet"):
+        path, lengths = Path(source.name), " + ".join(f"strlen({text})" for text in source.texts())
+        budget.open(path, TABLE_RATIO)
+        # what a file declares is compared before anything is unpacked; it may be wrong, so DuckDB is limited as well
+        db.execute(f"SET memory_limit = '{max(budget.allowed, FREE) >> 20}MiB'")
+        declared = f"""SELECT max(size), max(rows) FROM (
+            SELECT sum(total_uncompressed_size) OVER () AS size,
+                sum(greatest(num_values, row_group_num_rows)) OVER (PARTITION BY column_id) AS rows
+            FROM parquet_metadata({literal(path)}))"""
+        for query in (declared, f"SELECT sum({lengths}), 0 FROM {table}"):
+            size, rows = db.execute(query).fetchall()[0]
+            budget.spend(path, int(size or 0), int(rows or 0))
     if source.by_position and source.dialect and source.dialect.width == 5:
         whole = f"regexp_full_match(trim(c4), {literal(INTEGER.pattern)})"
-        found = db.execute(f"SELECT count(DISTINCT c4) > 1 AND NOT bool_and({whole}) FROM {table}").fetchone()
-        if found and found[0]:
+        if db.execute(f"SELECT count(DISTINCT c4) > 1 AND NOT bool_and({whole}) FROM {table}").fetchall()[0][0]:
             raise DataError(
                 f"{source.name} has no heading and a fifth column of text: add a heading that names its columns."
             )
-
-
-def check_declared(source: Source, table: str, budget: Budget, db: duckdb.DuckDBPyConnection) -> None:
-    """Compare what a Parquet file says of its own size with the budget, before anything of it is unpacked."""
-    path = Path(source.name)
-    budget.open(path, TABLE_RATIO)
-    declared = """SELECT max(size), max(rows) FROM (
-        SELECT sum(total_uncompressed_size) OVER () AS size,
-            sum(greatest(num_values, row_group_num_rows)) OVER (PARTITION BY column_id) AS rows
-        FROM parquet_metadata(?))"""
-    # what a file declares may be wrong, so what DuckDB unpacks is limited as well
-    db.execute(f"SET memory_limit = '{max(budget.allowed, FREE) >> 20}MiB'")
-    size, rows = db.execute(declared, [str(path)]).fetchone() or (0, 0)
-    budget.spend(path, int(size or 0), int(rows or 0))
-    lengths = " + ".join(f"strlen({text})" for text in source.texts())
-    found = db.execute(f"SELECT sum({lengths}) FROM {table}").fetchone()
-    budget.spend(path, int(found[0] or 0) if found else 0)
 
 
 def _text(value: Any) -> str:
@@ -335,6 +313,10 @@ def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _as_text(column: str, kind: str) -> str:

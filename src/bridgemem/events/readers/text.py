@@ -175,7 +175,7 @@ def sample(path: Path) -> list[tuple[int, str]]:
         if line.strip():
             found.append((number, line))
         elif not found:
-            check_idle(path, number, 0, str)
+            check_idle(path, number, 0)
         if len(found) == SAMPLE:
             break
     if found and JSON.fullmatch(found[0][1]):
@@ -205,7 +205,7 @@ class Dialect:
         """The fields of a line; csv.Error where its quotes do not close."""
         if '"' not in line or self.separator == "\t":
             return line.split(self.separator)
-        return next(csv.reader(io.StringIO(line, newline="\n"), delimiter=self.separator, strict=True))
+        return next(csv.reader([part + "\n" for part in line.split("\n")], delimiter=self.separator, strict=True))
 
     def fields(self, line: str) -> list[str]:
         """The fields of a line without the space around them, also where its quotes do not close."""
@@ -302,13 +302,10 @@ class Screened:
                     block = block.removeprefix(MARK)
                 buffer = rest + block + (self._end if block and not block.endswith(b"\n") else b"")
                 rest = buffer[self._judge(buffer, last=not block) :]
-                check_idle(self.path, self.lines, self.rows, self._first_reject)
+                check_idle(self.path, self.lines, self.rows, [f"{x.line}, {x.reason}" for x in self.rejects[:1]])
                 advance(self.lines - before)
         if self._copy:
             self._copy.close()
-
-    def _first_reject(self) -> str:
-        return f"line {self.rejects[0].line}, {self.rejects[0].reason}" if self.rejects else ""
 
     def _judge(self, buffer: bytes, last: bool) -> int:
         """Judge whole lines; the bytes of those that could be judged before more is read."""
@@ -327,28 +324,25 @@ class Screened:
     def _judge_line(self, buffer: bytes, at: int, last: bool) -> int:
         """Judge a line that is not plainly sound; its bytes, 0 where its quote may close in what is not read yet."""
         raw = buffer[at : buffer.index(b"\n", at) + 1]
-        if self.lines < self.dialect.above:
-            # DuckDB skips one line that it can read, and no others
-            if self.dialect.above > 1 or not self._patterns.heading.fullmatch(raw):
-                self._begin_copy()
-            self._no_rows.append(self.lines + 1)
-            self.lines, self._offset, self._start = self.lines + 1, self._offset + len(raw), self._offset + len(raw)
+        if self.lines < self.dialect.above:  # DuckDB skips one line that it can read, and no others
+            self._take(raw, None, in_place=self.dialect.above == 1 and bool(self._patterns.heading.fullmatch(raw)))
+            self._start = self._offset
             return len(raw)
         text = _decoded(raw, self.lines + 1)
         if not text.strip():
-            return self._take(raw, None)
+            return self._take(raw, None, in_place=raw == self._end)  # DuckDB passes over lines without a letter
         if not (self._quoted(text) and self._patterns.left_open.fullmatch(raw)):
             return self._take(raw, self._row(text, raw))
         row = self._patterns.over_lines.match(buffer, at, at + LONGEST_LINE)
         if not row and not last and len(buffer) - at < LONGEST_LINE:
             return 0
-        if row and self.spanning:
+        if row is None:
+            self._in_doubt = True
+            return self._take(raw, fault(text) or UNCLOSED)
+        if self.spanning:
             return self._take(row[0], self._row(_decoded(row[0], self.lines + 1), row[0]))
-        if row:
-            first, end = self.lines + 1, self.lines + row[0].count(b"\n")
-            return self._take(row[0], f"a quoted field runs over lines {first} to {end}, and a row is one line")
-        self._in_doubt = True
-        return self._take(raw, fault(text) or UNCLOSED)
+        first, end = self.lines + 1, self.lines + row[0].count(b"\n")
+        return self._take(row[0], f"a quoted field runs over lines {first} to {end}, and a row is one line")
 
     def _quoted(self, text: str) -> bool:
         return '"' in text and self.dialect.separator != "\t"
@@ -377,8 +371,8 @@ class Screened:
             self._copy.write(raw)
         return len(raw)
 
-    def _take(self, raw: bytes, row: list[str] | str | None) -> int:
-        """Take lines that are one row, that are rejected for a reason, or that are blank; their bytes."""
+    def _take(self, raw: bytes, row: list[str] | str | None, in_place: bool = False) -> int:
+        """Take lines that are one row, that are rejected for a reason, or that are neither; their bytes."""
         first = self.lines + 1
         self.lines += raw.count(b"\n")
         self._no_rows.extend(range(first + isinstance(row, list), self.lines + 1))
@@ -386,10 +380,8 @@ class Screened:
             self.rejected += 1
             if len(self.rejects) < KEPT_REJECTS:
                 self.rejects.append(Reject(str(self.path), first, row, short(_decoded(raw, first))))
-        if row is not None or raw != self._end:  # an empty line DuckDB passes over
-            copy = self._begin_copy()
-            if isinstance(row, list):
-                copy.write(self.dialect.join(row) + self._end)
+        if not in_place:
+            self._begin_copy().write(self.dialect.join(row) + self._end if isinstance(row, list) else b"")
         self._offset += len(raw)
         return len(raw)
 
