@@ -141,7 +141,7 @@ def queries(client: Client, seed: int) -> Iterator[dict[str, Any]]:
     weights = [[entry["events"] + 1 for entry in entries] for entries in found]
     while True:
         actor, relation = (chosen.choices(n, w)[0] for n, w in zip(names, weights, strict=True))
-        yield {"actor": actor, "relation": relation, "inverse": chosen.random() < 0.5}
+        yield {"subject" if chosen.random() < 0.5 else "object": actor, "relation": relation}
 
 
 def load(port: int, plan: Plan) -> Outcome:
@@ -182,12 +182,13 @@ def _work(client: Client, plan: Plan, number: int, end: float) -> None:
         if time.perf_counter() > end:
             return
         query = next(asked)
+        name = query.get("subject", query.get("object"))
         if place % plan.event_every == plan.event_every - 1:
-            event = {"subject": query["actor"], "relation": query["relation"], "object": query["actor"]}
+            event = {"subject": name, "relation": query["relation"], "object": name}
             batch = {"source": "load test", "key": str(place), "events": [{**event, "time": when}]}
             client.timed("event", "/v1/events", batch)
         elif place % plan.explain_every == plan.explain_every - 1:
-            client.timed("explain", "/v1/explain", {**query, "candidate": query["actor"]})
+            client.timed("explain", "/v1/explain", {**query, "subject": name, "object": name})
         else:
             client.timed("forecast", "/v1/forecast", query)
 

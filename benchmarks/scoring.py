@@ -113,7 +113,7 @@ def forecast(b: Bench) -> Measured:
     with Peak() as peak:
         for actor, relation, inverse in queries:
             began = time.perf_counter()
-            answers.append(forecaster.forecast(actor, relation, inverse=inverse))
+            answers.append(forecaster.forecast(relation=relation, **{"object" if inverse else "subject": actor}))
             times.append(time.perf_counter() - began)
     residual, plain_answers, plain_times = plain.PlainResidual(b.transitions, "cpu"), [], []
     with Peak() as plain_peak:

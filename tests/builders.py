@@ -154,3 +154,19 @@ def futures(events: EventLog, now: int, seed: int = 0) -> dict[str, EventLog]:
 
 def dataset_of(events: EventLog, name: str = "small") -> Dataset:
     return Dataset.chronological(name, events, 0.15, 0.15)
+
+
+def side(actor: str | int, inverse: bool) -> dict[str, Any]:
+    """The side of a query that is known: its object where the query is inverse."""
+    return {"object" if inverse else "subject": actor}
+
+
+def triple(actor: str | int, relation: str | int, candidate: str | int, inverse: bool) -> dict[str, Any]:
+    """What explains a candidate of a query."""
+    subject, object_ = (candidate, actor) if inverse else (actor, candidate)
+    return {
+        "subject": subject,
+        "relation": relation,
+        "object": object_,
+        "candidate": "subject" if inverse else "object",
+    }

@@ -58,7 +58,7 @@ def test_fit_takes_a_backbone_that_is_there_already(own_csv: Path) -> None:
     data = bridgemem.load(own_csv)
     cenet = Cenet.fit(data, CenetSettings(width=8, epochs=1, oracle_epochs=1))
     model = bridgemem.Forecaster(cenet, settings=SMALL).fit(data)
-    assert all(math.isfinite(c.score) for c in model.forecast("Kel", "consult", inverse=True))
+    assert all(math.isfinite(c.score) for c in model.forecast(relation="consult", object="Kel"))
 
 
 def test_the_same_seed_gives_the_same_forecast(own_csv: Path) -> None:

@@ -21,6 +21,7 @@ from bridgemem.live.refresh import chosen_on, refresh
 from bridgemem.memory.past import Past
 from bridgemem.runs import UPDATES, Run
 from bridgemem.storage.known_files import RUN_FILE
+from builders import side
 from commands import TINY_READER, bridgemem, compared
 
 pytest_plugins = ("small_runs",)
@@ -62,7 +63,7 @@ def store(tmp_path: Path) -> Iterator[EventStore]:
 
 def answers(asked: Any) -> list[list[Candidate]]:
     return [
-        asked.forecast(actor, relation, at=at, top=99, inverse=inverse)
+        asked.forecast(relation=relation, at=at, top=99, **side(actor, inverse))
         for actor in ("Arvan", "Kel", "Nova")
         for relation in ("visit", "consult", "sing to")
         for at in (None, "2024-02-11")

@@ -31,6 +31,7 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_json
 from bridgemem.storage.tables import read_columns, read_table, write_table
+from builders import side
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, left_in, measured_rows, named_own
 from fits import fit_run
 
@@ -149,8 +150,8 @@ def test_a_run_on_disk_forecasts_as_the_model_did_before_it_was_saved(walk: Walk
         parts = (load_backbone(walk.backbone), fitted.known, selection.choice)
         before = Predictor(Past(dataset.events), *parts, calibration=after.calibration)
         for inverse in (False, True):
-            asked = ("Kel", "consult", None, 12, inverse)
-            assert before.forecast(*asked) == after.forecast(*asked)
+            asked = {"relation": "consult", "top": 12, **side("Kel", inverse)}
+            assert before.forecast(**asked) == after.forecast(**asked)
 
 
 def test_a_run_does_not_need_the_folders_it_was_made_from(own_csv: Path, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_own_data_that_is_called_like_a_benchmark_travels_with_the_run(own_csv: 
     assert fitted.code == 0, fitted.err
     assert Run(run).dataset().name == "gdelt"
     packed.unlink()
-    assert bridgemem("forecast", run, "--actor", "Kel", "--relation", "visit").code == 0
+    assert bridgemem("forecast", run, "--subject", "Kel", "--relation", "visit").code == 0
 
 
 def test_a_benchmark_does_not_travel_with_the_run_however_it_was_read(

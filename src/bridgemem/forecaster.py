@@ -96,7 +96,7 @@ class Evaluation:
 
 
 class Forecaster:
-    """Who comes next for (actor, relation, ?, t), from the events strictly before t, and why.
+    """Who comes next for (subject, relation, ?, t), from the events strictly before t, and why.
 
     The constructor stores settings and touches nothing. `fit` trains or opens the backbone, fits the residuals, chooses
     on validation and calibrates; test is read by `evaluate` alone. A run folder is the saved form.
@@ -193,37 +193,45 @@ class Forecaster:
 
     def forecast(
         self,
-        actor: str | int,
-        relation: str | int,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
         *,
+        object: str | int | None = None,
         at: str | int | None = None,
-        top: int = 10,
-        inverse: bool = False,
         horizon: int | None = None,
+        top: int = 10,
     ) -> list[Candidate]:
-        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
+        """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first.
 
         Args:
-            actor: A name, or an id.
-            relation: A name, or an id.
+            subject: A name or an id; left out where the subject is asked.
+            relation: A name or an id.
+            object: A name or an id; left out where the object is asked.
             at: The time of the event; the first step after the data when left out.
-            top: How many answers.
-            inverse: Whether the actor is the object of the event.
             horizon: Any of that many steps from `at` on, instead of that step alone.
+            top: How many answers.
         """
-        return self.predictor.forecast(actor, relation, at, top, inverse, horizon)
+        return self.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def explain(
         self,
-        actor: str | int,
+        subject: str | int,
         relation: str | int,
-        candidate: str | int,
+        object: str | int,
         *,
         at: str | int | None = None,
-        inverse: bool = False,
+        candidate: str = "object",
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events they come from."""
-        return self.predictor.explain(actor, relation, candidate, at, inverse)
+        """Why a candidate has its score: parts that add up, and the events they come from.
+
+        Args:
+            subject: A name or an id.
+            relation: A name or an id.
+            object: A name or an id.
+            at: The time of the event; the first step after the data when left out.
+            candidate: "object" or "subject", the side that is explained as an answer.
+        """
+        return self.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
     def update(self, events: Any, *, progress: Progress = SILENT) -> Self:
         """Add events that came after the fit: forecasts and explanations reflect them at once.

@@ -55,8 +55,8 @@ def test_a_name_copied_from_the_answers_into_the_queries_is_the_same_name(tmp_pa
     names = tuple(name for name in (*NAMES, *PLAIN) if name == name.strip() != "")  # cells of queries are trimmed
     copied = written(names, tmp_path / "a.csv")
     with (tmp_path / "q.csv").open("w", encoding="utf-8", newline="") as handle:
-        csv.writer(handle).writerows([("actor", "relation"), *((name, "visit") for name in copied)])
-    assert [query.actor for query in read_queries(tmp_path / "q.csv")] == list(names)
+        csv.writer(handle).writerows([("subject", "relation"), *((name, "visit") for name in copied)])
+    assert [query.subject for query in read_queries(tmp_path / "q.csv")] == list(names)
 
 
 def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
@@ -65,12 +65,12 @@ def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
     store, asked = tmp_path / "events.duckdb", tmp_path / "q.csv"
     with EventStore(store) as events:
         LiveForecaster(Run(recurrence_run), events).add([(EVIL, "visit", "Arvan", "2024-02-10")], "test", "one")
-    asked.write_text(f"actor,relation\n{EVIL},visit\n'{EVIL},visit\n")
+    asked.write_text(f"subject,relation\n{EVIL},visit\n'{EVIL},visit\n")
     found = bridgemem("forecast", recurrence_run, "--store", store, "--queries", asked, "--out", tmp_path / "a.csv")
     assert found.code == 0, found.err
     with (tmp_path / "a.csv").open(encoding="utf-8", newline="") as handle:
-        assert {row["actor"] for row in csv.DictReader(handle)} == {f"'{EVIL}"}
-    who = ("--actor", "Arvan", "--relation", "visit", "--inverse", "--top", "99")
+        assert {row["subject"] for row in csv.DictReader(handle)} == {f"'{EVIL}"}
+    who = ("--object", "Arvan", "--relation", "visit", "--top", "99")
     told = bridgemem("forecast", recurrence_run, "--store", store, *who, "--json")
     assert EVIL in {candidate["name"] for candidate in told.json}
 

@@ -68,7 +68,7 @@ def test_a_flipped_byte_in_any_file_of_a_mined_folder_is_found(own_csv: Path, tm
 def test_no_command_answers_from_a_memory_with_a_flipped_byte(walk: Walk, tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     assert bridgemem("memory", walk.run, "--out", memory).code == 0
-    asked = ("forecast", walk.run, "--actor", "Kel", "--relation", "visit", "--json", "--memory-dir", memory)
+    asked = ("forecast", walk.run, "--subject", "Kel", "--relation", "visit", "--json", "--memory-dir", memory)
     expected = bridgemem(*asked).json
     for name in ("names.json", "segments.json", "segment-all.step.npy", "triples.codes.npy", "events.step.npy"):
         path = memory / name

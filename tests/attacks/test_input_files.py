@@ -397,6 +397,6 @@ def test_commands_refuse_spoiled_files_in_one_sentence(recurrence_run: Path, tmp
 
 @pytest.mark.parametrize("at", [MANY_DIGITS, "9" * 90, "9999-12-31", "0001-01-01T00:00+14:00", "\x85"])
 def test_queries_at_odd_times_are_answered_or_refused(at: str, recurrence_run: Path, tmp_path: Path) -> None:
-    path = saved(tmp_path / "queries.csv", f"actor,relation,at\nKel,visit,{at}\n".encode())
+    path = saved(tmp_path / "queries.csv", f"subject,relation,time\nKel,visit,{at}\n".encode())
     outcome = bridgemem("forecast", recurrence_run, "--queries", path, "--out", tmp_path / "answers.csv")
     assert outcome.code == 0 or len(outcome.refused()) < LONGEST_SENTENCE

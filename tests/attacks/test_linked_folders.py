@@ -122,8 +122,8 @@ def test_a_run_with_a_link_in_it_is_not_opened(place: str, run_copy: Path, secre
 
 COMMANDS: dict[str, tuple[str | Path, ...]] = {
     "evaluate": (),
-    "forecast": ("--actor", "Kel", "--relation", "visit"),
-    "explain": ("--actor", "Kel", "--relation", "visit", "--candidate", "Lor"),
+    "forecast": ("--subject", "Kel", "--relation", "visit"),
+    "explain": ("--subject", "Kel", "--relation", "visit", "--object", "Lor"),
     "audit": (),
     "memory": ("--out", "made"),
     "refresh": ("--store", "events.duckdb", "--out", "made"),

@@ -119,7 +119,7 @@ def test_a_service_refuses_the_batch_and_goes_on(live: LiveForecaster) -> None:
         assert "9,000 new relations" in refused.json()["error"]
         assert client.get("/v1/events").json()["events"] == []
         assert client.post("/v1/events", json=batch([("Arvan", "visit", "Kel", DAY)], "2")).status_code == 200
-        assert client.post("/v1/forecast", json={"actor": "Arvan", "relation": "visit"}).status_code == 200
+        assert client.post("/v1/forecast", json={"subject": "Arvan", "relation": "visit"}).status_code == 200
 
 
 def test_ingest_refuses_the_file_unless_more_are_allowed(recurrence_run: Path, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def refused(run: Path) -> None:
 def refused_for_forecasts(run: Path) -> None:
     with pytest.raises(BridgeMemError):
         Run(run).predictor().forecast("Kel", "visit")
-    bridgemem("forecast", run, "--actor", "Kel", "--relation", "visit").refused()
+    bridgemem("forecast", run, "--subject", "Kel", "--relation", "visit").refused()
 
 
 def change_config(run: Path, old: str, new: str) -> None:
@@ -318,6 +318,6 @@ def test_names_with_paths_and_markup_in_them_stay_names(tmp_path: Path) -> None:
     rows = [(odd.get(a, a), r, odd.get(b, b), t) for a, r, b, t in planted_rows()]
     data = write_rows(tmp_path / "odd.csv", rows)
     assert bridgemem("fit", "-d", data, "-b", "recurrence", "-o", tmp_path / "run", *TINY_READER).code == 0
-    asked = (tmp_path / "run", "--actor", odd["Kel"], "--relation", "visit", "--json")
+    asked = (tmp_path / "run", "--subject", odd["Kel"], "--relation", "visit", "--json")
     assert set(odd.values()) <= {candidate["name"] for candidate in bridgemem("forecast", *asked, "--top", "12").json}
-    assert bridgemem("explain", *asked, "--candidate", odd["Lor"]).json["candidate"] == odd["Lor"]
+    assert bridgemem("explain", *asked, "--object", odd["Lor"]).json["object"] == odd["Lor"]

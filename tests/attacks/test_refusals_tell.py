@@ -64,7 +64,7 @@ def test_a_store_that_cannot_be_written_asks_to_try_later_and_tells_not_where_it
     assert str(live.store.path.parent) not in answer.text
     assert sentence in caplog.text
     assert int(answer.headers["retry-after"]) > 0
-    assert client.post("/v1/forecast", json={"actor": "Arvan", "relation": "visit"}).status_code == 200
+    assert client.post("/v1/forecast", json={"subject": "Arvan", "relation": "visit"}).status_code == 200
 
 
 def test_a_full_disk_is_told_without_the_place_of_the_store(client: Any, live: LiveForecaster) -> None:

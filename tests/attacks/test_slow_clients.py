@@ -33,7 +33,7 @@ pytest_plugins = ("small_runs",)
 
 PATIENCE = 60.0  # seconds until a test gives up; what is tested takes a fraction of one
 SHORT, LONG = 0.4, 50.0  # timeouts of the service: one that passes within a test, and one that never does
-BODY = json.dumps({"actor": "Arvan", "relation": "visit", "top": 1}).encode()
+BODY = json.dumps({"subject": "Arvan", "relation": "visit", "top": 1}).encode()
 HEAD = b"POST /v1/forecast HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 HALF_HEAD = HEAD + b"X-Padding: "
 ASKED = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -24,7 +24,7 @@ from spoiling import Spoiling, claimed_table, spoiled, spoilings
 pytest_plugins = ("small_runs",)
 
 EVERY = int(os.environ.get("BRIDGEMEM_SWEEP", "1499"))
-ASKED = ("--actor", "Kel", "--relation", "visit")
+ASKED = ("--subject", "Kel", "--relation", "visit")
 LEARNED = ("--residual", "learned", "--learned-set", "max_epochs=1", "--learned-set", "hidden=8")
 BY = ("support", "uncertainty", "repeat", "recency", "relation")
 DIGITS, HEX = "5,000 digits", "hex of 5,000 digits"
@@ -89,9 +89,9 @@ def served(run: Run) -> None:
 
     with EventStore(run.folder.with_suffix(".duckdb")) as store:
         client = TestClient(create_app(LiveForecaster(run, store)), raise_server_exceptions=False)
-        asked = {"actor": "Kel", "relation": "visit"}
+        asked = {"subject": "Kel", "relation": "visit"}
         answers = [client.get("/v1/model"), client.post("/v1/forecast", json=asked)]
-        answers.append(client.post("/v1/explain", json={**asked, "candidate": "Lor"}))
+        answers.append(client.post("/v1/explain", json={**asked, "object": "Lor"}))
     for answer in answers:
         assert answer.status_code in (200, 404, 422, 503), answer.text
 
@@ -115,8 +115,8 @@ READERS: dict[str, Callable[[Path, Path], Outcome]] = {
     "forecast": command("forecast", "RUN", *ASKED),
     "forecast learned": command("forecast", "RUN", *ASKED, "--residual", "learned", "--json"),
     "forecast within": command("forecast", "RUN", *ASKED, "--horizon", "3", "--residual", "bridgemem"),
-    "explain": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--residual", "bridgemem"),
-    "explain learned": command("explain", "RUN", *ASKED, "--candidate", "Lor", "--residual", "learned"),
+    "explain": command("explain", "RUN", *ASKED, "--object", "Lor", "--residual", "bridgemem"),
+    "explain learned": command("explain", "RUN", *ASKED, "--object", "Lor", "--residual", "learned"),
     "audit": command("audit", "RUN"),
     "audit valid": command("audit", "RUN", "--split", "valid"),
     "compare": command("compare", "RUN", "WHOLE"),

@@ -166,7 +166,7 @@ def test_the_page_opens_on_a_forecast_that_is_the_service_s_own(
 @pytest.mark.parametrize("kind", ["papers", "learned"])
 def test_the_bars_add_up_to_the_score(kind: str, opened: Callable[..., Page], request: pytest.FixtureRequest) -> None:
     address, live = request.getfixturevalue(kind)
-    page = opened(address, actor="Arvan", relation="visit")
+    page = opened(address, subject="Arvan", relation="visit")
     for row in range(3):
         name = page.locator("#list li").nth(row).get_attribute("data-name")
         assert name is not None
@@ -182,7 +182,7 @@ def test_a_name_is_found_by_a_few_letters_and_the_keyboard_alone(
     opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
 ) -> None:
     address, live = learned
-    page = opened(address, actor="Arvan", relation="visit")
+    page = opened(address, subject="Arvan", relation="visit")
     page.focus("#actor")
     page.keyboard.type("esk")
     page.wait_for_selector("#actor-list li:has-text('Eskara')")
@@ -194,7 +194,7 @@ def test_a_name_is_found_by_a_few_letters_and_the_keyboard_alone(
     page.keyboard.type("sanc")
     page.wait_for_selector("#relation-list li:has-text('sanction')")
     page.keyboard.press("Enter")
-    wanted = expected(live, "Eskara", "sanction", inverse=True)
+    wanted = expected(live, relation="sanction", object="Eskara")
     page.wait_for_function("name => document.querySelector('#list li').dataset.name === name", arg=wanted[0][0])
     settle(page)
     assert shown(page) == wanted
@@ -209,7 +209,7 @@ def test_arrows_move_through_the_candidates_and_the_focus_is_seen(
     opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
 ) -> None:
     address, live = learned
-    page = opened(address, actor="Arvan", relation="visit")
+    page = opened(address, subject="Arvan", relation="visit")
     names = [c.name for c in live.forecast("Arvan", "visit")]
     page.focus("#latest")
     page.focus("#later")
@@ -231,7 +231,7 @@ def test_the_slider_goes_back_to_what_was_known_then(
     opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
 ) -> None:
     address, live = learned
-    page = opened(address, actor="Arvan", relation="visit", step=20)
+    page = opened(address, subject="Arvan", relation="visit", step=20)
     assert page.locator("#time").inner_text() == "2024-01-21"
     assert shown(page) == expected(live, "Arvan", "visit", "2024-01-21")
     page.focus("#step")
@@ -255,11 +255,11 @@ def test_hostile_names_are_only_text(opened: Callable[..., Page], run: Path, tmp
     with served(run, tmp_path / "hostile.duckdb", "bridgemem") as (address, live):
         rows = [(HOSTILE, "visit", "Arvan", "2024-02-10"), ("Arvan", IMAGE, HOSTILE, "2024-02-10")]
         live.add([*rows, (HOSTILE, "visit", IMAGE, "2024-02-11")], source="test", key="hostile")
-        page = opened(address, actor=HOSTILE, relation="visit", candidate=IMAGE)
+        page = opened(address, subject=HOSTILE, relation="visit", candidate=IMAGE)
         assert page.input_value("#actor") == HOSTILE
         listed = page.locator("#list .name").all_text_contents()
         assert IMAGE in listed
-        page.goto(f"{address}#{urlencode({'actor': 'Arvan', 'relation': IMAGE, 'candidate': HOSTILE})}")
+        page.goto(f"{address}#{urlencode({'subject': 'Arvan', 'relation': IMAGE, 'candidate': HOSTILE})}")
         settle(page, HOSTILE)
         page.focus("#actor")
         page.keyboard.type("<")

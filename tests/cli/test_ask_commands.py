@@ -16,13 +16,13 @@ from bridgemem.evaluation.records import read_records
 from commands import TINY_READER, Walk, bridgemem, left_in
 
 pytest_plugins = ("small_runs",)
-ASKED = ("--actor", "Arvan", "--relation", "visit")
+ASKED = ("--subject", "Arvan", "--relation", "visit")
 
 
 @pytest.fixture
 def queries(tmp_path: Path) -> Path:
     path = tmp_path / "q.csv"
-    path.write_text("actor,relation,at,direction\nArvan,visit,,\nKel,consult,2024-01-20,inverse\n")
+    path.write_text("subject,relation,object,time\nArvan,visit,,\n,consult,Kel,2024-01-20\n")
     return path
 
 
@@ -42,7 +42,7 @@ def test_a_file_of_queries_is_answered_into_a_file(recurrence_run: Path, queries
 
 
 def test_a_single_answer_is_told_as_one(recurrence_run: Path, queries: Path) -> None:
-    queries.write_text("actor,relation\nArvan,visit\n")
+    queries.write_text("subject,relation\nArvan,visit\n")
     out = queries.with_name("a.csv")
     made = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out, "--top", "1")
     assert made.out.startswith("Answered 1 query in 1 row; ")
@@ -62,24 +62,24 @@ def test_answers_replace_no_file_unasked_and_never_their_queries(recurrence_run:
     (queries.parent / "folder.csv").mkdir()
     assert "folder.csv is a folder; name a file." in bridgemem(*asked, queries.parent / "folder.csv").refused()
     assert bridgemem(*asked, kept, "--force", "--top", "1").code == 0
-    assert kept.read_text().startswith("query,actor,")
+    assert kept.read_text().startswith("query,subject,")
 
 
 def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_run: Path, queries: Path) -> None:
     rows = [
         "Arvn,visit,,",
-        "Arvan,visit,1999-01-01,",
-        "Arvan,visit,,sideways",
+        "Arvan,visit,,1999-01-01",
+        "Arvan,visit,Kel,",
         ",visit,,",
         "Arvan,visit",
         "Kel,visit,,",
     ]
-    queries.write_text("\n".join(["actor,relation,at,direction", *rows, "Kel,visit,9999-12-30,", ""]))
+    queries.write_text("\n".join(["subject,relation,object,time", *rows, "Kel,visit,,9999-12-30", ""]))
     asked = ("--queries", queries, "--out", queries.with_name("a.csv"), "--horizon", "7")
     said = bridgemem("forecast", recurrence_run, *asked).refused()
     assert "6 rows that cannot be asked" in said
     for line, phrase in enumerate(
-        ["did you mean", "before the data", "sideways", "actor is empty", "2 cells"], start=2
+        ["did you mean", "before the data", "leave out the one", "are empty", "2 cells"], start=2
     ):
         assert phrase in said.partition(f"line {line}: ")[2].partition("; line")[0]
     assert "line 7" not in said
@@ -88,7 +88,7 @@ def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_
 
 def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries: Path) -> None:
     out = queries.with_name("a.parquet")
-    queries.write_text("actor,relation\nArvn,visit\nKel,visit\nKel,vist\n")
+    queries.write_text("subject,relation\nArvn,visit\nKel,visit\nKel,vist\n")
     said = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out).refused()
     assert "line 2: no entity is called 'Arvn'; did you mean 'Arvan'?" in said
     assert "line 4: no relation is called 'vist'" in said
@@ -98,8 +98,9 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ((), "ask with --actor and --relation, or with --queries"),
-        (("--actor", "Arvan"), "ask with --actor and --relation"),
+        ((), "ask with --relation and --subject or --object, or with --queries"),
+        (("--subject", "Arvan"), "ask with --relation and"),
+        ((*ASKED, "--object", "Kel"), "ask with --relation and"),
         ((*ASKED, "--out", "a.csv"), "--out is for the answers to --queries"),
         ((*ASKED, "--horizon", "0"), "at least 1, not 0"),
         ((*ASKED, "--horizon", "99999999999"), "too far ahead"),
@@ -108,7 +109,7 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries
             "7 steps from 9999-12-30 on lie too far ahead; ask for fewer",
         ),
         ((*ASKED, "--duplicates", "maybe"), "duplicates must be keep or drop, not 'maybe'"),
-        (("--actor", "Zanzibar", "--relation", "visit"), "; entities.txt of a run lists all names."),
+        (("--subject", "Zanzibar", "--relation", "visit"), "; entities.txt of a run lists all names."),
         (("--queries", "q.csv"), "--queries needs --out"),
         (("--queries", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
         (("--queries", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),
@@ -130,7 +131,7 @@ def test_a_run_with_frozen_history_is_not_asked(own_csv: Path, tmp_path: Path) -
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *frozen).code == 0
     commands: list[tuple[str | Path, ...]] = [
         ("forecast", run, *ASKED),
-        ("explain", run, *ASKED, "--candidate", "Kel"),
+        ("explain", run, *ASKED, "--object", "Kel"),
         ("serve", run, "--port", "0", "--store", store),
         ("explore", run, "--port", "0", "--no-browser", "--store", store),
         ("forecast", run, *ASKED),  # with a store of its own by now
@@ -200,10 +201,10 @@ def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_c
 
 @pytest.mark.parametrize("name", ["card.html", "card.md"])
 def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, tmp_path: Path) -> None:
-    both = ("--candidate", "Kel", "--candidate", "Lor")
+    both = ("--object", "Kel", "--object", "Lor")
     found = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name, "--json").json
     text = (tmp_path / name).read_text()
-    assert [e["candidate"] for e in found] == ["Kel", "Lor"]
+    assert [e["object"] for e in found] == ["Kel", "Lor"]
     assert "Why Kel" in text
     assert "Why Lor" in text
     again = ("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name)
@@ -213,18 +214,18 @@ def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, 
 
 def test_a_card_replaces_no_picture_of_another(recurrence_run: Path, tmp_path: Path) -> None:
     (tmp_path / "card-2.svg").write_text("mine")
-    both = ("--candidate", "Kel", "--candidate", "Lor", "--card", tmp_path / "card.md")
+    both = ("--object", "Kel", "--object", "Lor", "--card", tmp_path / "card.md")
     assert "card-2.svg exists already" in bridgemem("explain", recurrence_run, *ASKED, *both).refused()
     assert left_in(tmp_path) == ["card-2.svg"]
 
 
 def test_a_candidate_that_is_named_twice_is_explained_once(recurrence_run: Path) -> None:
-    twice = ("--candidate", "Kel", "--candidate", "Kel")
-    assert bridgemem("explain", recurrence_run, *ASKED, *twice, "--json").json["candidate"] == "Kel"
+    twice = ("--object", "Kel", "--object", "Kel")
+    assert bridgemem("explain", recurrence_run, *ASKED, *twice, "--json").json["object"] == "Kel"
 
 
 def test_a_pair_whose_events_are_older_than_the_window_is_not_called_one_without(recurrence_run: Path) -> None:
-    asked = ("explain", recurrence_run, *ASKED, "--candidate", "Kel", "--json")
+    asked = ("explain", recurrence_run, *ASKED, "--object", "Kel", "--json")
     found = bridgemem(*asked, "--at", "2124-01-01").json
     assert found["forgotten"] > 36_000
     assert f"was {found['forgotten']:,} steps before, longer ago than the run looks back." in found["sentence"]
@@ -242,7 +243,7 @@ def test_a_run_that_may_not_be_written_is_refused_before_it_is_evaluated(
 
 
 def test_a_card_of_another_kind_is_refused(recurrence_run: Path, tmp_path: Path) -> None:
-    asked = (*ASKED, "--candidate", "Kel", "--card", tmp_path / "card.pdf")
+    asked = (*ASKED, "--object", "Kel", "--card", tmp_path / "card.pdf")
     assert ".md or .html" in bridgemem("explain", recurrence_run, *asked).refused()
     assert left_in(tmp_path) == []
 
@@ -256,17 +257,18 @@ def test_stored_scores_that_lack_a_query_name_it_as_it_was_asked(own_csv: Path, 
     write_scores(tmp_path / "scores", dataset, lambda q: Scores(torch.zeros(len(q), dataset.events.n_entities)))
     fitted = bridgemem("fit", "-d", own_csv, "-b", tmp_path / "scores", "-o", run, *TINY_READER)
     assert fitted.code == 0, fitted.err
+    BOTH = ("--subject", "Kel", "--relation", "visit", "--object", "Arvan")
     asked = ("forecast", run, *ASKED)
     assert "has no scores for (Arvan, visit, ?) at 2024-02-10; " in bridgemem(*asked).refused()
     assert (
         "has no scores for (?, visit, Arvan) at 2024-01-02; "
-        in bridgemem("explain", run, *ASKED, "--candidate", "Kel", "--inverse", "--at", "2024-01-02").refused()
+        in bridgemem("explain", run, *BOTH, "--candidate", "subject", "--at", "2024-01-02").refused()
     )
     last = dataset.test.rows(len(dataset.test) - 1, len(dataset.test))
     actor, relation = last.entities.names[last.subject[0]], last.relations.names[last.relation[0]]
     known = f"{actor},{relation},2024-02-09"
-    assert bridgemem("forecast", run, "--actor", actor, "--relation", relation, "--at", "2024-02-09").code == 0
+    assert bridgemem("forecast", run, "--subject", actor, "--relation", relation, "--at", "2024-02-09").code == 0
     queries = tmp_path / "q.csv"
-    queries.write_text(f"actor,relation,at\n{known}\nKel,consult,2024-02-11\n")
+    queries.write_text(f"subject,relation,time\n{known}\nKel,consult,2024-02-11\n")
     said = bridgemem("forecast", run, "--queries", queries, "--out", tmp_path / "a.csv").refused()
     assert "has no scores for (Kel, consult, ?) at 2024-02-11; " in said

@@ -103,7 +103,16 @@ def test_import_keeps_the_events_and_splits_them_by_time(own_csv: Path, tmp_path
 def test_import_takes_other_headings_and_a_longer_step(tmp_path: Path) -> None:
     lines = "\n".join(",".join(row) for row in planted_rows())
     path = written(tmp_path / "own.csv", f"who,did,whom,when\n{lines}\n")
-    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when")
+    headings = (
+        "--subject-column",
+        "who",
+        "--relation-column",
+        "did",
+        "--object-column",
+        "whom",
+        "--time-column",
+        "when",
+    )
     found = bridgemem("data", "import", path, "-o", tmp_path / "w.npz", *headings, "--step", "7d", "--json").json
     assert found["events"] == 600
     assert len(np.unique(unpack(tmp_path / "w.npz").events.step)) == 6
@@ -113,14 +122,25 @@ def test_check_reads_a_file_as_import_does(tmp_path: Path) -> None:
     path = written(
         tmp_path / "e.csv", "who,did,whom,when\n" + "A,r,B,2024-01-01\nB,r,A,2024-01-09\nA,r,B,2024-01-19\n" * 9
     )
-    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when", "--step", "7d")
+    headings = (
+        "--subject-column",
+        "who",
+        "--relation-column",
+        "did",
+        "--object-column",
+        "whom",
+        "--time-column",
+        "when",
+        "--step",
+        "7d",
+    )
     packed = tmp_path / "e.npz"
     assert "no column for" in bridgemem("data", "check", path).refused()
     assert bridgemem("data", "import", path, "-o", packed, *headings).code == 0
     checked = bridgemem("data", "check", path, *headings, "--json").json
     assert checked["fingerprint"] == bridgemem("data", "check", packed, "--json").json["fingerprint"]
     assert "polecat" in bridgemem("data", "check", path, "--format", "polecat").refused()
-    assert "are for files" in bridgemem("data", "check", packed, "--subject", "who").refused()
+    assert "are for files" in bridgemem("data", "check", packed, "--subject-column", "who").refused()
 
 
 @pytest.mark.parametrize(("step", "length"), [((), "1 second"), (("--step", "day"), "1 day")])
@@ -214,7 +234,7 @@ def test_files_that_cannot_be_used_are_refused_in_one_sentence(
         (("-o", "x.npz", "--step", "fortnight"), "not a time step"),
         (("-o", "x.npz", "--step", "0"), "not a time step"),
         (("-o", "x.npz", "--step", "²"), "not a time step"),
-        (("-o", "x.npz", "--subject", "nobody"), "no column for nobody"),
+        (("-o", "x.npz", "--subject-column", "nobody"), "no column for nobody"),
     ],
 )
 def test_bad_options_of_import_are_refused(

@@ -34,10 +34,10 @@ def memory(walk: Walk, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        ("forecast", "--actor", "Arvan", "--relation", "visit"),
-        ("forecast", "--actor", "Arvan", "--relation", "visit", "--horizon", "3", "--inverse"),
-        ("forecast", "--actor", "Kel", "--relation", "consult", "--at", "2024-01-20"),
-        ("explain", "--actor", "Arvan", "--relation", "visit", "--candidate", "Kel"),
+        ("forecast", "--subject", "Arvan", "--relation", "visit"),
+        ("forecast", "--object", "Arvan", "--relation", "visit", "--horizon", "3"),
+        ("forecast", "--subject", "Kel", "--relation", "consult", "--at", "2024-01-20"),
+        ("explain", "--subject", "Arvan", "--relation", "visit", "--object", "Kel"),
     ],
 )
 def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, command):
@@ -50,7 +50,7 @@ def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, co
 
 def test_queries_are_answered_from_a_memory_on_disk(walk, memory, tmp_path):
     asked = tmp_path / "queries.csv"
-    asked.write_text("actor,relation\nArvan,visit\nKel,consult\n")
+    asked.write_text("subject,relation\nArvan,visit\nKel,consult\n")
     for place, more in (("plain", ()), ("mapped", ("--memory-dir", memory))):
         out = bridgemem("forecast", walk.run, "--queries", asked, "--out", tmp_path / f"{place}.csv", *more)
         assert out.code == 0, out.err
@@ -121,7 +121,7 @@ def test_a_memory_of_other_data_is_refused(walk, recurrence_run, memory, tmp_pat
     rows = [("Kel", "visit", f"Someone {i % 9}", f"2024-02-{i % 28 + 1:02d}") for i in range(200)]
     other, run = write_rows(tmp_path / "other.csv", rows), tmp_path / "run"
     assert bridgemem("fit", "-d", other, "-b", "recurrence", "-o", run, "--set", "max_epochs=1").code == 0
-    for command in (("forecast", "--actor", "Kel", "--relation", "visit"), ("evaluate", "-q")):
+    for command in (("forecast", "--subject", "Kel", "--relation", "visit"), ("evaluate", "-q")):
         name, *options = command
         assert "other entities" in bridgemem(name, run, *options, "--memory-dir", memory).refused()
     # of the same names and another split
@@ -129,7 +129,7 @@ def test_a_memory_of_other_data_is_refused(walk, recurrence_run, memory, tmp_pat
     moved = Path(shutil.copytree(walk.run, tmp_path / "moved"))
     start = next(line for line in config.splitlines() if line.startswith("valid_start"))
     (moved / "config.toml").write_text(config.replace(start, "valid_start = 5"))
-    asked = ("forecast", moved, "--actor", "Kel", "--relation", "visit", "--memory-dir", memory)
+    asked = ("forecast", moved, "--subject", "Kel", "--relation", "visit", "--memory-dir", memory)
     assert "another split" in bridgemem(*asked).refused()
 
 
@@ -137,7 +137,7 @@ def test_a_memory_of_the_same_events_at_other_dates_is_refused(walk, tmp_path):
     dataset = Run(walk.run).dataset()
     sooner = replace(dataset.events, clock=replace(dataset.events.clock, origin=0))
     write_memory(replace(dataset, events=sooner), tmp_path / "memory")
-    asked = ("forecast", walk.run, "--actor", "Kel", "--relation", "visit", "--memory-dir", tmp_path / "memory")
+    asked = ("forecast", walk.run, "--subject", "Kel", "--relation", "visit", "--memory-dir", tmp_path / "memory")
     assert "other dates or steps" in bridgemem(*asked).refused()
 
 
@@ -148,7 +148,7 @@ def test_no_memory_is_written_of_a_refreshed_run(run_copy, tmp_path):
 
 
 def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp_path):
-    asked = ("forecast", walk.run, "--actor", "Kel", "--relation", "visit", "--memory-dir")
+    asked = ("forecast", walk.run, "--subject", "Kel", "--relation", "visit", "--memory-dir")
     assert "no whole memory on disk" in bridgemem(*asked, tmp_path).refused()
     for name in ("segment-all.step.npy", "triples.codes.npy", "memory.json", "segments.json", "names.json"):
         spoilt = Path(shutil.copytree(memory, tmp_path / name))

@@ -23,7 +23,7 @@ from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, Outcome, Walk, bridgemem, compared, left_in, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
-ASKED = ("--actor", "Arvan", "--relation", "visit")
+ASKED = ("--subject", "Arvan", "--relation", "visit")
 
 
 def test_the_report_has_one_table_a_filter_and_every_method_in_it(walk: Walk) -> None:
@@ -101,16 +101,17 @@ def test_a_forecast_ranks_every_candidate_by_its_score(recurrence_run: Path) -> 
 def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:
     names = (recurrence_run / "entities.txt").read_text().splitlines()
     relations = (recurrence_run / "relations.txt").read_text().splitlines()
-    by_id = ("--actor", str(names.index("Arvan")), "--relation", str(relations.index("visit")))
+    by_id = ("--subject", str(names.index("Arvan")), "--relation", str(relations.index("visit")))
     named = bridgemem("forecast", recurrence_run, *ASKED, "--json")
     assert bridgemem("forecast", recurrence_run, *by_id, "--json") == named
 
 
 def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:
     forward = bridgemem("forecast", recurrence_run, *ASKED, "--json").json
-    backward = bridgemem("forecast", recurrence_run, *ASKED, "--inverse", "--json").json
+    inverse = ("--object", "Arvan", "--relation", "visit")
+    backward = bridgemem("forecast", recurrence_run, *inverse, "--json").json
     assert [c["score"] for c in forward] != [c["score"] for c in backward]
-    assert bridgemem("forecast", recurrence_run, *ASKED, "--inverse").out.startswith("(?, visit, Arvan) at ")
+    assert bridgemem("forecast", recurrence_run, *inverse).out.startswith("(?, visit, Arvan) at ")
 
 
 def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
@@ -122,7 +123,7 @@ def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
 
 def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
     best = bridgemem("forecast", recurrence_run, *ASKED, "--top", "1", "--json").json[0]
-    args = ("explain", recurrence_run, *ASKED, "--candidate", best["name"])
+    args = ("explain", recurrence_run, *ASKED, "--object", best["name"])
     found = bridgemem(*args, "--json").json
     assert found["score"] == pytest.approx(best["score"], abs=1e-12)
     assert found["base"] + found["residual"] == found["score"]
@@ -251,7 +252,7 @@ def test_figures_on_the_queries_that_a_residual_was_fitted_on_say_so(
 
 def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> None:
     for best in bridgemem("forecast", learned_run, *ASKED, "--top", "2", "--json").json:
-        args = ("explain", learned_run, *ASKED, "--candidate", best["name"])
+        args = ("explain", learned_run, *ASKED, "--object", best["name"])
         found = bridgemem(*args, "--json").json
         assert found["score"] == pytest.approx(best["score"], rel=1e-9)
         assert (found["rank"], found["backbone_rank"]) == (best["rank"], best["backbone_rank"])
@@ -268,12 +269,12 @@ def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> No
 def test_a_candidate_never_seen_is_explained_by_the_common_neighbours_it_shares(learned_run: Path) -> None:
     # on the third day few have interacted
     asked = (*ASKED, "--at", "2024-01-03")
-    explained = [bridgemem("explain", learned_run, *asked, "--candidate", name, "--json").json for name in ACTORS]
+    explained = [bridgemem("explain", learned_run, *asked, "--object", name, "--json").json for name in ACTORS]
     unseen_candidates = [e for e in explained if not e["seen"] and e["common_neighbours"]]
     assert unseen_candidates
     for e in unseen_candidates:
         assert e["events"] == []
-        text = bridgemem("explain", learned_run, *asked, "--candidate", e["candidate"]).out
+        text = bridgemem("explain", learned_run, *asked, "--object", e["object"]).out
         assert "The two never interacted; common neighbours:" in text
         assert "Events it comes from" not in text
         assert all(party["name"] in text for party in e["common_neighbours"])
@@ -281,7 +282,7 @@ def test_a_candidate_never_seen_is_explained_by_the_common_neighbours_it_shares(
 
 @pytest.mark.parametrize("command", ["forecast", "explain"])
 def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence_run: Path) -> None:
-    extra = ("--candidate", "Kel") if command == "explain" else ()
+    extra = ("--object", "Kel") if command == "explain" else ()
     said = bridgemem(command, recurrence_run, *ASKED, *extra, "--residual", "learned").refused()
     assert "has no learned residual; `bridgemem fit --residual learned` fits one" in said
     said = bridgemem(command, recurrence_run, *ASKED, *extra, "--residual", "magic").refused()
@@ -291,9 +292,9 @@ def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        (("--actor", "Arvn", "--relation", "visit"), "did you mean 'Arvan'?"),
-        (("--actor", "Arvan", "--relation", "vist"), "did you mean 'visit'?"),
-        (("--actor", "99", "--relation", "visit"), "no entity is called '99'"),
+        (("--subject", "Arvn", "--relation", "visit"), "did you mean 'Arvan'?"),
+        (("--subject", "Arvan", "--relation", "vist"), "did you mean 'visit'?"),
+        (("--subject", "99", "--relation", "visit"), "no entity is called '99'"),
         ((*ASKED, "--at", "tomorrow"), "is not a date"),
         ((*ASKED, "--at", "2023-12-31"), "before the data set begins, at 2024-01-01"),
         ((*ASKED, "--at", "99999999999999999"), "too far ahead"),
@@ -305,15 +306,15 @@ def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence
 def test_queries_that_cannot_be_answered_are_refused(
     command: str, options: tuple[str, ...], phrase: str, recurrence_run: Path
 ) -> None:
-    extra = ("--candidate", "Kel") if command == "explain" else ()
+    extra = ("--object", "Kel") if command == "explain" else ()
     assert phrase in bridgemem(command, recurrence_run, *options, *extra).refused()
 
 
 def test_other_bad_queries_are_refused(recurrence_run: Path, tmp_path: Path) -> None:
     assert "top must be at least 1" in bridgemem("forecast", recurrence_run, *ASKED, "--top", "0").refused()
-    assert "did you mean 'Belmor'" in bridgemem("explain", recurrence_run, *ASKED, "--candidate", "Belmr").refused()
+    assert "did you mean 'Belmor'" in bridgemem("explain", recurrence_run, *ASKED, "--object", "Belmr").refused()
     assert "no run at" in bridgemem("forecast", tmp_path, *ASKED).refused()
-    assert "no run at" in bridgemem("explain", tmp_path, *ASKED, "--candidate", "Kel").refused()
+    assert "no run at" in bridgemem("explain", tmp_path, *ASKED, "--object", "Kel").refused()
 
 
 def test_one_of_a_kind_is_told_as_one() -> None:

@@ -35,7 +35,7 @@ from bridgemem.residuals.features import GROUPS, NAMES, group_columns
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.neighbours import FLOOR, Neighbours
 from bridgemem.residuals.scoring import Choice
-from builders import dataset_of, futures, random_log, random_transitions
+from builders import dataset_of, futures, random_log, random_transitions, side, triple
 from precision import close
 
 NOW = 20
@@ -76,7 +76,7 @@ def forecaster(events: EventLog, transitions: Transitions, settings: LearnedSett
 
 def explain(of: Predictor, *asked: int | bool) -> LearnedExplanation:
     actor, relation, candidate, step, inverse = asked
-    found = of.explain(actor, relation, candidate, step, bool(inverse))
+    found = of.explain(at=step, **triple(actor, relation, candidate, bool(inverse)))
     assert isinstance(found, LearnedExplanation)
     return found
 
@@ -205,7 +205,7 @@ def test_candidates_that_are_not_read_keep_the_score_of_the_backbone(
 @pytest.mark.parametrize("inverse", [False, True])
 def test_a_forecast_and_its_explanations_agree(events: EventLog, transitions: Transitions, inverse: bool) -> None:
     of = forecaster(events, transitions)
-    ranked = of.forecast(0, 1, NOW, events.n_entities, inverse)
+    ranked = of.forecast(relation=1, at=NOW, top=events.n_entities, **side(0, inverse))
     assert [c.rank for c in ranked] != [c.backbone_rank for c in ranked]
     mass = 0.0
     for c in ranked:
@@ -219,7 +219,7 @@ def test_a_forecast_and_its_explanations_agree(events: EventLog, transitions: Tr
 
 def test_parts_sum_to_the_number_that_the_forecast_has(events: EventLog, transitions: Transitions) -> None:
     of = forecaster(events, transitions)
-    for c in of.forecast(0, 1, NOW, events.n_entities):
+    for c in of.forecast(0, 1, at=NOW, top=events.n_entities):
         why = explain(of, 0, 1, of.events.entities.id(c.name), NOW, False)
         # the same number, through one path and in one precision
         assert (why.residual, why.score) == (c.residual, c.score)
@@ -253,7 +253,10 @@ def test_features_without_events_are_those_of_a_log_without_them(
 ) -> None:
     # with as many unseen candidates as entities the candidate is read also when the pair has no event left
     of = forecaster(events, transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
-    query, own = of.query(actor, relation, NOW, inverse), rows_between(events, actor, candidate, NOW)
+    query, own = (
+        of.query(relation=relation, at=NOW, **side(actor, inverse)),
+        rows_between(events, actor, candidate, NOW),
+    )
     x, pair = features_of(of, query, candidate), PairEvents.of(of.past, actor, candidate, NOW)
     assert pair.n_events == len(own) > 0
     listed = min(len(own), LISTED + 1)
@@ -274,7 +277,7 @@ def test_parts_of_events_are_their_average_gains_when_they_are_taken_out_of_the_
     events: EventLog, transitions: Transitions
 ) -> None:
     of = forecaster(events, transitions, replace(SETTINGS, unseen_candidates=events.n_entities))
-    query, candidate = of.query(2, 1, NOW), 4
+    query, candidate = of.query(2, 1, at=NOW), 4
     own = rows_between(events, 2, candidate, NOW)
     assert 2 <= len(own) <= 5
     assert of.learned is not None
@@ -320,7 +323,7 @@ def test_an_event_without_a_part_can_be_taken_out_and_nothing_changes(
     narrow = replace(SETTINGS, without=("transitions", "pair"), unseen_candidates=events.n_entities)
     whole, checked = forecaster(events, transitions, narrow), 0
     for candidate in (1, 3, 5):
-        query, own = whole.query(0, 1, NOW), rows_between(events, 0, candidate, NOW)
+        query, own = whole.query(0, 1, at=NOW), rows_between(events, 0, candidate, NOW)
         found = explain(whole, 0, 1, candidate, NOW, False)
         idle = [j for j, event in enumerate(found.events) if abs(event.part) < 1e-12]
         busy = [event.part for event in found.events if abs(event.part) >= 1e-12]

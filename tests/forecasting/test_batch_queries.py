@@ -13,11 +13,12 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.forecasting.batch_queries import ANSWER, Answers, Query, answer, forecast, read_queries
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.runs import Run
+from builders import side
 from commands import ACTORS, RELATIONS, left_in
 
 pytest_plugins = ("small_runs",)
 MANY = [
-    Query(actor, relation, at, inverse)
+    Query(relation=relation, at=at, **side(actor, inverse))
     for actor in ACTORS[:4]
     for relation in RELATIONS[:3]
     for at in (None, "2024-01-20", "2024-02-05")
@@ -33,7 +34,7 @@ def forecaster(recurrence_run: Path) -> Predictor:
 def test_a_batch_answers_as_the_queries_one_by_one(forecaster: Predictor) -> None:
     made = answer(forecaster, MANY, top=5)
     for q, time, found in zip(made.queries, made.times, made.candidates, strict=True):
-        alone = forecaster.forecast(q.actor, q.relation, q.at, 5, q.inverse)
+        alone = forecaster.forecast(q.subject, q.relation, object=q.object, at=q.at, top=5)
         assert time == (q.at or "2024-02-10")
         assert [(c.name, c.rank, c.backbone_rank) for c in found] == [(c.name, c.rank, c.backbone_rank) for c in alone]
         assert [c.p_given_event for c in found] == pytest.approx([c.p_given_event for c in alone])
@@ -42,16 +43,16 @@ def test_a_batch_answers_as_the_queries_one_by_one(forecaster: Predictor) -> Non
 
 def test_a_file_of_queries_is_read_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
-    path.write_text('\ufeffRelation, actor,direction,at\nvisit,"Kel",,\n\nconsult,Lor,Inverse,2024-01-20\n', "utf-8")
+    path.write_text('\ufeffRelation, subject,OBJECT,time\nvisit,"Kel",,\n\nconsult,,Lor,2024-01-20\n', "utf-8")
     found = read_queries(path)
-    assert found == [Query("Kel", "visit"), Query("Lor", "consult", "2024-01-20", True)]
+    assert found == [Query("Kel", "visit"), Query(None, "consult", "Lor", "2024-01-20")]
     assert [q.line for q in found] == [2, 4]
 
 
 @pytest.mark.parametrize("separator", ["\t", ";", "|"])
 def test_queries_may_be_separated_as_events_are(separator: str, tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
-    rows = [("", ""), ("actor", "relation"), ("Kel, the first", "visit")]
+    rows = [("", ""), ("subject", "relation"), ("Kel, the first", "visit")]
     path.write_text("\n".join(separator.join(row) for row in rows) + "\n")
     assert read_queries(path) == [Query("Kel, the first", "visit")]
 
@@ -59,22 +60,27 @@ def test_queries_may_be_separated_as_events_are(separator: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "phrases"),
     [
-        (b"", ["q.csv is empty; write one query a line below the header actor,relation."]),
-        (b"actor,relation\n", ["holds no query"]),
-        (b"actor,who\nKel,visit\n", ["no column 'relation'", "may name at and direction, with commas, tabs"]),
-        (b"actor,relation,when\nKel,visit,1\n", ["has a column 'when'"]),
-        (b"actor,relation,actor\nKel,visit,Kel\n", ["two columns called 'actor'"]),
+        (b"", ["q.csv is empty; write one query a line below the header subject,relation,object."]),
+        (b"subject,relation\n", ["holds no query"]),
+        (b"subject,who\nKel,visit\n", ["no column relation", "names some of subject, relation, object, time, with"]),
+        (b"relation,time\nvisit,\n", ["no column subject or object"]),
+        (b"subject,relation,when\nKel,visit,1\n", ["has a column 'when'"]),
+        (b"subject,relation,subject\nKel,visit,Kel\n", ["two columns called 'subject'"]),
         (
-            b"actor,relation\nKel\nKel,\n,visit\n",
+            b"subject,relation\nKel\nKel,\n,visit\n",
             ["3 rows", "line 2: expected 2 columns, found 1", "line 3: its relation is empty"],
         ),
-        (b"actor,relation,direction\nKel,visit,sideways\n", ["line 2", "forward or inverse, not 'sideways'"]),
+        (b"subject,relation,object\nKel,visit,Lor\n", ["line 2: it has a subject and an object; leave out the one"]),
+        (b"subject,relation,object\n,visit,\n", ["line 2: its subject and its object are empty"]),
         (
-            b"actor,relation,at\nKel\nArvn,visit,\nKel,visit,1999-01-01\n",
+            b"subject,relation,time\nKel\nArvn,visit,\nKel,visit,1999-01-01\n",
             ["3 rows", "line 3: no entity", "line 4: '1999"],
         ),
-        (b'actor,relation\n"Kel,visit\nKel,visit\n', ["1 row that", "line 2: the line has a quote that is not closed"]),
-        (b"actor,relation\nK\xff,visit\n", ["line 2: the line is not UTF-8"]),
+        (
+            b'subject,relation\n"Kel,visit\nKel,visit\n',
+            ["1 row that", "line 2: the line has a quote that is not closed"],
+        ),
+        (b"subject,relation\nK\xff,visit\n", ["line 2: the line is not UTF-8"]),
     ],
 )
 def test_files_that_hold_no_queries_are_refused(
@@ -91,7 +97,7 @@ def test_every_query_that_cannot_be_asked_is_named(forecaster: Predictor) -> Non
         Query("Arvn", "visit"),
         Query("Kel", "visit"),
         Query("Kel", "vist"),
-        Query("Kel", "visit", "x"),
+        Query("Kel", "visit", at="x"),
     ]
     with pytest.raises(DataError) as refused:
         answer(forecaster, asked)

@@ -28,7 +28,7 @@ from bridgemem.forecasting.calibration import (
 )
 from bridgemem.residuals.method import Method
 from bridgemem.runs import Run
-from builders import futures, random_log
+from builders import futures, random_log, side
 from fits import fit
 from precision import close
 
@@ -130,7 +130,9 @@ def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: P
     best, hits = [], []
     for s, r, o, t in zip(test.subject, test.relation, test.object, test.step, strict=True):
         for actor, answer, inverse in ((s, o, False), (o, s, True)):
-            top = forecaster.forecast(int(actor), int(r), dataset.events.clock.label(int(t)), 1, inverse)[0]
+            top = forecaster.forecast(
+                relation=int(r), at=dataset.events.clock.label(int(t)), top=1, **side(int(actor), inverse)
+            )[0]
             best.append(top.p_given_event)
             hits.append(top.name == dataset.events.entities.names[answer])
     expected = Curve.of(np.array(best), np.array(hits))

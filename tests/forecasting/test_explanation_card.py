@@ -45,7 +45,9 @@ def forecaster() -> Predictor:
 
 
 def shown(of: Predictor, actor: int = 0, candidates: tuple[int, ...] = (1, 2, 3, 4, 5), step: int = 25) -> list[Shown]:
-    return [Shown(of.explain(actor, 1, c, step), step, pair_events(of.past, actor, c, step), 0.25) for c in candidates]
+    return [
+        Shown(of.explain(actor, 1, c, at=step), step, pair_events(of.past, actor, c, step), 0.25) for c in candidates
+    ]
 
 
 class Page(HTMLParser):

@@ -17,7 +17,7 @@ from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExpl
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Choice
-from builders import SMALL_READER, random_log, random_transitions, rows_of
+from builders import SMALL_READER, random_log, random_transitions, rows_of, side, triple
 from fits import fit
 
 CHOICES = [
@@ -44,7 +44,7 @@ def everything(of: Predictor, step: int) -> list[BridgeMemExplanation]:
     """Every candidate of a few queries at one step, in both directions."""
     entities = range(of.events.n_entities)
     found = [
-        of.explain(actor, relation, candidate, step, inverse)
+        of.explain(at=step, **triple(actor, relation, candidate, inverse))
         for actor, relation in ((0, 1), (1, 0), (5, 2))
         for inverse in (False, True)
         for candidate in entities
@@ -87,11 +87,11 @@ def test_many_events_that_say_nothing_make_nothing_likelier(pooling: str) -> Non
 @pytest.mark.parametrize("inverse", [False, True])
 def test_a_forecast_and_its_explanations_agree(events: EventLog, choice: Choice, inverse: bool) -> None:
     of = forecaster(events, choice)
-    ranked = of.forecast(0, 1, 20, events.n_entities, inverse)
+    ranked = of.forecast(relation=1, at=20, top=events.n_entities, **side(0, inverse))
     assert len(ranked) == events.n_entities
     assert any(candidate.residual for candidate in ranked) or choice.gate == "uncertain"
     for candidate in ranked:
-        why = of.explain(0, 1, candidate.name, 20, inverse)
+        why = of.explain(at=20, **triple(0, 1, candidate.name, inverse))
         assert why.base == candidate.backbone_score
         assert why.residual == pytest.approx(candidate.residual, abs=1e-12)
         assert why.score == pytest.approx(candidate.score, abs=1e-12)
@@ -121,14 +121,14 @@ def test_the_events_are_the_latest_ones_before_the_step(events: EventLog, settin
 
 def test_a_candidate_without_history_keeps_the_score_of_the_backbone(events: EventLog) -> None:
     of = forecaster(events, CHOICES[1])
-    base = {c.name: c.backbone_score for c in of.forecast(0, 1, 20, events.n_entities)}
+    base = {c.name: c.backbone_score for c in of.forecast(0, 1, at=20, top=events.n_entities)}
     unseen_candidates = [e for e in everything(of, 20) if not e.events]
     assert unseen_candidates
     for e in unseen_candidates:
         assert (e.residual, e.a, e.score) == (0.0, 0.0, e.base)
         assert "no remembered event" in e.sentence()
-    for candidate in of.forecast(0, 1, 20, events.n_entities):
-        if not of.explain(0, 1, candidate.name, 20).events:
+    for candidate in of.forecast(0, 1, at=20, top=events.n_entities):
+        if not of.explain(0, 1, candidate.name, at=20).events:
             assert candidate.score == candidate.backbone_score == base[candidate.name]
 
 
@@ -191,9 +191,9 @@ def test_queries_outside_the_data_are_refused(events: EventLog) -> None:
     with pytest.raises(NotFoundError):
         of.explain(0, 0, events.n_entities)
     with pytest.raises(DataError, match="before the data set begins"):
-        of.forecast(0, 0, -1)
+        of.forecast(0, 0, at=-1)
     with pytest.raises(DataError, match="too far ahead"):
-        of.forecast(0, 0, 2**31)
+        of.forecast(0, 0, at=2**31)
     with pytest.raises(DataError, match="at least 1"):
         of.forecast(0, 0, top=0)
 
@@ -202,9 +202,9 @@ def test_the_data_begin_at_the_first_event_where_times_are_whole_numbers(events:
     columns = (events.subject, events.relation, events.object, events.step + 1960)
     of = forecaster(EventLog(*columns, events.entities, events.relations), CHOICES[0])
     first, steps = 1960 + events.start, events.end - events.start
-    assert of.forecast(0, 0, first)
+    assert of.forecast(0, 0, at=first)
     with pytest.raises(DataError, match=f"'1200' lies before the data set begins, at {first}"):
-        of.forecast(0, 0, "1200")
+        of.forecast(0, 0, at="1200")
     assert of.forecast(0, 0, horizon=steps)
     with pytest.raises(DataError, match=f"there are {steps} steps"):
         of.forecast(0, 0, horizon=steps + 1)
@@ -214,11 +214,11 @@ def test_a_calendar_that_ends_after_the_last_event_is_told(events: EventLog) -> 
     clock = Clock("date", parse_date("9999-12-31") - (events.end - 1) * 86400, 86400)
     columns = (events.subject, events.relation, events.object, events.step)
     of = forecaster(EventLog(*columns, events.entities, events.relations, clock), CHOICES[0])
-    assert of.forecast(0, 0, "9999-12-31")
+    assert of.forecast(0, 0, at="9999-12-31")
     with pytest.raises(DataError, match=r"last event, which is at 9999-12-31, lies too far ahead: .* --at, or take"):
         of.forecast(0, 0)
     with pytest.raises(DataError, match="before the data set begins"):
-        of.forecast(0, 0, "0001-01-01")
+        of.forecast(0, 0, at="0001-01-01")
 
 
 def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> None:

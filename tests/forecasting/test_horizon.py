@@ -129,8 +129,8 @@ def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run
     cut = Predictor(
         Past(whole.events.prefix(step)), whole.scorer, whole.transitions, whole.choice, None, whole.calibration
     )
-    asked = ("Arvan", "visit", whole.events.clock.label(step), 12, False, 7)
-    assert whole.forecast(*asked) == cut.forecast(*asked)
+    how = {"at": whole.events.clock.label(step), "horizon": 7, "top": 12}
+    assert whole.forecast("Arvan", "visit", **how) == cut.forecast("Arvan", "visit", **how)
 
 
 @pytest.mark.parametrize("horizon", [0, -3, 2**31])
@@ -151,14 +151,14 @@ def test_a_horizon_longer_than_the_past_before_it_is_refused(recurrence_run: Pat
     # what is asked for later knows no more
     later = forecaster.events.clock.label(days + 30)
     with pytest.raises(DataError, match=f"there are {days} steps"):
-        forecaster.forecast("Arvan", "visit", later, horizon=days + 1)
+        forecaster.forecast("Arvan", "visit", at=later, horizon=days + 1)
     early = forecaster.events.clock.label(5)
     with pytest.raises(DataError, match="there are 5 steps"):
-        forecaster.forecast("Arvan", "visit", early, horizon=6)
+        forecaster.forecast("Arvan", "visit", at=early, horizon=6)
     first = forecaster.events.clock.label(0)
-    assert forecaster.forecast("Arvan", "visit", first, top=3, horizon=1)
+    assert forecaster.forecast("Arvan", "visit", at=first, horizon=1, top=3)
     with pytest.raises(DataError, match="there are 5 steps"):
-        answer(forecaster, [Query("Arvan", "visit"), Query("Arvan", "visit", early)], horizon=6)
+        answer(forecaster, [Query("Arvan", "visit"), Query("Arvan", "visit", at=early)], horizon=6)
 
 
 def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence_run: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
+from builders import side
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
 
 pytest_plugins = ("small_runs",)
@@ -103,7 +104,9 @@ def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
 def test_an_empty_store_forecasts_what_the_run_forecasts(live: LiveForecaster) -> None:
     plain = Run(live.run.folder).predictor()
     for inverse in (False, True):
-        assert live.forecast("Arvan", "visit", inverse=inverse) == plain.forecast("Arvan", "visit", inverse=inverse)
+        assert live.forecast(relation="visit", **side("Arvan", inverse)) == plain.forecast(
+            relation="visit", **side("Arvan", inverse)
+        )
     assert asdict(live.explain("Arvan", "visit", "Belmor")) == asdict(plain.explain("Arvan", "visit", "Belmor"))
 
 
@@ -115,9 +118,9 @@ def test_an_acknowledged_batch_is_in_the_next_forecast(live: LiveForecaster) -> 
 
 
 def test_forecasts_for_a_step_do_not_see_it_or_later_ones(live: LiveForecaster) -> None:
-    before = live.forecast("Arvan", "visit", "2024-02-10", top=99)
+    before = live.forecast("Arvan", "visit", at="2024-02-10", top=99)
     live.add([("Arvan", "visit", "Kel", "2024-02-10"), ("Kel", "visit", "Arvan", "2024-02-11")], "wire", "1")
-    assert live.forecast("Arvan", "visit", "2024-02-10", top=99) == before
+    assert live.forecast("Arvan", "visit", at="2024-02-10", top=99) == before
 
 
 DAYS = ("2024-01-25", "2024-02-10", "2024-02-11")
@@ -128,11 +131,11 @@ def told(live: LiveForecaster) -> list[object]:
     asked = [(actor, relation) for actor in (*ACTORS[:3], "Early") for relation in RELATIONS[:2]]
     horizon = {"visit": 3}
     answers = [
-        live.forecast(actor, relation, day, 99, horizon=horizon.get(relation))
+        live.forecast(actor, relation, at=day, horizon=horizon.get(relation), top=99)
         for day in DAYS
         for actor, relation in asked
     ]
-    return [answers, asdict(live.explain("Arvan", "visit", "Belmor", DAYS[-1]))]
+    return [answers, asdict(live.explain("Arvan", "visit", "Belmor", at=DAYS[-1]))]
 
 
 @pytest.mark.parametrize("residual", ["bridgemem", "learned"])
@@ -149,8 +152,8 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
             live.add(part, "wire", part[0][0])
             assert told(live) == before
         assert live.events.n_entities > 3 * 16 > 16 > live.base.n_entities + 2
-        assert "Early" not in {c.name for c in live.forecast("Arvan", "visit", "2024-02-10", 99)}
-        assert "Early" in {c.name for c in live.forecast("Arvan", "visit", "2024-02-11", 99)}
+        assert "Early" not in {c.name for c in live.forecast("Arvan", "visit", at="2024-02-10", top=99)}
+        assert "Early" in {c.name for c in live.forecast("Arvan", "visit", at="2024-02-11", top=99)}
         now = live.forecast("Arvan", "visit", top=99)
         assert {"Early", "New 0", "New 39"} < {c.name for c in now}
         assert sum(c.p_given_event or 0.0 for c in now) == pytest.approx(1)
@@ -164,8 +167,8 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
 def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaster) -> None:
     live.add([("Arvan", "visit", "Nova", "2024-02-11"), ("Kel", "sing to", "Solo", "2024-02-11")], "wire", "1")
     with pytest.raises(NotFoundError, match="'Nova' is no candidate at 2024-02-11"):
-        live.explain("Arvan", "visit", "Nova", "2024-02-11")
-    assert live.explain("Arvan", "visit", "Nova", "2024-02-12").events
+        live.explain("Arvan", "visit", "Nova", at="2024-02-11")
+    assert live.explain("Arvan", "visit", "Nova", at="2024-02-12").events
     # an event under a relation that the run was fitted without makes a candidate for that relation alone
     with pytest.raises(NotFoundError, match=r"under 'visit', since the run was not fitted on .* `bridgemem refresh`"):
         live.explain("Kel", "visit", "Solo")
@@ -173,15 +176,15 @@ def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaste
 
 
 def test_an_explanation_tells_of_events_that_the_run_cannot_read(live: LiveForecaster) -> None:
-    before = live.explain("Arvan", "visit", "Arvan", "2024-02-13")  # nothing happened between the two
+    before = live.explain("Arvan", "visit", "Arvan", at="2024-02-13")  # nothing happened between the two
     assert (before.unread, before.events) == (0, ())
     live.add([("Arvan", "sing to", "Arvan", "2024-02-11"), ("Arvan", "sing to", "Kel", "2024-02-11")], "wire", "1")
-    after = live.explain("Arvan", "visit", "Arvan", "2024-02-13")
+    after = live.explain("Arvan", "visit", "Arvan", at="2024-02-13")
     assert after.unread == 1
     assert "before `bridgemem refresh` the run cannot read the one event of the two" in after.sentence().replace(
         "B", "b"
     )
-    assert live.explain("Arvan", "visit", "Kel", "2024-02-11").unread == 0  # the event is not earlier
+    assert live.explain("Arvan", "visit", "Kel", at="2024-02-11").unread == 0  # the event is not earlier
 
 
 def test_new_names_never_make_a_forecast_fail(live: LiveForecaster) -> None:
@@ -189,11 +192,11 @@ def test_new_names_never_make_a_forecast_fail(live: LiveForecaster) -> None:
     for actor in live.events.entities.names:
         for relation in live.events.relations.names:
             for inverse in (False, True):
-                answers = live.forecast(actor, relation, top=99, inverse=inverse)
+                answers = live.forecast(relation=relation, top=99, **side(actor, inverse))
                 assert len(answers) == live.events.n_entities
     assert live.forecast("Nova", "sing to")[0].name == "Kel"
-    assert live.forecast("Kel", "sing to", inverse=True)[0].name == "Nova"
-    assert live.forecast("Nova", "visit", inverse=True)[0].name == "Arvan"
+    assert live.forecast(relation="sing to", object="Kel")[0].name == "Nova"
+    assert live.forecast(relation="visit", object="Nova")[0].name == "Arvan"
     for relation in ("visit", "sing to"):
         explained = live.explain("Nova", relation, "Kel")
         assert explained.score == pytest.approx(explained.base + explained.residual)
@@ -211,7 +214,7 @@ def test_events_of_an_unknown_relation_leave_other_forecasts_as_they_were(live: 
 
 def test_the_first_unknown_step_lies_after_events_of_whatever_relation(live: LiveForecaster) -> None:
     live.add([("Castel", "sing to", "Dunhal", "2024-03-01")], "wire", "1")
-    assert live.forecast("Arvan", "visit") == live.forecast("Arvan", "visit", "2024-03-02")
+    assert live.forecast("Arvan", "visit") == live.forecast("Arvan", "visit", at="2024-03-02")
     assert int(live.view.predictor.query("Arvan", "visit").step) == live.events.end
     assert live.forecast("Arvan", "visit", horizon=live.events.end)
 

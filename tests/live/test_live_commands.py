@@ -168,9 +168,18 @@ def test_the_headings_of_a_file_can_be_named(recurrence_run: Path, tmp_path: Pat
     file.write_text("who,did,whom,when\nArvan,visit,Nova,2024-02-10\n")
     command = ("ingest", tmp_path / "s", file, "--run", recurrence_run, "--json")
     said = bridgemem(*command).refused()
-    assert "--subject" in said
+    assert "--subject-column" in said
     assert "data import" not in said
-    headings = ("--subject", "who", "--relation", "did", "--object", "whom", "--time", "when")
+    headings = (
+        "--subject-column",
+        "who",
+        "--relation-column",
+        "did",
+        "--object-column",
+        "whom",
+        "--time-column",
+        "when",
+    )
     assert bridgemem(*command, *headings).json["accepted"] == 1
 
 
@@ -206,17 +215,22 @@ def test_another_file_in_the_place_of_the_store_is_called_what_it_is(
 # ---- asking over a store -------------------------------------------------------------------------------------------
 
 ASKED: tuple[dict[str, Any], ...] = (
-    {"actor": "Arvan", "relation": "visit"},
-    {"actor": "Nova", "relation": "visit", "inverse": True},
-    {"actor": "Nova", "relation": "sing to"},
-    {"actor": "Kel", "relation": "consult", "at": "2024-02-12"},
-    {"actor": "Arvan", "relation": "visit", "at": "2024-01-20"},
+    {"subject": "Arvan", "relation": "visit"},
+    {"object": "Nova", "relation": "visit"},
+    {"subject": "Nova", "relation": "sing to"},
+    {"subject": "Kel", "relation": "consult", "at": "2024-02-12"},
+    {"subject": "Arvan", "relation": "visit", "at": "2024-01-20"},
 )
 
 
 def options_of(query: dict[str, Any]) -> list[str]:
-    named = [part for name in ("actor", "relation", "at") if name in query for part in (f"--{name}", query[name])]
-    return [*named, *(["--inverse"] if query.get("inverse") else [])]
+    return [part for name, value in query.items() for part in (f"--{name}", value)]
+
+
+def about_kel(query: dict[str, Any]) -> dict[str, Any]:
+    """What explains Kel as the answer of a query."""
+    asked = "object" if "subject" in query else "subject"
+    return {**query, asked: "Kel", "candidate": asked}
 
 
 @pytest.fixture(params=["recurrence", "cenet"])
@@ -239,21 +253,19 @@ def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored
     with EventStore(file) as store:
         service = Service(LiveForecaster(Run(stored), store))
         served = [service.forecast(ForecastQuery(**query, top=99)) for query in ASKED]
-        why = [service.explain(ExplainQuery(**query, candidate="Kel")) for query in ASKED]
+        why = [service.explain(ExplainQuery(**about_kel(query))) for query in ASKED]
     for query, expected, reason in zip(ASKED, served, why, strict=True):
         asked = options_of(query)
         found = bridgemem("forecast", stored, *asked, "--top", "99", "--json").json
         assert found == [candidate.model_dump() for candidate in expected.candidates]
         assert bridgemem("forecast", stored, *asked, "--top", "99", "--store", file, "--json").json == found
-        one = bridgemem("explain", stored, *asked, "--candidate", "Kel", "--json").json
+        one = bridgemem("explain", stored, *options_of(about_kel(query)), "--json").json
         assert {name: one[name] for name in ("sentence", "score", "time")} == {
             name: getattr(reason, name) for name in ("sentence", "score", "time")
         }
     together = tmp_path / "q.csv"
-    lines = [
-        f"{q['actor']},{q['relation']},{q.get('at', '')},{'inverse' if q.get('inverse') else 'forward'}" for q in ASKED
-    ]
-    together.write_text("\n".join(["actor,relation,at,direction", *lines]))
+    lines = [f"{q.get('subject', '')},{q['relation']},{q.get('object', '')},{q.get('at', '')}" for q in ASKED]
+    together.write_text("\n".join(["subject,relation,object,time", *lines]))
     made = bridgemem("forecast", stored, "--queries", together, "--out", tmp_path / "a.csv", "--top", "99")
     assert "3 stored events are read" in made.out
     with (tmp_path / "a.csv").open(newline="") as handle:
@@ -268,7 +280,7 @@ def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(
     over = bridgemem("forecast", stored, *asked)
     assert over.out.endswith("3 stored events are read after the run's own, from run.events.duckdb.\n")
     assert "at 2024-02-12" in over.out
-    assert "3 stored events" in bridgemem("explain", stored, *asked, "--candidate", "Kel").out
+    assert "3 stored events" in bridgemem("explain", stored, *asked, "--object", "Kel").out
     as_json = bridgemem("forecast", stored, *asked, "--json")
     assert "3 stored events" in as_json.err
     assert len(as_json.json) == 10
@@ -353,7 +365,7 @@ def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_
     file = write_rows(tmp_path / "f.csv", [("Arvan", "visit", "Newtown", "2024-02-10")])
     assert bridgemem("ingest", store, file, "--run", recurrence_run).code == 0
     # the backbone's own ranks: the residual has learned that a visit is not repeated the day after
-    asked = ("--actor", "Arvan", "--relation", "visit", "--top", "99", "--json")
+    asked = ("--subject", "Arvan", "--relation", "visit", "--top", "99", "--json")
     live = bridgemem("forecast", recurrence_run, *asked, "--store", store).json
     assert [c["name"] for c in live if c["backbone_rank"] == 1] == ["Newtown"]
     assert bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q").code == 0

@@ -17,6 +17,7 @@ from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.memory.overlay import Overlay
 from bridgemem.runs import Run
+from builders import side
 from commands import TINY_READER, bridgemem
 
 pytest_plugins = ("small_runs",)
@@ -66,8 +67,9 @@ def same_answers(plain: LiveForecaster, mapped: LiveForecaster) -> None:
         np.testing.assert_array_equal(mine, other)
     for relation in ("visit", "consult", plain.events.relations.names[-1]):
         for actor in ("Arvan", "Kel", plain.events.entities.names[-1]):
-            query = (actor, relation, None, 99, actor == "Kel", 3 if actor == "Arvan" else None)
-            assert mapped.forecast(*query) == plain.forecast(*query), query
+            query = {"relation": relation, "top": 99, "horizon": 3 if actor == "Arvan" else None}
+            query |= side(actor, actor == "Kel")
+            assert mapped.forecast(**query) == plain.forecast(**query), query
     for asked in (("Arvan", "visit", "Belmor"), ("Kel", "consult", "Arvan")):
         assert asdict(mapped.explain(*asked)) == asdict(plain.explain(*asked))
 
@@ -90,14 +92,14 @@ def test_what_is_added_and_taken_back_gives_the_same_answers(both):
 
 
 def test_names_of_later_steps_change_no_forecast_before_them(both):
-    asked = [("Arvan", "visit", day, 99) for day in ("2024-01-25", "2024-02-10")]
+    asked = [{"subject": "Arvan", "relation": "visit", "at": day, "top": 99} for day in ("2024-01-25", "2024-02-10")]
     crowd: list[NewEvent] = [(f"New {i}", "visit", "Arvan", "2024-02-10") for i in range(40)]
     for live in both:
-        before = [[(c.name, c.score) for c in live.forecast(*query)] for query in asked]
-        chances = [c.p_given_event for query in asked for c in live.forecast(*query)]
+        before = [[(c.name, c.score) for c in live.forecast(**query)] for query in asked]
+        chances = [c.p_given_event for query in asked for c in live.forecast(**query)]
         live.add(crowd, "wire", "1")
-        assert [[(c.name, c.score) for c in live.forecast(*query)] for query in asked] == before
-        assert [c.p_given_event for query in asked for c in live.forecast(*query)] == pytest.approx(chances)
+        assert [[(c.name, c.score) for c in live.forecast(**query)] for query in asked] == before
+        assert [c.p_given_event for query in asked for c in live.forecast(**query)] == pytest.approx(chances)
         assert "New 39" in {c.name for c in live.forecast("Arvan", "visit", top=99)}
 
 

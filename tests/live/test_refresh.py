@@ -229,7 +229,7 @@ def test_names_that_a_refresh_brought_are_no_candidates_before_they_came(
     refresh(Run(recurrence_run), store, tmp_path / "new")
     refreshed = Run(tmp_path / "new").predictor()
     for day, known in (("2024-02-12", False), ("2024-02-13", True)):
-        found = refreshed.forecast("Arvan", "visit", day, 99)
+        found = refreshed.forecast("Arvan", "visit", at=day, top=99)
         assert ("Nova" in {c.name for c in found}) == known
         assert sum(c.p_given_event or 0.0 for c in found) == pytest.approx(1)
 

@@ -71,7 +71,7 @@ def test_a_missing_column_is_named_with_those_that_are_there(tmp_path):
     write_parquet(files[1], {name: column for name, column in columns.items() if name != "object"})
     sentence = refused(tmp_path, *files)
     assert f"{files[1]} has no column for object; it has 'subject', 'relation', 'time'" in sentence
-    assert f"{files[0]} has no column for whom" in refused(tmp_path, *files, options=("--object", "whom"))
+    assert f"{files[0]} has no column for whom" in refused(tmp_path, *files, options=("--object-column", "whom"))
 
 
 def test_columns_of_fractions_are_refused(tmp_path):

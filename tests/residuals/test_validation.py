@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-from tests.builders import small_world
 from tests.precision import same
 
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
@@ -18,6 +17,7 @@ from bridgemem.forecaster import Forecaster
 from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.validation import ScoredOnce
+from builders import small_world
 
 
 @dataclass

@@ -33,13 +33,13 @@ from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
-from builders import SMALL_READER, dataset_of, random_log
+from builders import SMALL_READER, dataset_of, random_log, side
 from commands import ACTORS, TINY_READER, bridgemem
 from fits import fit_run
 
 pytest_plugins = ("small_runs",)
 
-ASKED = {"actor": "Arvan", "relation": "visit"}
+ASKED = {"subject": "Arvan", "relation": "visit"}
 JSON = {"Content-Type": "application/json"}
 NEXT, SECOND_NEXT = "2024-02-10", "2024-02-11"  # the first days after the planted data
 
@@ -88,9 +88,10 @@ def ready(client: Any) -> None:
 
 @pytest.mark.parametrize("inverse", [False, True])
 def test_a_forecast_is_that_of_the_run(client: Any, recurrence_run: Path, inverse: bool) -> None:
-    expected = Run(recurrence_run).predictor().forecast("Arvan", "visit", top=5, inverse=inverse)
-    found = client.post("/v1/forecast", json={**ASKED, "top": 5, "inverse": inverse}).json()
-    assert (found["time"], found["step"], found["inverse"]) == (NEXT, 40, inverse)
+    expected = Run(recurrence_run).predictor().forecast(relation="visit", top=5, **side("Arvan", inverse))
+    found = client.post("/v1/forecast", json={"relation": "visit", "top": 5, **side("Arvan", inverse)}).json()
+    assert (found["time"], found["step"]) == (NEXT, 40)
+    assert (found["subject"], found["object"]) == ((None, "Arvan") if inverse else ("Arvan", None))
     assert [tuple(c.values()) for c in found["candidates"]] == [
         (c.name, c.rank, c.backbone_rank, c.score, c.backbone_score, c.residual, c.p_given_event) for c in expected
     ]
@@ -98,7 +99,7 @@ def test_a_forecast_is_that_of_the_run(client: Any, recurrence_run: Path, invers
 
 def test_the_parts_of_an_explanation_sum_to_the_score_of_the_forecast(client: Any) -> None:
     best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
-    why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
+    why = client.post("/v1/explain", json={**ASKED, "object": best["name"]}).json()
     assert why["residual_name"] == "bridgemem"
     assert why["score"] == pytest.approx(best["score"])
     assert why["base"] + sum(e["part"] for e in why["events"]) == pytest.approx(why["score"])
@@ -112,7 +113,7 @@ def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path,
         client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store, residual="learned")))
         assert client.get("/v1/model").json()["residual"] == "learned"
         best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
-        why = client.post("/v1/explain", json={**ASKED, "candidate": best["name"]}).json()
+        why = client.post("/v1/explain", json={**ASKED, "object": best["name"]}).json()
     assert why["residual_name"] == "learned"
     assert why["start"] + sum(why["groups"].values()) == pytest.approx(why["residual"])
     assert (why["score"], why["rank"]) == (pytest.approx(best["score"]), best["rank"])
@@ -150,7 +151,7 @@ def test_a_run_of_stored_scores_gets_ready_and_answers_for_the_steps_it_has(tmp_
     run, _ = fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
     names, last = dataset.events, len(dataset.events) - 1
     asked = {
-        "actor": names.entities.names[names.subject[last]],
+        "subject": names.entities.names[names.subject[last]],
         "relation": names.relations.names[names.relation[last]],
     }
     with EventStore(tmp_path / "events.duckdb") as store, TestClient(create_app(LiveForecaster(run, store))) as client:
@@ -185,7 +186,7 @@ def test_days_that_begin_at_six_are_asked_and_filed_as_they_are_told(tmp_path: P
     dataset = dataset_of(EventLog(*columns, log.entities, log.relations, clock))
     Recurrence.fit(dataset).save(tmp_path / "backbone")
     run, _ = fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL_READER)
-    asked = {"actor": "entity 1", "relation": "relation 0", "top": 1}
+    asked = {"subject": "entity 1", "relation": "relation 0", "top": 1}
     with EventStore(tmp_path / "events.duckdb") as store:
         client = TestClient(create_app(LiveForecaster(run, store)))
         now = client.get("/v1/model").json()["next_time"]
@@ -194,7 +195,7 @@ def test_days_that_begin_at_six_are_asked_and_filed_as_they_are_told(tmp_path: P
         stored = client.post("/v1/events", json=batch(event("entity 1", "relation 0", "Newland", now))).json()
         assert (stored["accepted"], stored["late"]) == (1, 0)
         found = client.post("/v1/forecast", json={**asked, "top": 20}).json()
-        why = {"actor": "entity 1", "relation": "relation 0", "candidate": "Newland"}
+        why = {"subject": "entity 1", "relation": "relation 0", "object": "Newland"}
         told = client.post("/v1/explain", json=why).json()
     assert found["step"] == log.end + 1
     assert "Newland" in {c["name"] for c in found["candidates"] if c["residual"]}
@@ -210,7 +211,7 @@ def test_the_model_begins_at_the_first_event(tmp_path: Path) -> None:
     with EventStore(tmp_path / "events.duckdb") as store:
         client = TestClient(create_app(LiveForecaster(run, store)))
         assert client.get("/v1/model").json()["first_time"] == str(1960 + log.start)
-        asked = {"actor": "entity 1", "relation": "relation 0", "at": 1200}
+        asked = {"subject": "entity 1", "relation": "relation 0", "at": 1200}
         assert "before the data set begins" in refused(client.post("/v1/forecast", json=asked), 422)["error"]
 
 
@@ -251,7 +252,7 @@ def test_an_acknowledged_event_is_used_by_the_next_forecast(client: Any) -> None
 def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
     known = {c["name"] for c in client.post("/v1/forecast", json={**ASKED, "top": 20}).json()["candidates"]}
     queries = [{**ASKED, "at": at, "top": 20} for at in ("2024-01-20", NEXT)]
-    why = {**ASKED, "at": NEXT, "candidate": "Belmor"}
+    why = {**ASKED, "at": NEXT, "object": "Belmor"}
     before = (
         [client.post("/v1/forecast", json=q).json() for q in queries],
         client.post("/v1/explain", json=why).json(),
@@ -267,7 +268,7 @@ def test_a_forecast_never_sees_its_own_step_or_a_later_one(client: Any) -> None:
 
 
 def test_names_of_a_later_step_take_no_share_of_an_answer_before_it(client: Any) -> None:
-    query, why = {**ASKED, "at": NEXT, "top": 99}, {**ASKED, "at": NEXT, "candidate": "Belmor"}
+    query, why = {**ASKED, "at": NEXT, "top": 99}, {**ASKED, "at": NEXT, "object": "Belmor"}
     before = [client.post(f"/v1/{kind}", json=q).json() for kind, q in (("forecast", query), ("explain", why))]
     crowd = [event(f"New {i}", "visit", "Arvan", NEXT) for i in range(50)]
     assert client.post("/v1/events", json=batch(*crowd)).status_code == 200
@@ -275,7 +276,7 @@ def test_names_of_a_later_step_take_no_share_of_an_answer_before_it(client: Any)
     chances = [[c.pop("p_given_event") for c in found[0]["candidates"]] for found in (before, after)]
     assert chances[1] == pytest.approx(chances[0])
     assert after == before
-    early = client.post("/v1/explain", json={**why, "candidate": "New 7"})
+    early = client.post("/v1/explain", json={**why, "object": "New 7"})
     assert (early.status_code, "no candidate" in early.json()["error"]) == (404, True)
     later = client.post("/v1/forecast", json={**query, "at": SECOND_NEXT}).json()["candidates"]
     assert {f"New {i}" for i in range(50)} < {c["name"] for c in later}
@@ -299,7 +300,7 @@ def test_a_bad_event_refuses_the_whole_batch(client: Any) -> None:
 
 def test_new_relations_can_be_asked_at_once(client: Any) -> None:
     client.post("/v1/events", json=batch(event("Arvan", "trade with", "Kel", NEXT)))
-    found = client.post("/v1/forecast", json={"actor": "Arvan", "relation": "trade with"}).json()
+    found = client.post("/v1/forecast", json={"subject": "Arvan", "relation": "trade with"}).json()
     assert found["candidates"][0]["name"] == "Kel"
 
 
@@ -314,27 +315,29 @@ def test_an_event_at_the_end_of_the_calendar_breaks_nothing(client: Any) -> None
 @pytest.mark.parametrize(
     "body",
     [
-        '{"actor": "Arvan", "relation": "visit", "top": NaN}',
-        '{"actor": "Arvan", "relation": "visit", "top": Infinity}',
-        '{"actor": "Arvan", "relation": "visit", "at": -Infinity}',
-        '{"actor": "Arvan", "relation": "visit", "top": 1e400}',
-        '{"actor": "Arvan", "relation": "visit", "top": 0}',
-        '{"actor": "Arvan", "relation": "visit", "top": "5"}',
-        '{"actor": "Arvan", "relation": "visit", "top": true}',
-        '{"actor": "Arvan", "relation": "visit", "inverse": 1}',
-        '{"actor": "Arvan", "relation": "visit", "at": 3.5}',
-        '{"actor": "Arvan", "relation": "visit", "at": "some day"}',
-        '{"actor": "Arvan", "relation": "visit", "at": "1999-01-01"}',
-        '{"actor": "Arvan", "relation": "visit", "at": "9999-12-31T23:59:59-23:59"}',
-        '{"actor": "Arvan", "relation": "visit", "at": "0001-01-01T00:00:00+23:59"}',
-        '{"actor": "Arvan", "relation": "visit", "at": 99999999999999999999999999}',
-        '{"actor": "Arvan", "relation": "visit", "tpo": 3}',
-        '{"actor": "Arvan", "relation": "visit", "\\ud800": 3}',
-        '{"actor": "\\ud800", "relation": "visit"}',
-        '{"actor": ["Arvan"], "relation": "visit"}',
-        '{"actor": "", "relation": "visit"}',
-        '{"actor": "Arvan"}',
-        '{"actor": "Arvan", "relation": "visit", "top": ' + "9" * 6000 + "}",
+        '{"subject": "Arvan", "relation": "visit", "top": NaN}',
+        '{"subject": "Arvan", "relation": "visit", "top": Infinity}',
+        '{"subject": "Arvan", "relation": "visit", "at": -Infinity}',
+        '{"subject": "Arvan", "relation": "visit", "top": 1e400}',
+        '{"subject": "Arvan", "relation": "visit", "top": 0}',
+        '{"subject": "Arvan", "relation": "visit", "top": "5"}',
+        '{"subject": "Arvan", "relation": "visit", "top": true}',
+        '{"subject": "Arvan", "relation": "visit", "inverse": true}',
+        '{"subject": "Arvan", "relation": "visit", "object": "Kel"}',
+        '{"relation": "visit"}',
+        '{"subject": "Arvan", "relation": "visit", "at": 3.5}',
+        '{"subject": "Arvan", "relation": "visit", "at": "some day"}',
+        '{"subject": "Arvan", "relation": "visit", "at": "1999-01-01"}',
+        '{"subject": "Arvan", "relation": "visit", "at": "9999-12-31T23:59:59-23:59"}',
+        '{"subject": "Arvan", "relation": "visit", "at": "0001-01-01T00:00:00+23:59"}',
+        '{"subject": "Arvan", "relation": "visit", "at": 99999999999999999999999999}',
+        '{"subject": "Arvan", "relation": "visit", "tpo": 3}',
+        '{"subject": "Arvan", "relation": "visit", "\\ud800": 3}',
+        '{"subject": "\\ud800", "relation": "visit"}',
+        '{"subject": ["Arvan"], "relation": "visit"}',
+        '{"subject": "", "relation": "visit"}',
+        '{"subject": "Arvan"}',
+        '{"subject": "Arvan", "relation": "visit", "top": ' + "9" * 6000 + "}",
         "[" * 50_000,
         "null",
         "not JSON",
@@ -353,22 +356,22 @@ def test_a_form_from_another_page_is_no_query(client: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "change", "suggestion"),
     [
-        ("/v1/forecast", {"actor": "arvann"}, "Arvan"),
+        ("/v1/forecast", {"subject": "arvann"}, "Arvan"),
         ("/v1/forecast", {"relation": "visits"}, "visit"),
-        ("/v1/explain", {"candidate": "Belmore"}, "Belmor"),
+        ("/v1/explain", {"object": "Belmore"}, "Belmor"),
     ],
 )
 def test_an_unknown_name_is_not_found_and_close_ones_are_named(
     client: Any, path: str, change: dict[str, str], suggestion: str
 ) -> None:
-    asked = ASKED if path == "/v1/forecast" else {**ASKED, "candidate": "Belmor"}
+    asked = ASKED if path == "/v1/forecast" else {**ASKED, "object": "Belmor"}
     found = refused(client.post(path, json={**asked, **change}), 404)
     assert found["suggestions"][0] == suggestion
     assert next(iter(change.values())) in found["error"]
 
 
 def test_a_number_is_no_name(client: Any) -> None:
-    refused(client.post("/v1/forecast", json={**ASKED, "actor": "3"}), 404)
+    refused(client.post("/v1/forecast", json={**ASKED, "subject": "3"}), 404)
 
 
 def test_a_value_of_no_possible_type_is_told_what_was_wanted(client: Any) -> None:
@@ -465,10 +468,10 @@ def test_the_backbone_is_asked_by_one_thread_at_a_time(live: LiveForecaster, mon
             inside -= 1
 
     client = TestClient(create_app(live))
-    alone = [client.post("/v1/forecast", json={**ASKED, "actor": name}).json() for name in ACTORS]
+    alone = [client.post("/v1/forecast", json={**ASKED, "subject": name}).json() for name in ACTORS]
     live.add([("Arvan", "visit", "Kel", "2024-05-01")], source="test", key="another view")
     monkeypatch.setattr(OpenVocabulary, "score", counting)
-    queries = [{**ASKED, "actor": name, "at": NEXT} for name in ACTORS]
+    queries = [{**ASKED, "subject": name, "at": NEXT} for name in ACTORS]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda query: client.post("/v1/forecast", json=query).json(), queries))
     assert together == alone

@@ -42,7 +42,7 @@ from commands import bridgemem, measured_rows
 pytest_plugins = ("small_runs",)
 
 OWN = [name for name in FILES if name != CHARTS]
-NAMED = {"actor": "Arvan", "relation": "visit"}
+NAMED = {"subject": "Arvan", "relation": "visit"}
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_the_overview_counts_every_event_once(client: Any, live: LiveForecaster)
     assert sum(found["activity"]) == len(live.events)
     assert found["end"] == live.events.end
     assert found["clock"] == {"kind": "date", "origin": live.events.clock.origin, "unit": 86400}
-    asked = {"actor": found["actor"], "relation": found["relation"]}
+    asked = {"subject": found["actor"], "relation": found["relation"]}
     assert client.post("/v1/forecast", json=asked).status_code == 200
 
 
@@ -184,10 +184,10 @@ def test_a_pair_with_a_long_past_shows_its_newest_events(monkeypatch: pytest.Mon
 
 def test_the_outcome_is_what_happened_at_the_step_and_unknown_beyond_the_data() -> None:
     events = log((0, 0, 1, 1), (0, 0, 2, 1), (0, 1, 2, 1), (2, 0, 0, 1), (0, 0, 1, 2))
-    assert outcome(events, "a", "r", False, 1) == ["b", "c"]
-    assert outcome(events, "a", "r", True, 1) == ["c"]
-    assert outcome(events, "a", "s", True, 2) == []
-    assert outcome(events, "a", "r", False, 3) is None
+    assert outcome(events, "r", 1, subject="a") == ["b", "c"]
+    assert outcome(events, "r", 1, object="a") == ["c"]
+    assert outcome(events, "s", 2, object="a") == []
+    assert outcome(events, "r", 3, subject="a") is None
 
 
 def test_the_backbone_s_view_has_the_ranks_of_the_forecast(client: Any, live: LiveForecaster) -> None:
@@ -195,7 +195,7 @@ def test_the_backbone_s_view_has_the_ranks_of_the_forecast(client: Any, live: Li
     forecast = client.post("/v1/forecast", json={**NAMED, "top": everyone}).json()
     before = {c["name"]: c["backbone_rank"] for c in forecast["candidates"]}
     last = max(before, key=lambda name: before[name])
-    params = {**NAMED, "candidate": last, "step": forecast["step"]}
+    params = {**NAMED, "object": last, "step": forecast["step"]}
     seen = client.get("/explore/backbone", params={**params, "top": everyone}).json()
     assert {o["name"]: o["rank"] for o in seen} == before
     assert sum(o["share"] for o in seen) == pytest.approx(1)
@@ -219,7 +219,7 @@ def test_what_cannot_be_answered_is_refused_in_the_service_s_own_way(client: Any
     unknown = client.get("/explore/pair", params={"actor": "Arvann", "candidate": "Kel", "step": 3})
     assert unknown.status_code == 404
     assert "Arvan" in unknown.json()["error"]
-    far = client.get("/explore/backbone", params={**NAMED, "candidate": "Kel", "step": LAST_STEP - 1})
+    far = client.get("/explore/backbone", params={**NAMED, "object": "Kel", "step": LAST_STEP - 1})
     assert far.status_code == 200
     for step in ("-1", "x", str(2**40)):
         wrong = client.get("/explore/outcome", params={**NAMED, "step": step})

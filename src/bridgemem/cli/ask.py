@@ -20,14 +20,10 @@ if TYPE_CHECKING:
     from bridgemem.forecasting.predictor import Candidate, Predictor
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
-Actor = Annotated[str, typer.Option("--actor", help="Who acts, by name.")]
-Relation = Annotated[str, typer.Option("--relation", help="The query relation, by name.")]
-QueryActor = Annotated[str | None, typer.Option("--actor", help="Who acts, by name.")]
-QueryRelation = Annotated[str | None, typer.Option("--relation", help="The query relation, by name.")]
-At = Annotated[str | None, typer.Option("--at", help="The time asked for; the first unknown step when left out.")]
-Inverse = Annotated[
-    bool, typer.Option("--inverse", help="Ask for (?, relation, actor) instead of (actor, relation, ?).")
-]
+Subject = Annotated[str | None, typer.Option("--subject", help="Subject, by name; left out to ask for it.")]
+Relation = Annotated[str | None, typer.Option("--relation", help="Relation, by name.")]
+Object = Annotated[str | None, typer.Option("--object", help="Object, by name; left out to ask for it.")]
+At = Annotated[str | None, typer.Option("--at", help="Time of the event (default: the first unknown step).")]
 Store = Annotated[
     str | None,
     typer.Option(
@@ -43,21 +39,19 @@ def register(app: typer.Typer) -> None:
 
 def forecast(
     run: RunFolder,
-    actor: QueryActor = None,
-    relation: QueryRelation = None,
+    subject: Subject = None,
+    relation: Relation = None,
+    object: Object = None,
     at: At = None,
-    top: Annotated[int, typer.Option(help="How many candidates to show.")] = 10,
-    inverse: Inverse = False,
+    top: Annotated[int, typer.Option(help="Candidates to show (default: 10).")] = 10,
     horizon: Annotated[
-        int | None,
-        typer.Option("--horizon", help="Ask for any of that many steps, from the first unknown one or --at on."),
+        int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
     queries: Annotated[
-        Path | None,
-        typer.Option("--queries", help="A CSV file of queries: actor, relation, and if wanted at, direction."),
+        Path | None, typer.Option("--queries", help="CSV file of queries: subject, relation, object, time.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --queries: the .csv or .parquet file to write.")
+        Path | None, typer.Option("--out", "-o", help="With --queries: .csv or .parquet file of the answers.")
     ] = None,
     force: Force = False,
     selected_by: Selection = "time",
@@ -73,8 +67,8 @@ def forecast(
 
     opened = partial(_opened, run, store, duplicates, selected_by, residual, data_dir, memory_dir)
     if queries is not None:
-        if actor is not None or relation is not None or at is not None or inverse:
-            raise SettingsError("--queries holds actor, relation, at and direction; leave these options out.")
+        if any(value is not None for value in (subject, relation, object, at)):
+            raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         _check_apart(out, queries)
@@ -83,15 +77,15 @@ def forecast(
         return
     if out is not None:
         raise SettingsError("--out is for the answers to --queries; a single forecast is printed.")
-    if actor is None or relation is None:
-        raise SettingsError("ask with --actor and --relation, or with --queries and a CSV file of them.")
+    if relation is None or (subject is None) == (object is None):
+        raise SettingsError("ask with --relation and --subject or --object, or with --queries and a CSV file of them.")
     forecaster, remark = opened()
     _aside(remark, as_json)
-    found = forecaster.forecast(actor, relation, at, top, inverse, horizon)
+    found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def text() -> None:
-        asked = f"(?, {relation}, {actor})" if inverse else f"({actor}, {relation}, ?)"
-        label, step = forecaster.events.clock.label, int(forecaster.query(actor, relation, at, inverse).step)
+        asked, query = f"({subject or '?'}, {relation}, {object or '?'})", (subject, relation)
+        label, step = forecaster.events.clock.label, int(forecaster.query(*query, object=object, at=at).step)
         when = (
             f"at {label(step)}" if (horizon or 1) == 1 else f"from {label(step)} to {label(step + (horizon or 1) - 1)}"
         )
@@ -224,13 +218,11 @@ def _forecast_all(
 
 def explain(
     run: RunFolder,
-    actor: Actor,
-    relation: Relation,
-    candidate: Annotated[
-        list[str], typer.Option("--candidate", help="The candidate to explain, by name; may be given several times.")
-    ],
+    subject: Annotated[list[str], typer.Option("--subject", help="Subject, by name; repeatable if the candidate.")],
+    relation: Annotated[str, typer.Option("--relation", help="Relation, by name.")],
+    object: Annotated[list[str], typer.Option("--object", help="Object, by name; repeatable if the candidate.")],
+    candidate: Annotated[str, typer.Option("--candidate", help="Side to explain: object or subject.")] = "object",
     at: At = None,
-    inverse: Inverse = False,
     card: Annotated[
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
@@ -247,18 +239,23 @@ def explain(
     from bridgemem.forecasting.explanation_card import card_files, check_format
     from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 
+    asked = _asked_of(subject, object, candidate)
+    chosen = object if candidate == "object" else subject
     if card is not None:
-        for file in card_files(check_format(card), len(candidate)):
+        for file in card_files(check_format(card), len(chosen)):
             check_new(file, force)
     forecaster, remark = _opened(run, store, duplicates, selected_by, residual, data_dir, memory_dir)
     _aside(remark, as_json)
     # a candidate that is named twice is explained once
-    names = {forecaster.events.entities.id(name): name for name in candidate}
-    explained = {i: forecaster.explain(actor, relation, name, at, inverse) for i, name in names.items()}
+    names = {forecaster.events.entities.id(name): name for name in chosen}
+    sides = [(asked, name) if candidate == "object" else (name, asked) for name in names.values()]
+    made = (forecaster.explain(s, relation, o, at=at, candidate=candidate) for s, o in sides)
+    explained = dict(zip(names, made, strict=True))
     found = list(explained.values())
     written = []
     if card is not None:
-        written = _write_card(forecaster, forecaster.query(actor, relation, at, inverse), explained, card)
+        known = {"object" if candidate == "subject" else "subject": asked}
+        written = _write_card(forecaster, forecaster.query(relation=relation, at=at, **known), explained, card)
 
     def text() -> None:
         for one in found:
@@ -272,8 +269,21 @@ def explain(
         if remark:
             say(remark)
 
-    values = [{**asdict(one), "sentence": one.sentence()} for one in found]
+    values = [one.as_dict() for one in found]
     emit(values[0] if len(values) == 1 else values, as_json, text)
+
+
+def _asked_of(subject: list[str], object: list[str], candidate: str) -> str:
+    """The side whose answer is explained, of which there is one."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.forecasting.predictor import SIDES
+
+    if candidate not in SIDES:
+        raise SettingsError(f"--candidate is {' or '.join(SIDES)}, not {candidate!r}.")
+    side = subject if candidate == "object" else object
+    if len(side) > 1:
+        raise SettingsError(f"--candidate {candidate} explains several {candidate}s of one other side; give that once.")
+    return side[0]
 
 
 def _write_card(forecaster: Predictor, query: Queries, found: dict[int, Explanation], path: Path) -> list[Path]:

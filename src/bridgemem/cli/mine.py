@@ -37,10 +37,10 @@ def mine(
         str, typer.Option("--tables", help="A URI that all Spark workers reach, for their results; a folder in OUT.")
     ] = "",
     step: Step = None,
-    subject: Annotated[str, typer.Option(help="Heading of the subject column.")] = "",
-    relation: Annotated[str, typer.Option(help="Heading of the relation column.")] = "",
-    object_: Annotated[str, typer.Option("--object", help="Heading of the object column.")] = "",
-    time: Annotated[str, typer.Option(help="Heading of the time column.")] = "",
+    subject: Annotated[str, typer.Option("--subject-column", help="Heading of the subject column.")] = "",
+    relation: Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")] = "",
+    object_: Annotated[str, typer.Option("--object-column", help="Heading of the object column.")] = "",
+    time: Annotated[str, typer.Option("--time-column", help="Heading of the time column.")] = "",
     entities: Annotated[
         Path | None, typer.Option(help="Names of entities and their ids, which the events use.")
     ] = None,

@@ -50,10 +50,10 @@ Data = Annotated[
 Format = Annotated[
     str, typer.Option("--format", help="auto, gdelt, icews, polecat, acled, or plain for any other table.")
 ]
-SubjectColumn = Annotated[str, typer.Option("--subject", help="Heading of the subject column.")]
-RelationColumn = Annotated[str, typer.Option("--relation", help="Heading of the relation column.")]
-ObjectColumn = Annotated[str, typer.Option("--object", help="Heading of the object column.")]
-TimeColumn = Annotated[str, typer.Option("--time", help="Heading of the time column.")]
+SubjectColumn = Annotated[str, typer.Option("--subject-column", help="Heading of the subject column.")]
+RelationColumn = Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")]
+ObjectColumn = Annotated[str, typer.Option("--object-column", help="Heading of the object column.")]
+TimeColumn = Annotated[str, typer.Option("--time-column", help="Heading of the time column.")]
 Selection = Annotated[str, typer.Option("--selected-by", help="Whose choice to use: time or static.")]
 Residual = Annotated[
     str | None,

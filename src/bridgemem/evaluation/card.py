@@ -377,7 +377,7 @@ def _loading(run: Run) -> str:
         "```python\n"
         "from bridgemem import Forecaster\n\n"
         'model = Forecaster.load("RUN")  # this folder\n'
-        "model.forecast(ACTOR, RELATION, top=10)\n"
+        "model.forecast(SUBJECT, RELATION, top=10)\n"
         "```\n\n"
-        f"or `bridgemem forecast RUN --actor ACTOR --relation RELATION`. {holds}"
+        f"or `bridgemem forecast RUN --subject SUBJECT --relation RELATION`. {holds}"
     )

@@ -17,9 +17,10 @@ let overview, candidates = [], chosen = "", top = MORE, tab = "ask", asking = nu
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  query.actor = given.get("actor") ?? query.actor ?? "";
+  const side = given.get("object") === null ? "subject" : "object";
+  query.actor = given.get(side) ?? query.actor ?? "";
   query.relation = given.get("relation") ?? query.relation ?? "";
-  query.inverse = given.get("inverse") === "1";
+  query.inverse = side === "object";
   const step = Number(given.get("step") ?? NaN);
   query.step = Number.isInteger(step) && step >= overview.start ? Math.min(step, overview.end) : overview.end;
   chosen = given.get("candidate") ?? "";
@@ -28,8 +29,7 @@ function readAddress() {
 
 function writeAddress() {
   const { actor, relation, inverse, step } = query;
-  const now = new URLSearchParams({ actor, relation, step: String(step) });
-  if (inverse) now.set("inverse", "1");
+  const now = new URLSearchParams({ [inverse ? "object" : "subject"]: actor, relation, step: String(step) });
   if (chosen) now.set("candidate", chosen);
   if (tab !== "ask") now.set("page", tab);
   history.replaceState(null, "", `#${now}`);
@@ -78,11 +78,12 @@ async function forecast() {
   const { signal } = asking = new AbortController();
   const { actor, relation, inverse, step } = query;
   if (!actor || !relation) return;
+  const known = inverse ? { object: actor } : { subject: actor };
   byId("list").setAttribute("aria-busy", "true");
   try {
     const [found, happened] = await Promise.all([
-      ask("/v1/forecast", { body: { actor, relation, inverse, top, at: label(overview.clock, step) }, signal }),
-      ask("/explore/outcome", { params: { actor, relation, inverse, step }, signal }),
+      ask("/v1/forecast", { body: { ...known, relation, top, at: label(overview.clock, step) }, signal }),
+      ask("/explore/outcome", { params: { ...known, relation, step }, signal }),
     ]);
     say("");
     candidates = found.candidates;
@@ -173,13 +174,14 @@ async function explain() {
   const { actor, relation, inverse, step } = query, candidate = chosen;
   byId("detail").hidden = !candidate;
   if (!candidate) return;
-  const params = { actor, relation, inverse, step, candidate };
+  const triple = inverse ? { subject: candidate, relation, object: actor, candidate: "subject" }
+    : { subject: actor, relation, object: candidate, candidate: "object" };
   const [why, past, opinions] = await Promise.all([
-    ask("/v1/explain", { body: { actor, relation, inverse, candidate, at: label(overview.clock, step) }, signal }),
+    ask("/v1/explain", { body: { ...triple, at: label(overview.clock, step) }, signal }),
     ask("/explore/pair", { params: { actor, candidate, step }, signal }),
-    ask("/explore/backbone", { params, signal }),
+    ask("/explore/backbone", { params: { ...triple, step }, signal }),
   ]);
-  explain.last = { why, past, opinions };
+  explain.last = { why, past, opinions, candidate };
   // what is not to be seen has no width to draw in; it is drawn when its page is opened
   if (tab === "ask") showWhy();
 }
@@ -196,8 +198,8 @@ function partsOf(why) {
 }
 
 function showWhy() {
-  const { why, past, opinions } = explain.last, { actor, relation, step } = query;
-  byId("why-title").textContent = `Why ${why.candidate}?`;
+  const { why, past, opinions, candidate } = explain.last, { actor, relation, step } = query;
+  byId("why-title").textContent = `Why ${candidate}?`;
   byId("sentence").textContent = why.sentence;
   showFacts(why);
   const parts = partsOf(why);
@@ -206,13 +208,13 @@ function showWhy() {
   const shares = new Map(why.events.map((event) => [`${step - event.lag} ${event.relation} ${event.direction}`, event.part]));
   byId("seen").textContent = past.total === 0 ? "" : past.total > past.step.length
     ? `the newest ${whole(past.step.length)} of ${whole(past.total)} events` : `${whole(past.total)} event${past.total === 1 ? "" : "s"}, strong colours are recent`;
-  showBehind(why);
+  showEvents(why);
   evidenceChart(byId("evidence"), parts, why.score);
-  backboneChart(byId("backbone"), opinions, why.candidate);
+  backboneChart(byId("backbone"), opinions, candidate);
   const timeline = byId("timeline");
   if (past.total) {
     if (timeline.classList.replace("empty", "filled")) timeline.replaceChildren();
-    timelineChart(timeline, past, { clock: overview.clock, step, actor, candidate: why.candidate, relation, shares });
+    timelineChart(timeline, past, { clock: overview.clock, step, actor, candidate, relation, shares });
   } else {
     window.Plotly.purge(timeline);
     timeline.classList.remove("filled");
@@ -230,7 +232,7 @@ function showFacts(why) {
   byId("facts").replaceChildren(...Object.entries(facts).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value))));
 }
 
-function showBehind(why) {
+function showEvents(why) {
   const rows = why.events.map((event) => [
     `${event.subject} → ${event.relation} → ${event.object}`, event.time, whole(event.lag), `${(100 * event.share).toFixed(1)}%`, signed(event.part, 4),
   ]);

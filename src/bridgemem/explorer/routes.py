@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from fastapi.responses import RedirectResponse
@@ -117,20 +117,22 @@ def _add_answers(router: APIRouter, service: Service) -> None:
         return pair_past(service.live.view.predictor.past, actor, candidate, step)
 
     @router.get("/explore/outcome")
-    def happened(actor: Name, relation: Name, step: Step, inverse: bool = False) -> list[str] | None:
-        return outcome(service.live.view.events, actor, relation, inverse, step)
+    def happened(
+        relation: Name, step: Step, subject: Name | None = None, object: Name | None = None
+    ) -> list[str] | None:
+        return outcome(service.live.view.events, relation, step, subject=subject, object=object)
 
     @router.get("/explore/backbone")
     def backbone(
-        actor: Name,
+        subject: Name,
         relation: Name,
-        candidate: Name,
+        object: Name,
         step: Step,
-        inverse: bool = False,
+        candidate: Literal["object", "subject"] = "object",
         top: Annotated[int, Query(ge=1, le=100)] = 10,
     ) -> list[Opinion]:
         predictor = service.kept.of(service.live.view.predictor)
-        return opinions(predictor, actor, relation, step, inverse, candidate, top)
+        return opinions(predictor, (subject, relation, object), step, candidate=candidate, top=top)
 
     @router.get("/explore/quality")
     def measured() -> Quality:

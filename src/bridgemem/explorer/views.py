@@ -88,13 +88,16 @@ def pair_past(past: Past, actor: str, candidate: str, step: int) -> PairPast:
     )
 
 
-def outcome(events: EventLog, actor: str, relation: str, inverse: bool, step: int) -> list[str] | None:
+def outcome(
+    events: EventLog, relation: str, step: int, *, subject: str | None = None, object: str | None = None
+) -> list[str] | None:
     """Whom the answer turned out to be, or None where the step lies beyond what is known."""
     if step >= events.end:
         return None
     now = events.between(step, step + 1)
-    asked, answer = (now.object, now.subject) if inverse else (now.subject, now.object)
-    hits = (asked == events.entities.id(actor)) & (now.relation == events.relations.id(relation))
+    asked, answer = (now.object, now.subject) if subject is None else (now.subject, now.object)
+    actor = events.entities.id(subject if subject is not None else object or "")
+    hits = (asked == actor) & (now.relation == events.relations.id(relation))
     return [events.entities.names[c] for c in np.unique(answer[hits]).tolist()]
 
 
@@ -108,13 +111,15 @@ class Opinion:
 
 
 def opinions(
-    forecaster: Predictor, actor: str, relation: str, step: int, inverse: bool, candidate: str, top: int
+    forecaster: Predictor, triple: tuple[str, str, str], step: int, *, candidate: str, top: int
 ) -> list[Opinion]:
     """The backbone's own best candidates, and after them the one looked at where it is none of them."""
-    asked = forecaster.query(actor, relation, inverse=inverse)
+    subject, relation, object_ = triple
+    inverse = candidate == "subject"
+    asked = forecaster.query(None, relation, object=object_) if inverse else forecaster.query(subject, relation)
     query = Queries(asked.actor, asked.relation, torch.tensor([step]))
     log_p = forecaster.scores(query).of_candidates[0].double()
-    share, looked_at = log_p.softmax(0), forecaster.events.entities.id(candidate)
+    share, looked_at = log_p.softmax(0), forecaster.events.entities.id(subject if inverse else object_)
     known = int((log_p > -torch.inf).sum())
     best: list[int] = torch.argsort(log_p, descending=True, stable=True)[: min(top, known)].tolist()
     shown = best if looked_at in best else [*best, looked_at]

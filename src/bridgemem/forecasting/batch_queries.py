@@ -24,13 +24,12 @@ from bridgemem.ranking.ranks import batch_size
 from bridgemem.storage.tables import as_frame
 from bridgemem.storage.whole import whole_file
 
-COLUMNS = ("actor", "relation", "at", "direction")
-DIRECTIONS = {"": False, "forward": False, "inverse": True}
+COLUMNS = ("subject", "relation", "object", "time")
 ANSWER = (
     "query",
-    "actor",
+    "subject",
     "relation",
-    "direction",
+    "object",
     "time",
     "horizon",
     "candidate",
@@ -52,50 +51,49 @@ FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 @dataclass(frozen=True)
 class Query:
-    """(actor, relation, ?) at a time, or (?, relation, actor) where inverse; without a time, the first unknown step."""
+    """(subject, relation, ?) or (?, relation, object) at a time; without a time, at the first unknown step."""
 
-    actor: str | int
-    relation: str | int
+    subject: str | int | None = None
+    relation: str | int | None = None
+    object: str | int | None = None
     at: str | int | None = None
-    inverse: bool = False
     line: int = field(default=0, compare=False)
     problem: str = field(default="", compare=False)  # why a line of a file cannot be asked
 
 
 def read_queries(path: Path) -> list[Query]:
-    """The queries of a text file with a header: actor, relation, and if wanted at and direction.
+    """The queries of a text file with a header: relation, subject or object, and if wanted time.
 
-    direction is forward or inverse; commas, tabs, semicolons or bars separate the cells. A line that is no query is
-    kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied from a CSV
-    file of answers as it stands there.
+    The side that is empty is what is asked. Commas, tabs, semicolons or bars separate the cells. A line that is no
+    query is kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied
+    from a CSV file of answers as it stands there.
     """
     table = read_table(path)
     header = [name.lower() for name in table.headings]
     if header:
         _check_header(path, header)
-    queries = [Query("", "", line=reject.line, problem=reject.reason) for reject in table.rejects]
+    queries = [Query(line=reject.line, problem=reject.reason) for reject in table.rejects]
     for line, cells in zip(table.lines, table.rows, strict=True):
         if any(cell.strip() for cell in cells):
             queries.append(_query(header, [cell.strip() for cell in cells], line))
     if not queries:
         what = "holds no query" if header else "is empty"
-        raise DataError(f"{path} {what}; write one query a line below the header actor,relation.")
+        raise DataError(f"{path} {what}; write one query a line below the header subject,relation,object.")
     return sorted(queries, key=lambda query: query.line)
 
 
 def _query(header: list[str], cells: list[str], line: int) -> Query:
     named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=True))
-    inverse = DIRECTIONS.get(named["direction"].lower(), False)
-    return Query(named["actor"], named["relation"], named["at"] or None, inverse, line, _problem(named))
+    subject, relation, object_, at = (named[name] or None for name in COLUMNS)
+    return Query(subject, relation, object_, at, line, _problem(named))
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    for name in ("actor", "relation"):
-        if name not in header:
-            raise DataError(
-                f"{path} has no column {name!r}; its first line must name actor and relation, and may name at and "
-                "direction, with commas, tabs or semicolons between them."
-            )
+    if "relation" not in header or not {"subject", "object"} & set(header):
+        raise DataError(
+            f"{path} has no column {'relation' if 'relation' not in header else 'subject or object'}; its first line "
+            f"names some of {', '.join(COLUMNS)}, with commas, tabs or semicolons between them."
+        )
     for name in header:
         if name not in COLUMNS:
             raise DataError(f"{path} has a column {name!r}; the columns of a query are {', '.join(COLUMNS)}.")
@@ -104,11 +102,15 @@ def _check_header(path: Path, header: list[str]) -> None:
 
 
 def _problem(cells: dict[str, str]) -> str:
-    for name in ("actor", "relation"):
-        if not cells[name]:
-            return f"its {name} is empty; give a name"
-    direction = cells["direction"]
-    return "" if direction.lower() in DIRECTIONS else f"its direction is forward or inverse, not {direction!r}"
+    if not cells["relation"]:
+        return "its relation is empty; give a name"
+    if not cells["subject"] and not cells["object"]:
+        return "its subject and its object are empty; give one of them"
+    return (
+        "it has a subject and an object; leave out the one that is asked"
+        if cells["subject"] and cells["object"]
+        else ""
+    )
 
 
 def _named(where: str, wrong: Sequence[str]) -> str:
@@ -130,7 +132,7 @@ class Answers:
     def columns(self) -> dict[str, list[Any]]:
         """One row a candidate, as lists by column."""
         rows = [
-            (n, q.actor, q.relation, "inverse" if q.inverse else "forward", time, self.horizon, *_values(c))
+            (n, q.subject, q.relation, q.object, time, self.horizon, *_values(c))
             for n, (q, time, found) in enumerate(zip(self.queries, self.times, self.candidates, strict=True), start=1)
             for c in found
         ]
@@ -177,7 +179,7 @@ def _values(c: Candidate) -> tuple[Any, ...]:
 def _array(name: str, values: list[Any]) -> np.ndarray:
     """A column as Parquet holds it: null where there is no value."""
     if name not in (*WHOLE, *REAL):
-        return np.array([str(value) for value in values], dtype=object)
+        return np.array(["" if value is None else str(value) for value in values], dtype=object)
     nothing = [value is None for value in values]
     kept = [0 if value is None else value for value in values]
     return np.ma.array(kept, dtype=np.int64 if name in WHOLE else np.float64, mask=nothing)
@@ -226,7 +228,7 @@ def _asked(forecaster: Predictor, query: Query, horizon: int | None) -> Queries:
     """A query in ids, if it can be asked."""
     if query.problem:
         raise DataError(query.problem)
-    in_ids = forecaster.query(query.actor, query.relation, query.at, query.inverse)
+    in_ids = forecaster.query(query.subject, query.relation, object=query.object, at=query.at)
     if horizon is not None:
         forecaster.check_window(in_ids, horizon)
     return in_ids

@@ -8,7 +8,8 @@ residual is the event's part. The learned residual: exact Shapley values, see at
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,14 @@ class Explanation:
     score: float
     events: tuple[EventShare, ...]
     unread: int = field(default=0, kw_only=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as plain values, with the sentence; `candidate` names the side that is explained."""
+        values = asdict(self)
+        actor, candidate, inverse = (values.pop(name) for name in ("actor", "candidate", "inverse"))
+        subject, object_ = (candidate, actor) if inverse else (actor, candidate)
+        query = {"subject": subject, "relation": values.pop("relation"), "object": object_}
+        return {"sentence": self.sentence(), **query, "candidate": "subject" if inverse else "object", **values}
 
     def query(self) -> str:
         return f"({'?' if self.inverse else self.actor}, {self.relation}, {self.actor if self.inverse else '?'})"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
@@ -24,6 +24,8 @@ from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
 from bridgemem.residuals.selection import OFF
+
+SIDES = ("object", "subject")
 
 
 @dataclass(frozen=True)
@@ -117,10 +119,25 @@ class Predictor:
                 yield part, rows, Queries(asked.actor, relation, asked.step)
 
     def query(
-        self, actor: str | int, relation: str | int, at: str | int | None = None, inverse: bool = False
+        self,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
+        *,
+        object: str | int | None = None,
+        at: str | int | None = None,
     ) -> Queries:
-        """The query in ids. `at` is a time of the data set (the first unknown step when left out)."""
-        directed = self.events.relations.id(relation) + (self.events.n_relations if inverse else 0)
+        """(subject, relation, ?) or (?, relation, object) in ids; the side left out is what is asked.
+
+        at: a time of the data set; the first unknown step when left out.
+        """
+        if relation is None:
+            raise SettingsError("give a relation: which relation comes next cannot be asked yet.")
+        if subject is not None and object is None:
+            actor, directed = subject, self.events.relations.id(relation)
+        elif object is not None and subject is None:
+            actor, directed = object, self.events.relations.id(relation) + self.events.n_relations
+        else:
+            raise SettingsError("give a subject or an object, not both: the side left out is what is asked.")
         ids = [self.events.entities.id(actor), directed, self._step(at)]
         return Queries(*(torch.tensor([value]) for value in ids))
 
@@ -156,18 +173,19 @@ class Predictor:
 
     def forecast(
         self,
-        actor: str | int,
-        relation: str | int,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
+        *,
+        object: str | int | None = None,
         at: str | int | None = None,
-        top: int = 10,
-        inverse: bool = False,
         horizon: int | None = None,
+        top: int = 10,
     ) -> list[Candidate]:
-        """The likeliest answers to (actor, relation, ?), or with `inverse` to (?, relation, actor), best first.
+        """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first.
 
         horizon: any of that many steps from `at` on, instead of that step alone.
         """
-        return self.answers(self.query(actor, relation, at, inverse), top, horizon)[0]
+        return self.answers(self.query(subject, relation, object=object, at=at), top, horizon)[0]
 
     def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[list[Candidate]]:
         """The likeliest answers of each query, best first; all of them are scored at once.
@@ -249,15 +267,23 @@ class Predictor:
 
     def explain(
         self,
-        actor: str | int,
+        subject: str | int,
         relation: str | int,
-        candidate: str | int,
+        object: str | int,
+        *,
         at: str | int | None = None,
-        inverse: bool = False,
+        candidate: str = "object",
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events they come from."""
-        ((part, _, query),) = self._parts(self.query(actor, relation, at, inverse))
-        chosen = self.events.entities.id(candidate)
+        """Why a candidate has its score: parts that add up, and the events they come from.
+
+        candidate: "object" or "subject", the side that is explained as an answer.
+        """
+        if candidate not in SIDES:
+            raise SettingsError(f"candidate is {' or '.join(SIDES)}, not {candidate!r}.")
+        inverse = candidate == "subject"
+        asked = self.query(None, relation, object=object, at=at) if inverse else self.query(subject, relation, at=at)
+        ((part, _, query),) = self._parts(asked)
+        chosen = self.events.entities.id(subject if inverse else object)
         found = self._explained(part, query, chosen)
         if found.base > -math.inf:
             return found if self.later is None or part is self.later else self._with_unread(found, query, chosen)

@@ -117,28 +117,30 @@ class LiveForecaster:
 
     def forecast(
         self,
-        actor: str | int,
-        relation: str | int,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
+        *,
+        object: str | int | None = None,
         at: str | int | None = None,
-        top: int = 10,
-        inverse: bool = False,
         horizon: int | None = None,
+        top: int = 10,
     ) -> list[Candidate]:
         """The likeliest answers, as Predictor.forecast gives them."""
         with self.asking() as view:
-            return view.predictor.forecast(actor, relation, at, top, inverse, horizon)
+            return view.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def explain(
         self,
-        actor: str | int,
+        subject: str | int,
         relation: str | int,
-        candidate: str | int,
+        object: str | int,
+        *,
         at: str | int | None = None,
-        inverse: bool = False,
+        candidate: str = "object",
     ) -> Explanation:
         """Why a candidate has its score, as Predictor.explain gives it."""
         with self.asking() as view:
-            return view.predictor.explain(actor, relation, candidate, at, inverse)
+            return view.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
     def _update(self) -> None:
         view, at = self._view, self.store.snapshot()

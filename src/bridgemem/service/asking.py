@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -28,7 +27,6 @@ from bridgemem.service.models import (
     KnownSources,
     LearnedExplained,
     Model,
-    NamedQuery,
     NameFound,
     NamesFound,
     NewEvents,
@@ -149,12 +147,12 @@ class Service:
 
     def forecast(self, request: ForecastQuery) -> Forecast:
         forecaster = self._asked(self.live.view, request)
-        query = forecaster.query(request.actor, request.relation, request.at, request.inverse)
+        query = forecaster.query(request.subject, request.relation, object=request.object, at=request.at)
         found, step = forecaster.answers(query, request.top, request.horizon)[0], int(query.step)
         return Forecast(
-            actor=request.actor,
+            subject=request.subject,
             relation=request.relation,
-            inverse=request.inverse,
+            object=request.object,
             time=forecaster.events.clock.label(step),
             step=step,
             horizon=request.horizon,
@@ -164,10 +162,10 @@ class Service:
     def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
         view = self.live.view
         forecaster = self._asked(view, request)
-        self._directory.of(view.events)[0].check(request.candidate)
-        found = forecaster.explain(request.actor, request.relation, request.candidate, request.at, request.inverse)
+        sides = (request.subject, request.relation, request.object)
+        found = forecaster.explain(*sides, at=request.at, candidate=request.candidate)
         name = "learned" if isinstance(found, LearnedExplanation) else "bridgemem"
-        return _EXPLANATION.validate_python({**asdict(found), "sentence": found.sentence(), "residual_name": name})
+        return _EXPLANATION.validate_python({**found.as_dict(), "residual_name": name})
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config
@@ -198,10 +196,12 @@ class Service:
         found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
         return NamesFound(names=found, known=len(names))
 
-    def _asked(self, view: View, request: NamedQuery) -> Predictor:
+    def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
         entities, relations = self._directory.of(view.events)
-        entities.check(request.actor)
+        for name in (request.subject, request.object):
+            if name is not None:
+                entities.check(name)
         relations.check(request.relation)
         return self.kept.of(view.predictor)
 

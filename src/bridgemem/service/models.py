@@ -146,26 +146,32 @@ class KnownSources(Answer):
 
 
 class NamedQuery(Asked):
-    """Who comes next for (actor, relation, ?), or with `inverse` for (?, relation, actor)."""
+    """The relation and the time of a query."""
 
-    actor: Name
     relation: Name
-    at: Time | None = Field(None, description="The time asked for; the first unknown step when left out.")
-    inverse: bool = False
+    at: Time | None = Field(None, description="Time of the event (default: the first unknown step).")
 
 
 class ForecastQuery(NamedQuery):
+    """(subject, relation, ?) or (?, relation, object): the side left out is what is asked."""
+
+    subject: Name | None = None
+    object: Name | None = None
     top: int = Field(10, ge=1, le=MOST_CANDIDATES)
     horizon: int | None = Field(
         None,
         ge=1,
         le=LONGEST_HORIZON,
-        description="Any of that many steps from the time on, instead of that step alone.",
+        description="Forecast horizon in steps from `at` on.",
     )
 
 
 class ExplainQuery(NamedQuery):
-    candidate: Name
+    """Why one side of (subject, relation, object) is an answer to the other."""
+
+    subject: Name
+    object: Name
+    candidate: Literal["object", "subject"] = "object"
 
 
 class RankedCandidate(Answer):
@@ -187,9 +193,9 @@ class RankedCandidate(Answer):
 class Forecast(Answer):
     """Made from the events strictly before `time`, and from no other."""
 
-    actor: str
+    subject: str | None
     relation: str
-    inverse: bool
+    object: str | None
     time: str
     step: int
     horizon: int | None
@@ -216,11 +222,11 @@ class Explained(Answer):
     """
 
     sentence: str
-    actor: str
+    subject: str
     relation: str
-    candidate: str
+    object: str
+    candidate: Literal["object", "subject"]
     time: str
-    inverse: bool
     base: float
     uncertainty: float
     residual: float

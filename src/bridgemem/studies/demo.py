@@ -111,4 +111,5 @@ def _example(model: Forecaster, queries: Queries, before: np.ndarray, after: np.
     events = model.dataset.events
     inverse, relation = divmod(int(one.relation), events.n_relations)
     at = events.clock.label(int(one.step))
-    return model.explain(int(one.actor), relation, int(one.answer), at=at, inverse=bool(inverse))
+    sides = (int(one.answer), relation, int(one.actor)) if inverse else (int(one.actor), relation, int(one.answer))
+    return model.explain(*sides, at=at, candidate="subject" if inverse else "object")

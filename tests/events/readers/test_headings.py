@@ -61,7 +61,7 @@ def test_a_fifth_column_of_text_without_heading_is_an_error(write):
 def test_a_heading_that_is_not_known_is_no_event(write):
     path = write("sender,receiver,verb,day\nA,B,r,1\nB,A,r,2\n", "e.csv")
     with pytest.raises(
-        DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with --subject"
+        DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with --subject-column"
     ) as error:
         read_events(path)
     assert "\n" not in str(error.value)

@@ -444,7 +444,9 @@ def test_import_keeps_the_planted_events_of_every_layout(write, tmp_path, layout
 def test_import_says_the_layout_and_what_was_dropped(write, tmp_path):
     alone = lines(ACLED, [acled("Protesters", "Peaceful protest", "")] * 3, ",").split("\n", 1)[1]
     path = write(planted("acled") + alone, "acled.csv")
-    outcome = bridgemem("data", "import", path, "-o", tmp_path / "e.npz", "--relation", "event_type", "--step", "week")
+    outcome = bridgemem(
+        "data", "import", path, "-o", tmp_path / "e.npz", "--relation-column", "event_type", "--step", "week"
+    )
     assert outcome.code == 0
     first, second, third, last = outcome.out.splitlines()
     assert (
@@ -471,7 +473,7 @@ def test_an_imported_file_is_fitted_on_its_chronological_split(write, tmp_path):
         (("--format", "csv"), "'csv' is not a format"),
         (("--format", "polecat"), "read as polecat, has no column for Actor Name"),
         (("--step", "hour"), "too short a step for icews files"),
-        (("--subject", "Whom"), "no column for Whom"),
+        (("--subject-column", "Whom"), "no column for Whom"),
     ],
 )
 def test_bad_options_are_refused_and_nothing_is_written(write, tmp_path, options, phrase):

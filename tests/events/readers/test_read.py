@@ -335,7 +335,11 @@ def test_the_end_of_a_field_that_is_too_long_is_no_event(write, monkeypatch, end
         (b"\n \n", "e.tsv", "holds no events"),
         (b"subject\trelation\tobject\ttime\n", "e.tsv", "holds no events"),
         (b"a\tb\n", "e.tsv", "has no column for subject, relation, object, time; it has 'a', 'b'"),
-        (b"subject,relation,object,when\nA,r,B,1\n", "e.csv", r"has no column for time; .*--time, .*ColumnNames\("),
+        (
+            b"subject,relation,object,when\nA,r,B,1\n",
+            "e.csv",
+            r"has no column for time; .*--time-column, .*ColumnNames\(",
+        ),
         (b"A\tr\tB\tnever\n", "e.tsv", "1 of 1 row was rejected, the first at .*e.tsv:1: the time 'never'"),
         (b"\xff\xfeA\0", "e.tsv", "is UTF-16: save it as UTF-8"),
         (gzip.compress(b"0\t0\t1\t1\n" * 9, mtime=0)[:-9], "e.tsv.gz", "is cut short"),

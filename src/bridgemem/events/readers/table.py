@@ -252,7 +252,7 @@ class Heading:
         read = f", read as {self.layout.name}," if self.layout else ""
         return DataError(
             f"{source}{read} has no column for {short(', '.join(lost))}; it has {shown}: name the columns with "
-            "--subject, --relation, --object and --time, or in Python with "
+            "--subject-column, --relation-column, --object-column and --time-column, or in Python with "
             'ColumnNames(subject="...", relation="...", object="...", time="...").'
         )
 
