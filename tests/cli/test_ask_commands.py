@@ -79,7 +79,7 @@ def test_all_bad_lines_are_named_at_once_whatever_is_wrong_with_them(recurrence_
     said = bridgemem("forecast", recurrence_run, *asked).refused()
     assert "6 rows that cannot be asked" in said
     for line, phrase in enumerate(
-        ["did you mean", "before the data", "leave out the one", "are empty", "2 cells"], start=2
+        ["did you mean", "before the data", "leave out the one", "are empty", "found 2"], start=2
     ):
         assert phrase in said.partition(f"line {line}: ")[2].partition("; line")[0]
     assert "line 7" not in said

@@ -144,7 +144,7 @@ def test_python_gets_columns_where_pandas_is_not_installed(
     found = forecast(forecaster, Query("Kel", "visit"), top=3)
     assert tuple(found) == ANSWER
     assert found["candidate"] == [c.name for c in forecaster.forecast("Kel", "visit", top=3)]
-    (tmp_path / "q.csv").write_text("actor,relation\nKel,visit\n")
+    (tmp_path / "q.csv").write_text("subject,relation\nKel,visit\n")
     assert forecast(forecaster, tmp_path / "q.csv", top=3) == found
     assert forecast(forecaster, MANY[:2], top=3)["query"] == [1, 1, 1, 2, 2, 2]
 

@@ -27,6 +27,7 @@ from bridgemem.cli import (
     results,
     serve,
 )
+from bridgemem.cli.groups import Grouped
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import NO_MEMORY, BridgeMemError
 
@@ -34,7 +35,8 @@ CTRL_C = 130  # how typer ends a command at Ctrl-C
 
 app = typer.Typer(
     name="bridgemem",
-    help="Forecasts on temporal knowledge graphs, from what happened between the two parties in question.",
+    cls=Grouped,
+    help="Forecast events on temporal knowledge graphs, and explain the forecasts.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

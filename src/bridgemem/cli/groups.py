@@ -1,0 +1,56 @@
+"""The commands by group, each with one line that fits in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperGroup
+
+GROUPS = {
+    "Model": {
+        "demo": "Run the whole method on a simulated world.",
+        "train": "Train a backbone on the train split.",
+        "fit": "Fit residuals on a backbone and select on validation.",
+        "evaluate": "Measure a run on a split under its locked selection.",
+        "calibrate": "Fit the probabilities of a run on validation.",
+        "reproduce": "Run the paper's experiment: train, fit, evaluate, record.",
+    },
+    "Ask": {
+        "forecast": "Rank the candidates of one query or of a file of queries.",
+        "explain": "Explain the score of a candidate by the pair's events.",
+        "explore": "Ask and inspect a run in the browser.",
+    },
+    "Data": {
+        "data": "List, check, import and describe data sets.",
+    },
+    "Live": {
+        "serve": "Serve forecasts over HTTP and take in new events.",
+        "ingest": "Add the events of a file to an event store.",
+        "stored": "List the events of a store with their ids.",
+        "retract": "Retract stored events by their ids.",
+        "refresh": "Fit a run again on everything known now.",
+    },
+    "Scale": {
+        "mine": "Mine counts, examples and a pair index out of core.",
+        "memory": "Write a run's events and indices as a memory-mapped folder.",
+    },
+    "Research": {
+        "ablate": "Change one part of a residual at a time and measure it.",
+        "compare": "Compare two runs by paired differences with intervals.",
+        "audit": "Check a run for leakage and integrity.",
+        "leakage": "Measure what the other queries of a step give away.",
+        "report": "Print tables of recorded metrics.",
+        "push": "Push a run to a model hub.",
+        "pull": "Pull a run from a model hub.",
+        "backbones": "List the backbones and their settings.",
+    },
+}
+
+
+class Grouped(TyperGroup):
+    """A program whose help lists its commands by group."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl(list(commands.items()))
