@@ -30,7 +30,7 @@ on a GPU to the device, at the highest.
 CURVE = """## How evaluation grows
 
 Made-up events, three filters and one residual; one size grows and the others stay (`python -m benchmarks.curve`). A
-dyadic read is a candidate that the actor of a query has met inside the window. Bytes are those of all tensors made,
+dyadic read is a candidate that the actor interacted with inside the window. Bytes are those of all tensors made,
 counted and therefore the same on every machine; an exponent of 1 is linear.
 
 | grows | queries | entities | facts | dyadic reads | operators | MB made | MB of the residual | largest tensor, MB |

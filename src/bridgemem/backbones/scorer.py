@@ -30,7 +30,7 @@ class Scores:
 
     @property
     def of_candidates(self) -> Tensor:
-        """The log scores, -inf for whoever is no candidate: all that forecasts, gates and features may read."""
+        """The log scores, -inf for those that are no candidates: all that forecasts, gates and features may read."""
         return self.log_p if self.absent is None else self.log_p.masked_fill(self.absent, -torch.inf)
 
 

@@ -75,7 +75,7 @@ def train(
                     f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
                     "choose another name, or say --force (reproduce: --retrain) to give it up."
                 ) from None
-        # seconds of this start alone, where an earlier one left its state behind
+        # seconds of this start alone, where an earlier one left a state
         note = note_of(backbone, dataset, seed, device, time.perf_counter() - began)
         with whole_folder(home, replace) as aside:
             save_trained(backbone, aside / "saved", note)

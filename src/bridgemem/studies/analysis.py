@@ -178,7 +178,7 @@ def _parts_of_runs(records: list[Record], prefix: str, filter_name: str) -> dict
             run = (r.history, r.seed, r.settings.get("backbone_seed"), r.device)
             found.setdefault(_place(r), {}).setdefault(run, {}).setdefault(r.lock, []).append(r)
     firsts = {name: next(iter(runs.values())) for name, runs in sorted(found.items())}
-    # a run that was fitted again may have left parts behind that it no longer has
+    # a run that was fitted again may have left parts that it no longer has
     return {name: max(locks.values(), key=lambda own: sum(r.queries for r in own)) for name, locks in firsts.items()}
 
 
