@@ -153,7 +153,7 @@ def futures(events: EventLog, now: int, seed: int = 0) -> dict[str, EventLog]:
 
 
 def dataset_of(events: EventLog, name: str = "small") -> Dataset:
-    return Dataset.chronological(name, events, 0.15, 0.15)
+    return Dataset.chronological(name, events, valid=0.15, test=0.15)
 
 
 def side(actor: str | int, inverse: bool) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
     choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
     assert choices["static"] != choices["time"]
     found = [bridgemem("forecast", walk.run, *ASKED, "--selected-by", name, "--json").json for name in choices]
+    assert bridgemem("forecast", walk.run, *ASKED, "--selected-by", "time-aware", "--json").json == found[-1]
     assert [c["residual"] for c in found[0]] != [c["residual"] for c in found[1]]
 
 

@@ -50,7 +50,7 @@ def test_an_unknown_split_is_named():
 @given(events=logs(min_size=3), valid=st.floats(0.01, 0.6), test=st.floats(0.01, 0.39))
 def test_any_log_over_three_steps_can_be_split(events, valid, test):
     assume(len(set(events.step.tolist())) >= 3)
-    data = Dataset.chronological("any", events, valid, test)
+    data = Dataset.chronological("any", events, valid=valid, test=test)
     assert rows_of(data.train) + rows_of(data.valid) + rows_of(data.test) == rows_of(events)
     assert len(data.train)
     assert len(data.valid)
@@ -62,7 +62,7 @@ def test_any_log_over_three_steps_can_be_split(events, valid, test):
 @given(events=logs(min_size=2), valid=st.floats(0.01, 0.99))
 def test_a_log_can_be_split_without_a_test_part(events, valid):
     assume(len(set(events.step.tolist())) >= 2)
-    data = Dataset.chronological("any", events, valid, 0)
+    data = Dataset.chronological("any", events, valid=valid, test=0)
     assert data.test_start is None
     assert rows_of(data.train) + rows_of(data.valid) == rows_of(events)
 
@@ -74,7 +74,7 @@ def test_a_busy_first_step_leaves_room_for_all_three_parts():
 
 def test_shares_are_about_those_asked_for():
     events = random_log(1, n=3000, steps=300)
-    data = Dataset.chronological("even", events, 0.2, 0.1)
+    data = Dataset.chronological("even", events, valid=0.2, test=0.1)
     assert len(data.valid) / len(events) == pytest.approx(0.2, abs=0.02)
     assert len(data.test) / len(events) == pytest.approx(0.1, abs=0.02)
 
@@ -82,14 +82,14 @@ def test_shares_are_about_those_asked_for():
 @pytest.mark.parametrize(("valid", "test"), [(0, 0.1), (0.5, 0.5), (1.2, 0), (0.1, -0.1)])
 def test_shares_that_leave_no_room_are_refused(valid, test):
     with pytest.raises(DataError, match="shares"):
-        Dataset.chronological("d", EVENTS, valid, test)
+        Dataset.chronological("d", EVENTS, valid=valid, test=test)
 
 
 def test_too_few_steps_are_refused():
     with pytest.raises(DataError, match="too few time steps"):
         Dataset.chronological("d", log_of([(0, 0, 1, 1), (0, 0, 1, 2)]))
     with pytest.raises(DataError, match="too few time steps"):
-        Dataset.chronological("d", log_of([(0, 0, 1, 1)] * 5), 0.2, 0)
+        Dataset.chronological("d", log_of([(0, 0, 1, 1)] * 5), valid=0.2, test=0)
 
 
 DATA = Dataset("d", EVENTS, valid_start=2, test_start=5)

@@ -111,7 +111,7 @@ def test_a_run_is_calibrated_when_it_is_fitted_and_again_to_the_same_numbers(
 
 def test_no_test_event_changes_a_calibration() -> None:
     settings = Settings(width=8, hidden=8, max_epochs=1)
-    dataset = Dataset.chronological("small", random_log(5, n=400), 0.2, 0.2)
+    dataset = Dataset.chronological("small", random_log(5, n=400), valid=0.2, test=0.2)
     assert dataset.test_start is not None
     found = fit(dataset, "recurrence", settings).calibration
     assert found is not None

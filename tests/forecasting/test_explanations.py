@@ -222,7 +222,7 @@ def test_a_calendar_that_ends_after_the_last_event_is_told(events: EventLog) -> 
 
 
 def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> None:
-    dataset = Dataset.chronological("small", random_log(5, n=400), 0.2, 0.2)
+    dataset = Dataset.chronological("small", random_log(5, n=400), valid=0.2, test=0.2)
     settings = Settings(width=8, hidden=8, max_epochs=1)
     # so few queries do not tell the two apart
     own = Forecaster("recurrence", residual="learned", settings=settings).fit(dataset)

@@ -29,7 +29,7 @@ pytest_plugins = ("small_runs",)
 
 
 def small() -> Dataset:
-    return Dataset.chronological("small", random_log(4, n=400), 0.2, 0.3)
+    return Dataset.chronological("small", random_log(4, n=400), valid=0.2, test=0.3)
 
 
 def test_windows_hold_every_fact_once_and_leave_an_unfilled_one_out() -> None:
@@ -70,7 +70,7 @@ def test_a_window_is_ranked_from_what_was_known_before_it_began(horizon: int) ->
 
 def test_windows_of_one_step_are_the_queries_of_every_day() -> None:
     events = log_of(sorted(set(rows_of(random_log(4, n=400)))), 12, 4)
-    dataset = Dataset.chronological("small", events, 0.2, 0.3)
+    dataset = Dataset.chronological("small", events, valid=0.2, test=0.3)
     windowed = Windowed.of(dataset, "test", 1)
     backbone, past = Recurrence.fit(dataset), Past(events)
     by_window = replay(Scoring(backbone, past), windowed.queries(), filters=windowed.filters)

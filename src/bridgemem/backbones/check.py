@@ -18,7 +18,7 @@ from bridgemem.memory.past import Past
 TOLERANCE = 1e-4
 
 
-def check_backbone(backbone: Scorer, events: EventLog, queries: int = 64, seed: int = 0) -> None:
+def check_backbone(backbone: Scorer, events: EventLog, *, queries: int = 64, seed: int = 0) -> None:
     """Raise BackboneError unless a backbone, or any scorer, keeps its contract on the given events.
 
     Checked: scores are finite and of the right shape; the same batch gives the same bits; order and batch size do not

@@ -182,7 +182,7 @@ def import_(
         reading = read_events(
             paths, columns=columns, format=format_, step=whole_or_text(step), strict=strict, progress=progress
         )
-        dataset = Dataset.chronological(out.stem, reading.events, valid, test)
+        dataset = Dataset.chronological(out.stem, reading.events, valid=valid, test=test)
         pack(dataset, out, force)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {

@@ -54,10 +54,17 @@ SubjectColumn = Annotated[str, typer.Option("--subject-column", help="Heading of
 RelationColumn = Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")]
 ObjectColumn = Annotated[str, typer.Option("--object-column", help="Heading of the object column.")]
 TimeColumn = Annotated[str, typer.Option("--time-column", help="Heading of the time column.")]
-Selection = Annotated[str, typer.Option("--selected-by", help="Whose choice to use: time or static.")]
+Selection = Annotated[
+    str,
+    typer.Option(
+        "--selected-by",
+        help="Filter the selection was made under: static or time-aware.",
+        callback=lambda name: "time" if name == "time-aware" else name,
+    ),
+]
 Residual = Annotated[
     str | None,
-    typer.Option("--residual", help="Which residual: bridgemem or learned; the one that did better on validation."),
+    typer.Option("--residual", help="Residual: bridgemem or learned (default: the better on validation)."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NewEvents = Annotated[
@@ -96,7 +103,6 @@ def seeds_of(text: str) -> tuple[int, ...]:
 
 def residual_of(residual: str) -> str:
     """The residual that --residual names."""
-
     if residual not in ("bridgemem", "learned"):
         raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
-    return "bridgemem" if residual == "bridgemem" else residual
+    return residual

@@ -103,7 +103,7 @@ class Dataset:
         return replace(self, events=self.known, test_start=None)
 
     @classmethod
-    def chronological(cls, name: str, events: EventLog, valid: float = 0.1, test: float = 0.1) -> Dataset:
+    def chronological(cls, name: str, events: EventLog, *, valid: float = 0.1, test: float = 0.1) -> Dataset:
         """Cut a log by time so that about the given shares of its events fall into validation and test."""
         if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
             raise DataError("the shares of validation and test must be between 0 and 1 and leave room for train.")

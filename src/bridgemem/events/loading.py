@@ -54,11 +54,11 @@ def load(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
         )
     if isinstance(source, EventLog):
-        return Dataset.chronological(name, source, *shares)
+        return Dataset.chronological(name, source, valid=shares[0], test=shares[1])
     reading = read_events(source, step=step, progress=progress)
     if reading.rejects.count or reading.dropped:
         warnings.warn(reading.sentence(), stacklevel=2)
-    return Dataset.chronological(name, reading.events, *shares)
+    return Dataset.chronological(name, reading.events, valid=shares[0], test=shares[1])
 
 
 def _is_split(source: Any) -> bool:
