@@ -88,7 +88,7 @@ def prepare(home: Path, events: int) -> dict[str, Any]:
         )
         whole = Fitted(fitted, copy.deepcopy(fitted), 1, (), chosen, 0.0, 0.0)
         Run.create(home / "run", Model(dataset, RecurrenceDyadic.fit(dataset), whole, config))
-    dataset = Run(home / "run").dataset()
+    dataset = Run(home / "run").dataset
     held, began = resident("VmRSS"), time.process_time()
     missing = not (home / "memory").is_dir()
     if missing:
@@ -139,19 +139,19 @@ def forecasts(home: Path, memory_dir: Path | None) -> Task:
     """Queries to an opened forecaster, all of whose indices are there."""
     from bridgemem.runs import Run
 
-    forecaster = Run(home / "run").predictor(memory_dir=memory_dir)
+    forecaster = Run(home / "run", memory_dir=memory_dir).predictor()
     forecaster.forecast(0, 0)
     return QUERIES, lambda: [forecaster.forecast(*query) for query in queries(ACTORS)]
 
 
 def service(home: Path, memory_dir: Path | None) -> Task:
     """Queries to a live forecaster that has taken in an event."""
+    from bridgemem.forecaster import Forecaster
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.forecasting import LiveForecaster
-    from bridgemem.runs import Run
 
     store = EventStore(home / f"events-{os.getpid()}.duckdb")
-    live = LiveForecaster(Run(home / "run"), store, memory_dir=memory_dir)
+    live = LiveForecaster(Forecaster.load(home / "run", memory_dir=memory_dir), store)
     live.add([("entity 3", "relation 5", "entity 9", str(STEPS))], "bench", "1")
     return QUERIES, lambda: [live.forecast(*query) for query in queries(ACTORS)]
 
@@ -167,8 +167,8 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
     from bridgemem.residuals.scoring import Choice, Scoring, replay
     from bridgemem.runs import Run
 
-    run = Run(home / "run")
-    dataset = run.dataset(memory_dir=memory_dir)
+    run = Run(home / "run", memory_dir=memory_dir)
+    dataset = run.dataset
     scoring = Scoring(run.scorer(), Past(dataset.events), run.transitions(), choices=[Choice()])
     filters, queries = Filters(dataset.events), Queries.of(dataset.test)
     replay(scoring, queries.take(slice(0, 1)), filters=filters)

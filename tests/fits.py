@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.config import Settings
@@ -49,3 +50,8 @@ def fit(
     fitted = "learned" if residual == "learned" else "bridgemem"
     model = Forecaster(backbone, residual=fitted, settings=settings, seed=seed).fit(dataset)
     return model.parts.predictor_of(Past(dataset.events), selected_by, residual)
+
+
+def loaded(run: Run | Path | str, **how: Any) -> Forecaster:
+    """A saved forecaster from its run folder."""
+    return Forecaster.load(run.folder if isinstance(run, Run) else run, **how)

@@ -23,6 +23,7 @@ from bridgemem.runs import UPDATES, Run
 from bridgemem.storage.known_files import RUN_FILE
 from builders import side
 from commands import TINY_READER, bridgemem, compared
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -77,14 +78,14 @@ def explained(asked: Any) -> list[dict[str, Any]]:
 
 
 def test_an_update_forecasts_what_a_store_and_a_rebuild_do(folder: Path, store: EventStore) -> None:
-    model, live = Forecaster.load(folder), LiveForecaster(Run(folder), store)
+    model, live = Forecaster.load(folder), LiveForecaster(loaded(folder), store)
     for i, batch in enumerate((NEWS[:1], NEWS[1:4], NEWS[4:])):
         assert model.update(batch) is model
         live.add(batch, "wire", str(i))
     assert answers(model) == answers(live)
     assert explained(model) == explained(live)
 
-    opened, base = Run(folder).predictor(), Run(folder).dataset().events
+    opened, base = Run(folder).predictor(), Run(folder).dataset.events
     whole = followed_by(base, new_events(NEWS, base))
     parts = opened.scorer, opened.transitions, opened.choice, opened.learned, opened.calibration
     rebuilt = Predictor(Past(whole), *parts)
@@ -115,7 +116,7 @@ def test_a_file_a_frame_and_a_log_are_taken_like_a_list(model: Forecaster, tmp_p
     columns = dict(zip(("subject", "relation", "object", "time"), zip(*NEWS, strict=True), strict=True))
     frame = {name: list(values) for name, values in columns.items()}
     home = model.parts.where
-    base = Run(home).dataset().events
+    base = Run(home).dataset.events
     log = followed_by(base.rows(0, 0), new_events(NEWS, base))
     assert isinstance(log, EventLog)
     for source in (file, str(file), [file], frame):
@@ -142,7 +143,7 @@ def test_what_was_added_is_saved_and_comes_back(folder: Path, tmp_path: Path, st
     assert Forecaster.load(tmp_path / "second").dataset.events.fingerprint == Run(folder).config.fingerprint
     # a store goes on after what was added
     last: NewEvent = ("Nova", "visit", "Kel", "2024-02-13")
-    live = LiveForecaster(Run(tmp_path / "second"), store)
+    live = LiveForecaster(loaded(tmp_path / "second"), store)
     assert live.stored == 0
     ids = live.add([last], "wire", "1").ids
     assert live.stored == 1
@@ -164,15 +165,15 @@ def test_a_fitted_model_is_saved_with_what_was_added(own_csv: Path, tmp_path: Pa
 def test_a_refresh_takes_what_was_added_into_the_data(recurrence_run: Path, tmp_path: Path, store: EventStore) -> None:
     Forecaster.load(recurrence_run).update(NEWS).save(tmp_path / "updated")
     run = Run(tmp_path / "updated")
-    live = LiveForecaster(run, store)
+    live = LiveForecaster(loaded(run), store)
     live.add([("Nova", "visit", "Kel", "2024-02-13")], "wire", "1")
     made = refresh(run, store, tmp_path / "refreshed")
     assert (made.added, made.retracted) == (len(NEWS) + 1, 0)
     new = Run(tmp_path / "refreshed")
-    assert len(new.dataset().events) == len(live.events)
+    assert len(new.dataset.events) == len(live.events)
     assert not (new.folder / UPDATES).exists()
-    assert answers(LiveForecaster(new, store)) == answers(new.predictor())
-    chosen, known = chosen_on(new, new.dataset()), run.dataset().known
+    assert answers(LiveForecaster(loaded(new), store)) == answers(new.predictor())
+    chosen, known = chosen_on(new, new.dataset), run.dataset.known
     assert (chosen.fingerprint, len(chosen)) == (known.fingerprint, len(known)), "no added event is taken for one"
 
 

@@ -69,7 +69,7 @@ def test_the_config_names_data_backbone_seeds_and_every_setting(walk: Walk) -> N
 
 
 def test_the_vocabularies_are_one_name_a_line_in_the_order_of_the_ids(walk: Walk) -> None:
-    events = Run(walk.run).dataset().events
+    events = Run(walk.run).dataset.events
     assert (walk.run / "entities.txt").read_text().splitlines() == list(events.entities.names)
     assert set(events.entities.names) == set(ACTORS)
     assert (walk.run / "relations.txt").read_text().splitlines() == list(events.relations.names)
@@ -94,7 +94,7 @@ def test_a_lost_file_is_named_and_nothing_is_answered_in_its_place(run_copy: Pat
         Run(run_copy).preferred("time")
     (run_copy / "data.npz").unlink()
     with pytest.raises(RunError, match=r"data\.npz is missing"):
-        Run(run_copy).dataset()
+        _ = Run(run_copy).dataset
 
 
 def test_settings_that_were_cut_off_are_not_taken_for_the_defaults(run_copy: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_metrics_follow_from_the_ranks_on_disk(walk: Walk) -> None:
 
 
 def test_the_ranks_name_every_query_of_the_split_in_both_directions(walk: Walk) -> None:
-    test = Run(walk.run).dataset().test
+    test = Run(walk.run).dataset.test
     table = read_table(walk.run / "ranks.parquet")
     n = test.n_relations
     assert table["actor"].tolist() == np.stack([test.subject, test.object], 1).ravel().tolist()
@@ -168,7 +168,7 @@ def test_own_data_that_is_called_like_a_benchmark_travels_with_the_run(own_csv: 
     assert bridgemem("data", "import", own_csv, "--out", packed).code == 0
     fitted = bridgemem("fit", "-d", packed, "-b", "recurrence", "-o", run, *TINY_READER)
     assert fitted.code == 0, fitted.err
-    assert Run(run).dataset().name == "gdelt"
+    assert Run(run).dataset.name == "gdelt"
     packed.unlink()
     assert bridgemem("forecast", run, "--subject", "Kel", "--relation", "visit").code == 0
 
@@ -183,7 +183,7 @@ def test_a_benchmark_does_not_travel_with_the_run_however_it_was_read(
         run = tmp_path / f"run of {type(source).__name__}"
         assert bridgemem("fit", "-d", source, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
         assert not (run / "data.npz").exists()
-        assert Run(run).dataset().events.fingerprint == dataset.events.fingerprint
+        assert Run(run).dataset.events.fingerprint == dataset.events.fingerprint
 
 
 def test_the_two_prefixes_are_fitted_apart(walk: Walk) -> None:
@@ -268,18 +268,16 @@ def odd_run(own_csv: Path, tmp_path: Path) -> Run:
 
 
 def test_names_with_line_breaks_keep_their_ids_and_their_memory(odd_run: Run, tmp_path: Path) -> None:
-    dataset = odd_run.dataset()
+    dataset = odd_run.dataset
     assert odd_run.relations() == dataset.events.relations.names
     assert len(odd_run.relations()) == len(RELATIONS)
     write_memory(dataset, tmp_path / "memory")
-    assert odd_run.dataset(memory_dir=tmp_path / "memory").events.entities == dataset.events.entities
-    # as earlier versions wrote them
+    mapped = Run(odd_run.folder, memory_dir=tmp_path / "memory")
+    assert mapped.dataset.events.entities == dataset.events.entities
     flat = [name.replace("\n", " ") for name in dataset.events.entities.names]
-    (odd_run.folder / "entities.txt").write_bytes("\n".join([*flat, ""]).encode())
-    assert odd_run.dataset(memory_dir=tmp_path / "memory").events.entities == dataset.events.entities
     (odd_run.folder / "entities.txt").write_bytes("\n".join([*flat[1:], "Nova", ""]).encode())
     with pytest.raises(RunError, match="a memory of other entities"):
-        odd_run.dataset(memory_dir=tmp_path / "memory")
+        _ = Run(odd_run.folder, memory_dir=tmp_path / "memory").dataset
 
 
 def test_figures_that_are_written_at_once_are_all_kept(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

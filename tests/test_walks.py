@@ -19,10 +19,10 @@ from bridgemem.config import Settings
 from bridgemem.events.world import WorldSettings
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from bridgemem.studies.demo import run_demo
 from commands import TINY_READER
 from commands import bridgemem as command
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -90,7 +90,7 @@ def test_a_forecast_follows_an_event_that_was_sent(recurrence_run: Path, tmp_pat
     from bridgemem.service.models import ForecastQuery, NewEvents
 
     with EventStore(tmp_path / "events.duckdb") as store:
-        service = Service(LiveForecaster(Run(recurrence_run), store))
+        service = Service(LiveForecaster(loaded(recurrence_run), store))
         event = {"subject": "Arvan", "relation": "visit", "object": "Nova", "time": "2024-02-10"}
         batch = NewEvents.model_validate({"events": [event], "source": "wire", "key": "1"})
         query = ForecastQuery.model_validate({"actor": "Arvan", "relation": "visit"})

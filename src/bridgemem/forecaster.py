@@ -29,7 +29,8 @@ from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.reliability import calibrations_of
+from bridgemem.evaluation.reliability import calibrations_of, evaluate_horizon
+from bridgemem.evaluation.shards import evaluate_in_pool
 from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
@@ -138,6 +139,8 @@ class Forecaster:
         self._folder: Path | None = None
         self._predictor: Predictor | None = None
         self._added: list[Stamped] = []  # since the fit, or since the run was saved
+        self._selected_by = "time"
+        self._wanted: str | None = None
 
     def fit(self, data: Any, *, progress: Progress = SILENT) -> Self:
         """Fit on the train and validation splits of data, which is whatever `load` takes; returns the forecaster."""
@@ -168,7 +171,7 @@ class Forecaster:
     @property
     def dataset(self) -> Dataset:
         """The data that it was fitted on."""
-        return self.parts.data()
+        return self.parts.dataset
 
     @property
     def predictor(self) -> Predictor:
@@ -180,7 +183,7 @@ class Forecaster:
     def _asked(self) -> Predictor:
         parts = self.parts
         if isinstance(parts, Run):
-            return parts.predictor()
+            return parts.predictor(self._selected_by, self._wanted)
         parts.refuse_frozen()
         held = parts.held_out("time")
         if held is not None and held.better == "bridgemem":
@@ -269,10 +272,32 @@ class Forecaster:
         return self
 
     def evaluate(
-        self, split: str = "test", *, progress: Progress = SILENT, cells: int | None = None, device: str | None = None
+        self,
+        split: str = "test",
+        *,
+        horizon: int | None = None,
+        workers: int = 1,
+        cells: int | None = None,
+        device: str | None = None,
+        progress: Progress = SILENT,
     ) -> Evaluation:
-        """Metrics on a split under every filter, each with the choice that validation made; a saved run keeps them."""
-        records = evaluate(self.parts, self.dataset, split, check_device(device or self.device), progress, cells)
+        """Metrics on a split under every filter, each with the choice that validation made; a saved run keeps them.
+
+        Args:
+            split: "test" or "valid".
+            horizon: Ask for any of that many steps at once, instead of each alone; of a saved forecaster.
+            workers: Share the steps out among that many processes; of a saved forecaster.
+            cells: The most queries times entities in a batch.
+            device: "cpu" or "cuda", where it is not that of the forecaster.
+            progress: Where the reading is shown.
+        """
+        device = check_device(device or self.device)
+        if horizon is not None:
+            records = evaluate_horizon(self.run, horizon, self.dataset, split, device, progress)
+        elif workers > 1:
+            records = evaluate_in_pool(self.run, workers, split, device, progress, cells)
+        else:
+            records = evaluate(self.parts, self.dataset, split, device, progress, cells)
         return Evaluation(tuple(records))
 
     def save(self, folder: Path | str, *, replace: bool = False) -> Path:
@@ -281,7 +306,7 @@ class Forecaster:
             run = Run.create(folder, self.parts, backbone=self._folder, replace=replace, finish=self._finished)
         else:
             with whole_folder(Path(folder), replace) as aside:
-                shutil.copytree(self._run.folder, aside, dirs_exist_ok=True)
+                shutil.copytree(self.run.folder, aside, dirs_exist_ok=True)
                 if self._added:
                     self._finished(Run(aside))
             run = Run(folder)
@@ -295,23 +320,41 @@ class Forecaster:
         write_card(run)
 
     @classmethod
-    def load(cls, source: Path | str, *, progress: Progress = SILENT) -> Self:
-        """A saved forecaster: a run folder, or the id of one on a model hub, owner/name, which is fetched once."""
+    def load(
+        cls,
+        source: Path | str,
+        *,
+        residual: str | None = None,
+        selected_by: str = "time",
+        data_dir: Path | None = None,
+        memory_dir: Path | None = None,
+        progress: Progress = SILENT,
+    ) -> Self:
+        """A saved forecaster.
+
+        Args:
+            source: A run folder, or the id of one on a model hub, owner/name, which is fetched once.
+            residual: "bridgemem" or "learned", for forecasts; the better one on validation when left out.
+            selected_by: The filter under which the residual was selected, "time" or "static".
+            data_dir: The folder of the named data sets, for a run on one of them.
+            memory_dir: A memory on disk that holds the data of the run; it is then read by memory map.
+            progress: Where a download is shown.
+        """
         if not Path(source).exists() and isinstance(source, str) and HUB_ID.fullmatch(source):
-            run = _fetched(source, progress)
-        else:
-            run = Run(source)
+            source = _fetched(source, progress).folder
+        run = Run(source, data_dir=data_dir, memory_dir=memory_dir)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
-        made._parts = run
+        made._parts, made._selected_by, made._wanted = run, selected_by, residual
         if run.file.learned is not None:
             made.residual = "learned"
         return made
 
     @property
-    def _run(self) -> Run:
-        parts = self.parts
-        assert isinstance(parts, Run)
-        return parts
+    def run(self) -> Run:
+        """The run folder of a saved forecaster."""
+        if not isinstance(self.parts, Run):
+            raise RunError("this forecaster has no run folder yet: call save(folder) first.")
+        return self.parts
 
     def __repr__(self) -> str:
         name = self.backbone if isinstance(self.backbone, str | Path) else self.backbone.name

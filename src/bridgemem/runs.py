@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,14 @@ class EpochsFile(Declared):
 
 
 class Run(Parts):
-    """A run folder that is on disk, whole."""
+    """A run folder that is on disk, whole.
 
-    def __init__(self, folder: Path | str) -> None:
-        self.folder = Path(folder)
+    data_dir: the folder of the named data sets, for a run on one of them. memory_dir: a memory on disk that holds its
+    data, which is then read by memory map.
+    """
+
+    def __init__(self, folder: Path | str, *, data_dir: Path | None = None, memory_dir: Path | None = None) -> None:
+        self.folder, self.data_dir, self.memory_dir = Path(folder), data_dir, memory_dir
         recover(self.folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
@@ -154,17 +159,15 @@ class Run(Parts):
                 finish(cls(aside))
         return cls(folder)
 
-    def dataset(self, data_dir: Path | None = None, memory_dir: Path | None = None) -> Dataset:
-        """The data the run was fitted on, refused if it is not the same any more.
-
-        memory_dir: a memory on disk that holds it, from which it is read by memory map.
-        """
-        if memory_dir is not None:
-            return self._mapped(memory_dir)
+    @cached_property
+    def dataset(self) -> Dataset:  # type: ignore[override]
+        """The data the run was fitted on, refused if it is not the same any more."""
+        if self.memory_dir is not None:
+            return self._mapped(self.memory_dir)
         own, benchmark = self.folder / "data.npz", CATALOG.get(self.config.dataset)
         if not own.is_file() and (benchmark is None or benchmark.fingerprint != self.config.fingerprint):
             raise RunError(f"{own} is missing; {BACK}.")
-        dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, data_dir)
+        dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, self.data_dir)
         if dataset.events.fingerprint != self.config.fingerprint:
             raise RunError(
                 f"the data of {self.folder} changed since it was fitted; fit a new run on the data as it is."
@@ -277,17 +280,11 @@ class Run(Parts):
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
         return selection
 
-    def predictor(
-        self,
-        selected_by: str = "time",
-        data_dir: Path | None = None,
-        residual: str | None = None,
-        memory_dir: Path | None = None,
-    ) -> Predictor:
-        """What answers queries by name from the run's own data; memory_dir: a memory on disk that holds it."""
+    def predictor(self, selected_by: str = "time", residual: str | None = None) -> Predictor:
+        """What answers queries by name from the run's own data."""
         self.refuse_frozen()
         self.selection(selected_by)
-        return self.predictor_of(self.past_of(self.dataset(data_dir, memory_dir).events), selected_by, residual)
+        return self.predictor_of(self.past_of(self.dataset.events), selected_by, residual)
 
     def past_of(self, events: EventLog) -> Past:
         """All that is known: the events of the run's data, and those that were added since."""
@@ -310,9 +307,6 @@ class Run(Parts):
     def backbone_note(self) -> dict[str, Any]:
         home = self.folder / "backbone"
         return described(training_note(home), read_config(home).get("settings", {}))
-
-    def data(self) -> Dataset:
-        return self.dataset()
 
     @property
     def where(self) -> str:

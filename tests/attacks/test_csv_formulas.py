@@ -11,8 +11,8 @@ from bridgemem.forecasting.batch_queries import Answers, Query, read_queries
 from bridgemem.forecasting.predictor import Candidate
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from commands import bridgemem
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -64,7 +64,7 @@ def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
 ) -> None:
     store, asked = tmp_path / "events.duckdb", tmp_path / "q.csv"
     with EventStore(store) as events:
-        LiveForecaster(Run(recurrence_run), events).add([(EVIL, "visit", "Arvan", "2024-02-10")], "test", "one")
+        LiveForecaster(loaded(recurrence_run), events).add([(EVIL, "visit", "Arvan", "2024-02-10")], "test", "one")
     asked.write_text(f"subject,relation\n{EVIL},visit\n'{EVIL},visit\n")
     found = bridgemem("forecast", recurrence_run, "--store", store, "--queries", asked, "--out", tmp_path / "a.csv")
     assert found.code == 0, found.err

@@ -60,7 +60,7 @@ def forge_ranks(run: Run, rows: np.ndarray, column: str = "rank_time.bridgemem.t
     """First rank for these queries, and every metric, gain and interval made to agree."""
     columns = {name: values.copy() for name, values in read_table(run.ranks_path("test")).items()}
     columns[column][rows] = 1.0
-    conclude(run, run.dataset(), "test", reading_of(columns, run.methods()), "cpu")
+    conclude(run, run.dataset, "test", reading_of(columns, run.methods()), "cpu")
 
 
 def test_ranks_forged_outside_a_sample_that_everybody_knows_are_found(run: Run) -> None:
@@ -88,7 +88,7 @@ def test_forged_columns_that_tables_are_made_of_are_found(run: Run, column: str)
     columns = dict(read_table(run.ranks_path("test")))
     values = columns[column]
     columns[column] = ~values if values.dtype == bool else np.nan_to_num(values) + 1
-    conclude(run, run.dataset(), "test", reading_of(columns, run.methods()), "cpu")
+    conclude(run, run.dataset, "test", reading_of(columns, run.methods()), "cpu")
     assert column in found(run)
 
 
@@ -97,7 +97,7 @@ def test_forged_columns_that_tables_are_made_of_are_found(run: Run, column: str)
 
 def measured_on(run: Run, split: str) -> Replay:
     """Every choice of the grid ranked on a split."""
-    dataset = run.dataset()
+    dataset = run.dataset
     read = dataset if split == "test" else dataset.without_test()
     part = "known" if split == "test" else "train"
     past, filters = history(run, read, split, "cpu"), Filters(read.events)
@@ -142,7 +142,7 @@ def test_a_choice_made_on_test_with_its_lock_recomputed_is_found(run: Run) -> No
 
 def test_a_grid_measured_on_test_with_its_lock_recomputed_is_found(run: Run) -> None:
     """The whole record comes from test and agrees with itself; only ranking validation again shows it."""
-    on_test, dataset = measured_on(run, "test"), run.dataset()
+    on_test, dataset = measured_on(run, "test"), run.dataset
 
     def forge(selection: Selection) -> Selection:
         made = select(on_test, selection.filter, run.settings, dataset.without_test())
@@ -219,7 +219,7 @@ def other_steps(data: Dataset) -> Dataset:
 def test_names_and_dates_changed_in_the_data_are_found_and_named(
     run: Run, forge: Callable[[Dataset], Dataset], named: str
 ) -> None:
-    data = forge(run.dataset())
+    data = forge(run.dataset)
     pack(data, run.folder / "data.npz")
     for kind, vocabulary in (("entities", data.events.entities), ("relations", data.events.relations)):
         (run.folder / f"{kind}.txt").unlink()
@@ -233,7 +233,7 @@ def test_dates_changed_in_the_copy_of_a_named_data_set_are_found(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a run does not carry its data, and the catalogue knows the fingerprint alone."""
-    data = named_own(run.dataset(), run.config.dataset, monkeypatch)
+    data = named_own(run.dataset, run.config.dataset, monkeypatch)
     (run.folder / "data.npz").unlink()
     options = ("--steps", "1", "--data-dir", tmp_path)
     for forge, code in ((lambda given: given, 0), (other_dates, 1)):
@@ -263,7 +263,7 @@ def test_a_run_without_an_identity_is_not_said_to_pass(run: Run) -> None:
 
 
 def test_an_identity_whose_parts_were_edited_is_found(run: Run) -> None:
-    pack(other_dates(run.dataset()), run.folder / "data.npz")
-    path, origin = run.folder / "config.toml", run.dataset().events.clock.origin
+    pack(other_dates(run.dataset), run.folder / "data.npz")
+    path, origin = run.folder / "config.toml", run.dataset.events.clock.origin
     path.write_text(re.sub(r'(\nclock = "\S+) \S+', rf"\1 {origin}", path.read_text()))
     assert found(run).startswith("FAIL  identity: ")

@@ -19,6 +19,7 @@ from bridgemem.live.eventstore import EventStore, NewNames
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, bridgemem, write_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -49,7 +50,7 @@ class LargestTensor(torch.overrides.TorchFunctionMode):
 @pytest.fixture
 def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path / "events.duckdb") as store:
-        yield LiveForecaster(Run(recurrence_run), store)
+        yield LiveForecaster(loaded(recurrence_run), store)
 
 
 def test_a_batch_of_too_many_relations_is_refused_and_nothing_is_stored(live: LiveForecaster) -> None:
@@ -136,10 +137,10 @@ def test_a_store_of_many_relations_is_opened_and_asked_in_bounded_memory(recurre
     """Whatever an earlier limit let in: 9,000 relations would make dense tables of 1.6 billion cells."""
     path, run = tmp_path / "events.duckdb", Run(recurrence_run)
     with EventStore(path, new_names=NewNames(relations=MANY)) as store:
-        store.follow(run.dataset().events, run.origin)
+        store.follow(run.dataset.events, run.origin)
         store.append(own_relations(MANY), source="earlier", key="1")
     with EventStore(path) as store, LargestTensor() as largest:
-        live = LiveForecaster(run, store)
+        live = LiveForecaster(loaded(run), store)
         assert live.events.n_relations == 5 + MANY
         assert live.forecast("Arvan", "visit")
         assert live.forecast("Arvan", "relation 0", top=1)[0].name == "Farlow"

@@ -16,9 +16,9 @@ from starlette.testclient import TestClient
 
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from commands import small_files_only
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -26,7 +26,7 @@ pytest_plugins = ("small_runs",)
 @pytest.fixture
 def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path / "events.duckdb") as store:
-        yield LiveForecaster(Run(recurrence_run), store)
+        yield LiveForecaster(loaded(recurrence_run), store)
 
 
 @pytest.fixture

@@ -24,10 +24,10 @@ from bridgemem.cli.serve import listen
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.service.connections import make_server
 from bridgemem.service.limits import SMALL_BODY, Limits
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -49,7 +49,7 @@ def with_length(length: int) -> bytes:
 @pytest.fixture(scope="module")
 def live(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path_factory.mktemp("slow") / "events.duckdb") as store:
-        yield LiveForecaster(Run(recurrence_run), store)
+        yield LiveForecaster(loaded(recurrence_run), store)
 
 
 @contextmanager

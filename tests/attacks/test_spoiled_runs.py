@@ -19,6 +19,7 @@ from bridgemem.evaluation.card import card
 from bridgemem.hub import check_run
 from bridgemem.runs import Run
 from commands import TINY_READER, Outcome, Walk, bridgemem, write_rows
+from fits import loaded
 from spoiling import Spoiling, claimed_table, spoiled, spoilings
 
 pytest_plugins = ("small_runs",)
@@ -88,7 +89,7 @@ def served(run: Run) -> None:
     from bridgemem.service.app import create_app
 
     with EventStore(run.folder.with_suffix(".duckdb")) as store:
-        client = TestClient(create_app(LiveForecaster(run, store)), raise_server_exceptions=False)
+        client = TestClient(create_app(LiveForecaster(loaded(run), store)), raise_server_exceptions=False)
         asked = {"subject": "Kel", "relation": "visit"}
         answers = [client.get("/v1/model"), client.post("/v1/forecast", json=asked)]
         answers.append(client.post("/v1/explain", json={**asked, "object": "Lor"}))

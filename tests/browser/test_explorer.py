@@ -30,6 +30,7 @@ from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from commands import TINY_READER, bridgemem, measured_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -48,7 +49,7 @@ WAIT = 20_000
 def served(run: Path, store: Path, residual: str) -> Iterator[tuple[str, LiveForecaster]]:
     """The address of a run's page, which a thread of this process serves."""
     with listen("127.0.0.1", 0) as place, EventStore(store) as events:
-        live = LiveForecaster(Run(run), events, residual=residual)
+        live = LiveForecaster(loaded(run, residual=residual), events)
         server = uvicorn.Server(uvicorn.Config(create_app(live, page=explorer_router), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()

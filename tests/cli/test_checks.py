@@ -259,11 +259,11 @@ def test_data_without_test_is_checked_on_validation(
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
     opened = Run(run)
-    dataset = opened.dataset().without_test()
+    dataset = opened.dataset.without_test()
     tables = read_config(run)
     tables["run"] |= {"fingerprint": dataset.events.fingerprint, "test_start": -1}
     (run / "config.toml").write_text(write_toml({**tables, **identity_table(dataset)}))
-    monkeypatch.setattr(Run, "dataset", lambda self, data_dir=None, memory_dir=None: dataset)
+    monkeypatch.setattr(Run, "dataset", dataset)
     assert bridgemem("evaluate", run).code == 0
     for command in (("ablate", run), ("compare", run, run), ("audit", run)):
         outcome = bridgemem(*command)

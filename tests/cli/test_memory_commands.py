@@ -134,7 +134,7 @@ def test_a_memory_of_other_data_is_refused(walk, recurrence_run, memory, tmp_pat
 
 
 def test_a_memory_of_the_same_events_at_other_dates_is_refused(walk, tmp_path):
-    dataset = Run(walk.run).dataset()
+    dataset = Run(walk.run).dataset
     sooner = replace(dataset.events, clock=replace(dataset.events.clock, origin=0))
     write_memory(replace(dataset, events=sooner), tmp_path / "memory")
     asked = ("forecast", walk.run, "--subject", "Kel", "--relation", "visit", "--memory-dir", tmp_path / "memory")

@@ -21,6 +21,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, Outcome, Walk, bridgemem, compared, left_in, planted_rows, write_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 ASKED = ("--subject", "Arvan", "--relation", "visit")
@@ -206,7 +207,7 @@ def test_forecasts_use_the_learned_residual_where_it_did_better_unless_told_othe
     assert ("| learned |\n" in card(Run(run))) == (gain is not None and used == "learned")
     # and so does all that asks through a live forecaster
     with EventStore(tmp_path / "events.duckdb") as store:
-        assert (LiveForecaster(Run(run), store).view.predictor.learned is not None) == (used == "learned")
+        assert (LiveForecaster(loaded(run), store).view.predictor.learned is not None) == (used == "learned")
 
 
 @pytest.mark.parametrize("noted", [{"queries": 3}, {"gain": [1]}, {"gain": "high"}, {"learned": None}, {"odd": 1}])

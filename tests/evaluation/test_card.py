@@ -24,6 +24,7 @@ from bridgemem.residuals.selection import digest
 from bridgemem.runs import Run
 from builders import refresh_note
 from commands import TINY_READER, Walk, bridgemem, measured_rows, planted_rows, write_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -78,7 +79,7 @@ def test_the_card_names_the_choice_its_lock_the_split_and_the_fingerprint(walk: 
     for selection in selections(walk.run).values():
         assert selection["lock"] in text
         assert f"| {selection['choice']['lam']:g} | {selection['choice']['gate']} |" in text
-    dataset = run.dataset()
+    dataset = run.dataset
     label = dataset.events.clock.label
     assert run.config.fingerprint in text
     assert f"| train | {len(dataset.train)} | the beginning |" in text
@@ -221,14 +222,14 @@ def test_the_card_of_a_named_data_set_takes_its_sizes_from_the_catalogue(
 
 def test_the_card_of_a_refreshed_run_says_when_it_was_and_over_what(recurrence_run: Path, tmp_path: Path) -> None:
     with EventStore(tmp_path / "wire.duckdb") as store:
-        LiveForecaster(Run(recurrence_run), store).add([("Arvan", "visit", "Nova", "2024-02-10")], "wire", "1")
+        LiveForecaster(loaded(recurrence_run), store).add([("Arvan", "visit", "Nova", "2024-02-10")], "wire", "1")
         run = Run(refresh(Run(recurrence_run), store, tmp_path / "new").run)
     text, (note,) = (run.folder / "README.md").read_text(encoding="utf-8"), run.refreshes()
     assert f"{note.when} over `wire.duckdb`, 1 events added, 0 taken back" in text
     assert "were chosen on the validation part of the run that was fitted" in text
     assert "chosen on validation;" not in text
     assert "no test part: all figures" not in text
-    assert f"| valid | {len(run.dataset().valid)} |" in text
+    assert f"| valid | {len(run.dataset.valid)} |" in text
     assert "refreshed" not in card(Run(recurrence_run))
 
 
@@ -238,7 +239,7 @@ def test_the_card_of_a_refreshed_named_data_set_counts_what_the_run_knows(recurr
     (run / "config.toml").write_text(config)
     (run / "refresh.json").write_text(json.dumps([refresh_note()]))
     text = card(Run(run))
-    assert f"| train | {len(Run(run).dataset().train)} |" in text
+    assert f"| train | {len(Run(run).dataset.train)} |" in text
     assert f"{CATALOG['icews14'].source}, and what was added since" in text
 
 

@@ -82,9 +82,9 @@ def test_parts_of_machines_with_and_without_duckdb_join(run, monkeypatch):
 
 def test_a_shard_gives_rows_of_the_whole_bit_for_bit(run):
     evaluate(run)
-    whole, dataset = read_table(run.ranks_path("test")), run.dataset()
+    whole, dataset = read_table(run.ranks_path("test")), run.dataset
     for first, stop in shard_steps(dataset, "test", 4):
-        part = shard_ranks(str(run.folder), "test", first, stop)
+        part = shard_ranks(str(run.folder), "test", first=first, stop=stop)
         own = (whole["step"] >= first) & (whole["step"] < stop)
         assert set(part) == set(whole)
         for name, column in part.items():
@@ -93,10 +93,10 @@ def test_a_shard_gives_rows_of_the_whole_bit_for_bit(run):
 
 
 def test_a_shard_of_a_memory_on_disk_is_the_same(run, tmp_path):
-    write_memory(run.dataset(), tmp_path / "memory")
-    first, stop = shard_steps(run.dataset(), "test", 2)[1]
-    here = shard_ranks(run.folder, "test", first, stop)
-    there = shard_ranks(run.folder, "test", first, stop, memory_dir=tmp_path / "memory")
+    write_memory(run.dataset, tmp_path / "memory")
+    first, stop = shard_steps(run.dataset, "test", 2)[1]
+    here = shard_ranks(run.folder, "test", first=first, stop=stop)
+    there = shard_ranks(run.folder, "test", first=first, stop=stop, memory_dir=tmp_path / "memory")
     for name, column in here.items():
         np.testing.assert_array_equal(there[name], column, err_msg=name)
 
@@ -111,11 +111,12 @@ def test_stored_scores_are_ranked_from_a_memory_on_disk_in_shards(own_csv, tmp_p
     write_scores(tmp_path / "scores", dataset, outside)
     run, _ = fit_run(dataset, tmp_path / "scores", tmp_path / "run", SMALL_READER)
     write_memory(dataset, tmp_path / "memory")
+    mapped = Run(run.folder, memory_dir=tmp_path / "memory")
     whole = evaluate(run, dataset)
     expected = results(run, "test")
     for number in (1, 2):
-        write_part(run, Shard(number, 2), memory_dir=tmp_path / "memory")
-    assert [asdict(r) for r in join_parts(run, memory_dir=tmp_path / "memory")] == [asdict(r) for r in whole]
+        write_part(mapped, Shard(number, 2))
+    assert [asdict(r) for r in join_parts(mapped)] == [asdict(r) for r in whole]
     assert results(run, "test") == expected
 
 
@@ -243,4 +244,4 @@ def test_test_stays_closed_to_shards_of_a_run_whose_selection_was_edited(run):
     path = run.folder / "selection.json"
     path.write_text(path.read_text().replace('"lam": ', '"lam": 1', 1))
     with pytest.raises(SelectionError):
-        shard_ranks(run.folder, "test", 0, 99)
+        shard_ranks(run.folder, "test", first=0, stop=99)

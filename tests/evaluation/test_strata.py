@@ -29,7 +29,7 @@ def run(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="module")
 def names(run: Run) -> tuple[str, ...]:
-    return run.dataset().events.relations.names
+    return run.dataset.events.relations.names
 
 
 # eight queries by hand; the second pair interacted, but its events had never led to anything when the counts were made
@@ -107,7 +107,7 @@ def test_the_parts_of_a_run_add_up_to_its_figures(by: str, run: Run, names: tupl
 
 
 def test_relations_go_by_their_names_in_both_directions(run: Run, names: tuple[str, ...]) -> None:
-    events = run.dataset().test
+    events = run.dataset.test
     found = {r.subset: r.queries for r in parts(run, "relation", names) if r.filter == "time"}
     assert found == {f"relation: {names[i]}": 2 * int((events.relation == i).sum()) for i in np.unique(events.relation)}
 

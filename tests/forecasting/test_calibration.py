@@ -122,7 +122,7 @@ def test_no_test_event_changes_a_calibration() -> None:
 
 def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: Path) -> None:
     run = Run(recurrence_run)
-    dataset = run.dataset()
+    dataset = run.dataset
     measured = {r.selected_by: r for r in reliability(run, dataset, "test")}
     assert set(measured) == {"static", "time"}
     forecaster = Run(recurrence_run).predictor()

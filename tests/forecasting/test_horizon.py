@@ -166,7 +166,7 @@ def test_records_of_a_horizon_say_so_and_hold_their_calibration_error(recurrence
     records = evaluate_horizon(run, 2)
     assert {r.horizon for r in records} == {2}
     assert {(r.method, r.filter) for r in records} == {(m, f) for m in ("backbone", "bridgemem") for f in FILTERS}
-    dataset = run.dataset()
+    dataset = run.dataset
     assert dataset.test_start is not None
     windows = (dataset.events.end - dataset.test_start) // 2
     for r in records:

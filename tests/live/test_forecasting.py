@@ -20,6 +20,7 @@ from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from builders import side
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -89,7 +90,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 @pytest.fixture
 def live(run: Run, tmp_path: Path) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path / "events.duckdb") as store:
-        yield LiveForecaster(run, store)
+        yield LiveForecaster(loaded(run), store)
 
 
 def same_answers(one: LiveForecaster, other: LiveForecaster) -> None:
@@ -144,7 +145,7 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
 ) -> None:
     early: list[NewEvent] = [("Arvan", "visit", "Early", "2024-02-10")]
     with EventStore(tmp_path / "events.duckdb") as store:
-        live = LiveForecaster(both_run, store, residual=residual)
+        live = LiveForecaster(loaded(both_run, residual=residual), store)
         live.add(early, "wire", "0")
         before = told(live)
         # a few names that leave a row of scores shorter than a vector register, then many that do not
@@ -158,7 +159,7 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
         assert {"Early", "New 0", "New 39"} < {c.name for c in now}
         assert sum(c.p_given_event or 0.0 for c in now) == pytest.approx(1)
     with EventStore(tmp_path / "late.duckdb") as store:
-        live = LiveForecaster(both_run, store, residual=residual)
+        live = LiveForecaster(loaded(both_run, residual=residual), store)
         live.add(LATER, "wire", "0")
         live.add(early, "wire", "1")
         assert told(live) == before
@@ -237,7 +238,7 @@ def test_queries_wait_for_the_backbone_alone_while_a_batch_comes_in(
 def test_batches_one_by_one_make_the_same_view_as_opening_anew(live: LiveForecaster) -> None:
     for i, event in enumerate(NEWS):
         live.add([event], "wire", str(i))
-    same_answers(live, LiveForecaster(live.run, live.store))
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
 
 
 def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
@@ -247,7 +248,7 @@ def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
     live.retract(ids[1])
     live.add([("Kel", "consult", "Nova", "2024-02-13")], "wire", "2")
     with EventStore(tmp_path / "other.duckdb") as store:
-        other = LiveForecaster(live.run, store)
+        other = LiveForecaster(loaded(live.run), store)
         other.add([NEWS[0], *NEWS[2:]], "wire", "1")
         other.add([("Kel", "consult", "Nova", "2024-02-13")], "wire", "2")
         same_answers(live, other)
@@ -270,7 +271,7 @@ def test_a_refused_batch_changes_no_view(live: LiveForecaster) -> None:
 def test_queries_are_answered_while_events_come_in(recurrence_run: Path, tmp_path: Path) -> None:
     problems: list[BaseException] = []
     with EventStore(tmp_path / "s") as store:
-        live, done = LiveForecaster(Run(recurrence_run), store), threading.Event()
+        live, done = LiveForecaster(loaded(recurrence_run), store), threading.Event()
 
         def ask() -> None:
             try:
@@ -299,4 +300,4 @@ def test_a_note_of_merged_events_that_does_not_fit_is_refused(run_copy: Path, tm
 
     write_tensors(run_copy / MERGED, {"ids": torch.zeros(3, dtype=torch.int64)})
     with EventStore(tmp_path / "s") as store, pytest.raises(RunError, match="refresh"):
-        LiveForecaster(Run(run_copy), store)
+        LiveForecaster(loaded(run_copy), store)

@@ -13,6 +13,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.runs import Run
 from commands import TINY_READER, bridgemem, left_in, write_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -55,7 +56,7 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
 
 
 def test_a_file_of_ids_is_about_those_that_the_run_calls_so(recurrence_run: Path, tmp_path: Path) -> None:
-    events = Run(recurrence_run).dataset().events
+    events = Run(recurrence_run).dataset.events
     store = tmp_path / "s"
     ids = write_rows(tmp_path / "ids.csv", [("1", "0", "2", "2024-02-10"), ("0", "visit", "1", "2024-02-10")])
     told = bridgemem("ingest", store, ids, "--run", recurrence_run, "--json").json
@@ -251,7 +252,7 @@ def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored
 
     file = stored.with_name("run.events.duckdb")
     with EventStore(file) as store:
-        service = Service(LiveForecaster(Run(stored), store))
+        service = Service(LiveForecaster(loaded(stored), store))
         served = [service.forecast(ForecastQuery(**query, top=99)) for query in ASKED]
         why = [service.explain(ExplainQuery(**about_kel(query))) for query in ASKED]
     for query, expected, reason in zip(ASKED, served, why, strict=True):

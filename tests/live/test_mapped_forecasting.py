@@ -19,6 +19,7 @@ from bridgemem.memory.overlay import Overlay
 from bridgemem.runs import Run
 from builders import side
 from commands import TINY_READER, bridgemem
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -46,7 +47,7 @@ def _recurrence(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture
 def memory(run: Run, tmp_path: Path) -> Path:
-    write_memory(run.dataset(), tmp_path / "memory")
+    write_memory(run.dataset, tmp_path / "memory")
     return tmp_path / "memory"
 
 
@@ -55,7 +56,7 @@ def both(run: Run, memory: Path, tmp_path: Path) -> Iterator[tuple[LiveForecaste
     """The same run over its data in memory, and over a memory on disk."""
     duplicates = "drop" if run.config.backbone == "recurrence" else "keep"
     stores = [EventStore(tmp_path / f"{i}.duckdb", duplicates=duplicates) for i in range(2)]
-    yield LiveForecaster(run, stores[0]), LiveForecaster(run, stores[1], memory_dir=memory)
+    yield LiveForecaster(loaded(run), stores[0]), LiveForecaster(loaded(run, memory_dir=memory), stores[1])
     for store in stores:
         store.close()
 
@@ -104,7 +105,7 @@ def test_names_of_later_steps_change_no_forecast_before_them(both):
 
 
 def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp_path):
-    events = run.dataset().events
+    events = run.dataset.events
     last = len(events) - 1
     names = events.entities.names
     fact = (
@@ -114,7 +115,7 @@ def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp
         events.clock.label(int(events.step[last])),
     )
     with EventStore(tmp_path / "store.duckdb", duplicates="drop") as store:
-        live = LiveForecaster(run, store, memory_dir=memory)
+        live = LiveForecaster(loaded(run, memory_dir=memory), store)
         live.add([fact, fact, NEWS[0]], "wire", "1")
         assert len(live.events) == len(events) + 1
 
@@ -126,8 +127,8 @@ def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp
     assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *residual).code == 0
     with EventStore(tmp_path / "store.duckdb") as store:
         with pytest.raises(SettingsError, match="--residual bridgemem"):
-            LiveForecaster(Run(learned), store, residual="learned", memory_dir=memory)
-        LiveForecaster(Run(learned), store, residual="bridgemem", memory_dir=memory)
+            LiveForecaster(loaded(learned, residual="learned", memory_dir=memory), store)
+        LiveForecaster(loaded(learned, residual="bridgemem", memory_dir=memory), store)
         (learned / MERGED).write_bytes(b"")
         with pytest.raises(RunError, match="refreshed"):
-            LiveForecaster(Run(learned), store, residual="bridgemem", memory_dir=memory)
+            LiveForecaster(loaded(learned, residual="bridgemem", memory_dir=memory), store)

@@ -34,6 +34,7 @@ from builders import (
     refresh_note,
     rows_of,
 )
+from fits import loaded
 from precision import close
 
 pytest_plugins = ("small_runs",)
@@ -54,7 +55,7 @@ def store(tmp_path: Path) -> Iterator[EventStore]:
 
 def counted(run: Run, part: str) -> None:
     """The run's counts and prior are those of its data, counted from nothing."""
-    dataset, transitions = run.dataset(), run.transitions(part)
+    dataset, transitions = run.dataset, run.transitions(part)
     events = dataset.known if part == "known" else dataset.train
     assert transitions.counts.counts.equal(
         CountTable.of(mine(events, transitions.space, run.settings), transitions.space).counts
@@ -105,19 +106,19 @@ def test_a_refreshed_run_is_fitted_on_everything_known(
     found = request.getfixturevalue(kind)
     run = Run(found if isinstance(found, Path) else found.run)
     store.append([], source="wire", key="0")
-    live = LiveForecaster(run, store)
+    live = LiveForecaster(loaded(run), store)
     live.add(OLD_NAMES, "wire", "1")
     live.add(NEW_NAMES, "wire", "2")
     made = refresh(run, store, tmp_path / "new", warm)
     assert (made.added, made.retracted, made.new_entities, made.new_relations) == (5, 0, 1, 1)
     new = Run(tmp_path / "new")
-    assert rows_of(new.dataset().events) == rows_of(live.events)
+    assert rows_of(new.dataset.events) == rows_of(live.events)
     counted(new, "known")
     counted(new, "train")
     assert new.selection("time") == run.selection("time")
     assert new.selection("time").lock() == run.selection("time").lock()
     # the new run knows the new relation, by itself and over the store
-    alone, over = Run(new.folder).predictor(), LiveForecaster(new, store)
+    alone, over = Run(new.folder).predictor(), LiveForecaster(loaded(new), store)
     assert rows_of(over.events) == rows_of(live.events)
     assert alone.forecast("Nova", "sing to") == over.forecast("Nova", "sing to")
     assert over.view.predictor.later is None
@@ -130,17 +131,17 @@ def test_what_was_taken_back_after_a_refresh_is_gone_from_the_next(
     recurrence_run: Path, store: EventStore, tmp_path: Path
 ) -> None:
     run = Run(recurrence_run)
-    ids = LiveForecaster(run, store).add([*OLD_NAMES, *NEW_NAMES], "wire", "1").ids
+    ids = LiveForecaster(loaded(run), store).add([*OLD_NAMES, *NEW_NAMES], "wire", "1").ids
     refresh(run, store, tmp_path / "second")
     store.retract(ids[1])
     store.append([("Kel", "visit", "Lor", "2024-02-14")], source="wire", key="2")
     second = Run(tmp_path / "second")
-    wanted = rows_of(LiveForecaster(run, store).events)
-    assert rows_of(LiveForecaster(second, store).events) == wanted
+    wanted = rows_of(LiveForecaster(loaded(run), store).events)
+    assert rows_of(LiveForecaster(loaded(second), store).events) == wanted
     made = refresh(second, store, tmp_path / "third")
     assert (made.added, made.retracted) == (1, 1)
     third = Run(tmp_path / "third")
-    assert rows_of(third.dataset().events) == wanted
+    assert rows_of(third.dataset.events) == wanted
     counted(third, "known")
     assert len(json.loads((third.folder / "refresh.json").read_text())) == 2
     with pytest.raises(DataError, match="nothing to refresh"):
@@ -151,7 +152,7 @@ def test_what_was_taken_back_after_a_refresh_is_gone_from_the_next(
 def test_the_run_that_was_refreshed_stays_as_it_was(recurrence_run: Path, store: EventStore) -> None:
     before = {path: path.read_bytes() for path in recurrence_run.rglob("*") if path.is_file()}
     plain = Run(recurrence_run).predictor().forecast("Arvan", "visit")
-    LiveForecaster(Run(recurrence_run), store).add(NEW_NAMES, "wire", "1")
+    LiveForecaster(loaded(recurrence_run), store).add(NEW_NAMES, "wire", "1")
     made = refresh(Run(recurrence_run), store)
     assert Path(made.run) == recurrence_run.parent / "run-2"
     assert {path: path.read_bytes() for path in recurrence_run.rglob("*") if path.is_file()} == before
@@ -160,23 +161,23 @@ def test_the_run_that_was_refreshed_stays_as_it_was(recurrence_run: Path, store:
 
 def test_new_names_keep_their_ids_whatever_they_hold(recurrence_run: Path, store: EventStore, tmp_path: Path) -> None:
     odd: list[NewEvent] = [("Arvan", "make a\u2028statement", "No\x85va", "2024-02-12")]
-    LiveForecaster(Run(recurrence_run), store).add(odd, "wire", "1")
+    LiveForecaster(loaded(recurrence_run), store).add(odd, "wire", "1")
     refresh(Run(recurrence_run), store, tmp_path / "new", epochs=1)
     new = Run(tmp_path / "new")
-    assert new.relations() == new.dataset().events.relations.names
+    assert new.relations() == new.dataset.events.relations.names
     assert new.relations()[-1] == "make a\u2028statement"
 
 
 def test_a_warm_reader_goes_on_from_its_weights(recurrence_run: Path, store: EventStore, tmp_path: Path) -> None:
     run = Run(recurrence_run)
-    LiveForecaster(run, store).add(OLD_NAMES, "wire", "1")
+    LiveForecaster(loaded(run), store).add(OLD_NAMES, "wire", "1")
     refresh(run, store, tmp_path / "warm", epochs=1)
     refresh(run, store, tmp_path / "anew", warm=False, epochs=1)
     old, warm, anew = (Run(folder).transitions() for folder in (run.folder, tmp_path / "warm", tmp_path / "anew"))
     first, near, far = (t.reader.relation.weight for t in (old, warm, anew))
     assert not near.equal(first)
     assert (near - first).norm() < (far - first).norm()
-    examples = mine(Run(tmp_path / "warm").dataset().events, warm.space, run.settings)
+    examples = mine(Run(tmp_path / "warm").dataset.events, warm.space, run.settings)
     assert negative_log_likelihood(warm.reader, examples) < negative_log_likelihood(anew.reader, examples)
 
 
@@ -186,7 +187,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
     folder = tmp_path / "run"
     options = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, *options).code == 0
-    LiveForecaster(Run(folder), store).add(NEW_NAMES, "wire", "1")
+    LiveForecaster(loaded(folder), store).add(NEW_NAMES, "wire", "1")
     new = Run(refresh(Run(folder), store).run)
     old_net, new_net = Run(folder).learned("time"), new.learned("time")
     assert old_net is not None
@@ -199,7 +200,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
 def test_a_run_of_another_format_or_with_an_edited_selection_is_refused(
     run_copy: Path, store: EventStore, tmp_path: Path
 ) -> None:
-    LiveForecaster(Run(run_copy), store).add(OLD_NAMES, "wire", "1")
+    LiveForecaster(loaded(run_copy), store).add(OLD_NAMES, "wire", "1")
     record = run_copy / "selection.json"
     text = record.read_text()
     record.write_text(text.replace('"queries": ', '"queries": 1'))
@@ -224,7 +225,7 @@ def test_bad_wishes_are_refused_before_any_work(recurrence_run: Path, store: Eve
 def test_names_that_a_refresh_brought_are_no_candidates_before_they_came(
     recurrence_run: Path, store: EventStore, tmp_path: Path
 ) -> None:
-    live = LiveForecaster(Run(recurrence_run), store)
+    live = LiveForecaster(loaded(recurrence_run), store)
     live.add(NEW_NAMES, "wire", "1")
     refresh(Run(recurrence_run), store, tmp_path / "new")
     refreshed = Run(tmp_path / "new").predictor()

@@ -35,7 +35,7 @@ from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
 from builders import SMALL_READER, dataset_of, random_log, side
 from commands import ACTORS, TINY_READER, bridgemem
-from fits import fit_run
+from fits import fit_run, loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -47,7 +47,7 @@ NEXT, SECOND_NEXT = "2024-02-10", "2024-02-11"  # the first days after the plant
 @pytest.fixture
 def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path / "events.duckdb") as store:
-        yield LiveForecaster(Run(recurrence_run), store)
+        yield LiveForecaster(loaded(recurrence_run), store)
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path,
     few = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).code == 0
     with EventStore(tmp_path / "events.duckdb") as store:
-        client = TestClient(create_app(LiveForecaster(Run(tmp_path / "run"), store, residual="learned")))
+        client = TestClient(create_app(LiveForecaster(loaded(tmp_path / "run", residual="learned"), store)))
         assert client.get("/v1/model").json()["residual"] == "learned"
         best = client.post("/v1/forecast", json=ASKED).json()["candidates"][0]
         why = client.post("/v1/explain", json={**ASKED, "object": best["name"]}).json()
@@ -154,7 +154,10 @@ def test_a_run_of_stored_scores_gets_ready_and_answers_for_the_steps_it_has(tmp_
         "subject": names.entities.names[names.subject[last]],
         "relation": names.relations.names[names.relation[last]],
     }
-    with EventStore(tmp_path / "events.duckdb") as store, TestClient(create_app(LiveForecaster(run, store))) as client:
+    with (
+        EventStore(tmp_path / "events.duckdb") as store,
+        TestClient(create_app(LiveForecaster(loaded(run), store))) as client,
+    ):
         ready(client)
         found = client.post("/v1/forecast", json={**asked, "at": names.clock.label(int(names.step[last]))})
         assert found.status_code == 200, found.text
@@ -188,7 +191,7 @@ def test_days_that_begin_at_six_are_asked_and_filed_as_they_are_told(tmp_path: P
     run, _ = fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL_READER)
     asked = {"subject": "entity 1", "relation": "relation 0", "top": 1}
     with EventStore(tmp_path / "events.duckdb") as store:
-        client = TestClient(create_app(LiveForecaster(run, store)))
+        client = TestClient(create_app(LiveForecaster(loaded(run), store)))
         now = client.get("/v1/model").json()["next_time"]
         assert client.post("/v1/forecast", json=asked).json()["step"] == log.end
         assert client.post("/v1/forecast", json={**asked, "at": now}).json()["step"] == log.end
@@ -209,7 +212,7 @@ def test_the_model_begins_at_the_first_event(tmp_path: Path) -> None:
     Recurrence.fit(dataset).save(tmp_path / "backbone")
     run, _ = fit_run(dataset, tmp_path / "backbone", tmp_path / "run", SMALL_READER)
     with EventStore(tmp_path / "events.duckdb") as store:
-        client = TestClient(create_app(LiveForecaster(run, store)))
+        client = TestClient(create_app(LiveForecaster(loaded(run), store)))
         assert client.get("/v1/model").json()["first_time"] == str(1960 + log.start)
         asked = {"subject": "entity 1", "relation": "relation 0", "at": 1200}
         assert "before the data set begins" in refused(client.post("/v1/forecast", json=asked), 422)["error"]

@@ -27,9 +27,9 @@ from schemathesis.specs.openapi.checks import (
 
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from commands import ACTORS, DAYS, RELATIONS
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -60,7 +60,7 @@ OPERATIONS = (
 @pytest.fixture(scope="module")
 def document(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with EventStore(tmp_path_factory.mktemp("store") / "events.duckdb") as store:
-        app = create_app(LiveForecaster(Run(recurrence_run), store))
+        app = create_app(LiveForecaster(loaded(recurrence_run), store))
         yield schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

@@ -38,6 +38,7 @@ from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from bridgemem.storage.tables import read_table, write_table
 from commands import bridgemem, measured_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -48,7 +49,7 @@ NAMED = {"subject": "Arvan", "relation": "visit"}
 @pytest.fixture
 def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
     with EventStore(tmp_path / "events.duckdb") as store:
-        yield LiveForecaster(Run(recurrence_run), store)
+        yield LiveForecaster(loaded(recurrence_run), store)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from test_app import ASKED, NEXT, SECOND_NEXT, batch, event, refused
 
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.runs import Run
 from bridgemem.service.app import create_app
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -27,7 +27,7 @@ pytest_plugins = ("small_runs",)
 def client(recurrence_run: Path, tmp_path: Path) -> Iterator[Any]:
     with (
         EventStore(tmp_path / "events.duckdb") as store,
-        TestClient(create_app(LiveForecaster(Run(recurrence_run), store))) as made,
+        TestClient(create_app(LiveForecaster(loaded(recurrence_run), store))) as made,
     ):
         yield made
 

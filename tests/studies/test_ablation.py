@@ -141,7 +141,7 @@ def test_seconds_are_told_of_the_run_s_own_fit_only(run: Run, records: list[Reco
 
 def test_validation_can_be_ablated_without_a_look_at_test(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ablation, "settings_changes", lambda settings: {"k=1": replace(settings, k=1)})
-    found = ablate(run, run.dataset().without_test(), "valid")
+    found = ablate(run, run.dataset.without_test(), "valid")
     assert [figures(r) for r in ablate(run, split="valid")] == [figures(r) for r in found]
     for name in SELECTION_FILTERS:
         selection = run.selection(name)
@@ -170,7 +170,7 @@ def test_a_frozen_run_is_changed_under_its_own_history(
 def test_test_stays_closed_without_a_selection(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = Run(shutil.copytree(run.folder, tmp_path / "run"))
     (copy.folder / "selection.json").unlink()
-    monkeypatch.setattr(Run, "dataset", lambda self: pytest.fail("the data was opened"))
+    monkeypatch.setattr(Run, "dataset", property(lambda self: pytest.fail("the data was opened")))
     with pytest.raises(SelectionError, match="test stays closed"):
         ablate(copy)
 

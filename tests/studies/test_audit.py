@@ -37,6 +37,7 @@ from bridgemem.storage.tensors import read_tensors, write_tensors
 from bridgemem.studies.audit import Finding, audit, chance_missed, future_blind
 from builders import dataset_of, random_log, random_transitions, small_world
 from commands import TINY_READER, bridgemem
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 CHECKS = [
@@ -158,12 +159,12 @@ def test_a_backbone_trained_on_other_events_is_found(run: Run) -> None:
 
 def test_after_a_refresh_the_backbone_is_held_against_what_was_train_before(clean: Path, tmp_path: Path) -> None:
     with EventStore(tmp_path / "events.duckdb") as store:
-        store.follow(Run(clean).dataset().events)
+        store.follow(Run(clean).dataset.events)
         late, new = ("Castel", "visit", "Dunhal", "2024-01-05"), ("Arvan", "sing to", "Nova", "2024-02-12")
         store.append([late, new], source="wire", key="1")
         refresh(Run(clean), store, tmp_path / "fresh")
     fresh = Run(tmp_path / "fresh")
-    assert fresh.dataset().train.fingerprint != Run(clean).dataset().train.fingerprint
+    assert fresh.dataset.train.fingerprint != Run(clean).dataset.train.fingerprint
     evaluate(fresh, split="valid")
     assert "training" not in failed(fresh, "valid")
     note = fresh.folder / "backbone" / "trained.json"
@@ -268,7 +269,7 @@ def test_counts_that_hold_later_events_are_found(run: Run) -> None:
 
 
 def test_a_moved_split_is_found(run: Run) -> None:
-    dataset = run.dataset()
+    dataset = run.dataset
     assert dataset.test_start is not None
     found = audit(run, replace(dataset, test_start=dataset.test_start + 1), steps=1)
     assert {f.check for f in found if not f.passed} >= {"data", "identity", "selection (time)", "ranks from scores"}
@@ -412,7 +413,7 @@ def refreshed(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """A run refreshed twice, with a late event and new names, and evaluated."""
     home = tmp_path_factory.mktemp("refreshed")
     with EventStore(home / "events.duckdb") as store:
-        live = LiveForecaster(Run(recurrence_run), store)
+        live = LiveForecaster(loaded(recurrence_run), store)
         live.add([("Arvan", "visit", "Belmor", "2024-01-05"), ("Nova", "sing to", "Kel", "2024-02-12")], "wire", "1")
         refresh(Run(recurrence_run), store, home / "second")
         store.append([("Kel", "visit", "Nova", "2024-02-14")], source="wire", key="2")
@@ -432,7 +433,7 @@ def test_a_refreshed_run_passes_as_refresh_left_it(refreshed: Path) -> None:
 def test_a_selection_that_was_not_made_on_what_was_refreshed_is_found(refreshed: Path, tmp_path: Path) -> None:
     run = Run(shutil.copytree(refreshed, tmp_path / "run"))
     chosen = run.selection("time")
-    other = replace(chosen, fingerprint=run.dataset().known.fingerprint)
+    other = replace(chosen, fingerprint=run.dataset.known.fingerprint)
     edit(run.folder / "selection.json", lambda s: {**s, "time": {**other.as_dict(), "lock": other.lock()}})
     assert "selection (time)" in failed(run, "valid")
     assert "selection (static)" not in failed(run, "valid")

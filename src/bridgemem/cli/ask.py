@@ -65,7 +65,16 @@ def forecast(
     """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
     from bridgemem.errors import SettingsError
 
-    opened = partial(_opened, run, store, duplicates, selected_by, residual, data_dir, memory_dir)
+    opened = partial(
+        _opened,
+        run,
+        store,
+        duplicates,
+        selected_by=selected_by,
+        residual=residual,
+        data_dir=data_dir,
+        memory_dir=memory_dir,
+    )
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
@@ -99,37 +108,30 @@ def forecast(
     emit([asdict(c) for c in found], as_json, text)
 
 
-def _opened(
-    run: Path,
-    store: str | None,
-    duplicates: str,
-    selected_by: str,
-    residual: str | None,
-    data_dir: Path | None,
-    memory_dir: Path | None,
-) -> tuple[Predictor, str]:
+def _opened(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, str]:
     """The forecaster of a run over its own events and the stored ones, and a sentence about these where there are any.
 
-    The stored events are read once, as the service reads them, and the file is let go.
+    The stored events are read once, as the service reads them, and the file is let go. how: as in Forecaster.load.
     """
     from bridgemem.cli.serve import default_store
     from bridgemem.errors import BridgeMemError, DataError
-    from bridgemem.runs import Run
+    from bridgemem.forecaster import Forecaster
 
+    model = Forecaster.load(run, **how)
     place = default_store(run) if store is None else Path(store)
     if store == "none" or (store is None and not place.is_file()):
-        return Run(run).predictor(selected_by, data_dir, residual, memory_dir), ""
+        return model.predictor, ""
     from bridgemem.live.eventstore import EventStore, StoreInUseError
     from bridgemem.live.forecasting import LiveForecaster
 
     try:
         with EventStore(place, duplicates=duplicates, read_only=True) as events:
-            live = LiveForecaster(Run(run), events, selected_by, residual, data_dir, memory_dir)
+            live = LiveForecaster(model, events)
     except BridgeMemError as problem:
         if store is not None:
             raise
         # nobody named the store, and without it the run can be asked as it was fitted, or says why it cannot
-        plain = Run(run).predictor(selected_by, data_dir, residual, memory_dir)
+        plain = model.predictor
         if not isinstance(problem, StoreInUseError | DataError):
             raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
         warn(f"bridgemem: {problem} The events stored there are left out.")
@@ -244,7 +246,9 @@ def explain(
     if card is not None:
         for file in card_files(check_format(card), len(chosen)):
             check_new(file, force)
-    forecaster, remark = _opened(run, store, duplicates, selected_by, residual, data_dir, memory_dir)
+    forecaster, remark = _opened(
+        run, store, duplicates, selected_by=selected_by, residual=residual, data_dir=data_dir, memory_dir=memory_dir
+    )
     _aside(remark, as_json)
     # a candidate that is named twice is explained once
     names = {forecaster.events.entities.id(name): name for name in chosen}
@@ -312,9 +316,9 @@ def calibrate(
     from bridgemem.runs import Run
     from bridgemem.training.devices import check_device
 
-    opened = Run(run)
+    opened = Run(run, data_dir=data_dir)
     with terminal_progress(quiet=quiet) as progress:
-        found = calibrate_run(opened, opened.dataset(data_dir), check_device(device), progress)
+        found = calibrate_run(opened, opened.dataset, check_device(device), progress)
 
     def text() -> None:
         header = ["method", "temperature", "floor", "-log p of the scores", "temperature alone", "both"]

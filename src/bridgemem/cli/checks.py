@@ -59,7 +59,7 @@ def ablate(
     from bridgemem.training.devices import check_device
 
     residual = residual_of(residual)
-    opened = Run(run)
+    opened = Run(run, data_dir=data_dir)
     split = _split(opened, split)
     learned = residual == "learned"
     if learned:
@@ -69,7 +69,7 @@ def ablate(
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
         change = ablation.ablate_learned if learned else ablation.ablate
-        found = change(opened, opened.dataset(data_dir), split, check_device(device), progress)
+        found = change(opened, opened.dataset, split, check_device(device), progress)
     if records is not None:
         write_records(records, found)
 
@@ -153,12 +153,12 @@ def audit(
     from bridgemem.studies.audit import audit as audit_run
     from bridgemem.training.devices import check_device
 
-    opened = Run(run)
+    opened = Run(run, data_dir=data_dir)
     split = _split(opened, split)
     with terminal_progress(quiet=quiet) as progress:
         findings = audit_run(
             opened,
-            opened.dataset(data_dir),
+            opened.dataset,
             split,
             steps=steps,
             sample=sample,

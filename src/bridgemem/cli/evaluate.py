@@ -66,36 +66,35 @@ def evaluate(
 ) -> None:
     """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
     from bridgemem.evaluation import shards
-    from bridgemem.evaluation.evaluate import evaluate as evaluate_run
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.evaluation.reliability import evaluate_horizon
-    from bridgemem.runs import Run
+    from bridgemem.forecaster import Forecaster
     from bridgemem.training.devices import check_device
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
-    part, opened = None if shard is None else shards.Shard.parse(shard), Run(run)
+    part = None if shard is None else shards.Shard.parse(shard)
+    model = Forecaster.load(run, data_dir=data_dir, memory_dir=memory_dir)
+    opened = model.run
     _check_writable(opened.folder)
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before test is read
     with terminal_progress(quiet=quiet) as progress:
-        dataset = opened.dataset(data_dir, memory_dir)
+        dataset = model.dataset
         split, device = no_test(dataset, split), check_device(device)
         if part is not None:
-            path = shards.write_part(opened, part, split, device, data_dir, memory_dir, progress, cells)
+            path = shards.write_part(opened, part, split, device, progress, cells)
             _show_part(opened.folder, part, split, path, as_json)
             return
-        if horizon is not None:
-            found = evaluate_horizon(opened, horizon, dataset, split, device, progress)
-        elif join:
-            found = shards.join_parts(opened, split, device, data_dir, memory_dir)
-        elif workers > 1:
-            found = shards.evaluate_in_pool(opened, workers, split, device, data_dir, memory_dir, progress, cells)
+        if join:
+            found = shards.join_parts(opened, split, device)
         elif master is not None:
             from bridgemem.outofcore.spark import evaluate_on_spark
 
-            found = evaluate_on_spark(opened, master, 0, split, data_dir, memory_dir, progress)
+            found = evaluate_on_spark(opened, master, 0, split, progress)
         else:
-            found = evaluate_run(opened, dataset, split, device, progress, cells)
+            measured = model.evaluate(
+                split, horizon=horizon, workers=workers, cells=cells, device=device, progress=progress
+            )
+            found = list(measured.records)
     if records is not None:
         write_records(records, found)
     steps = "" if horizon is None else f", any of {horizon} steps"

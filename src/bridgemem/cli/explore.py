@@ -33,15 +33,15 @@ def explore(
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
     check_installed()
     from bridgemem.explorer.routes import CHARTS, asset, explorer_router
+    from bridgemem.forecaster import Forecaster
     from bridgemem.live.forecasting import LiveForecaster
-    from bridgemem.runs import Run
     from bridgemem.service.app import create_app
     from bridgemem.service.limits import Limits
 
     asset(CHARTS)  # what is not installed is told before anything is opened
-    opened = Run(run)
+    model = Forecaster.load(run, residual=residual, selected_by=selected_by, data_dir=data_dir)
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
-        live = LiveForecaster(opened, events, selected_by, residual, data_dir)
+        live = LiveForecaster(model, events)
         limits = Limits()
         app = create_app(live, limits=limits, hosts=(HOST, "localhost"), page=explorer_router)
         if browser:

@@ -68,8 +68,8 @@ def ingest(
     from bridgemem.live.eventstore import EventStore, NewNames
     from bridgemem.runs import Run
 
-    opened_run = Run(run)
-    base = opened_run.dataset(data_dir).events
+    opened_run = Run(run, data_dir=data_dir)
+    base = opened_run.dataset.events
     reading = read_events(file, columns=ColumnNames(subject, relation, object_, time), format=format_)
     events, left_out, told = _usable(reading, file, base, skip_rejected)
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
@@ -211,9 +211,9 @@ def refresh(
     from bridgemem.runs import Run
     from bridgemem.training.devices import check_device
 
-    opened_run = Run(run)
+    opened_run = Run(run, data_dir=data_dir)
     with EventStore(store, create=False, duplicates=duplicates) as opened, terminal_progress(quiet=quiet) as progress:
-        made = bring_up(opened_run, opened, out, warm, None, check_device(device), force, data_dir, progress)
+        made = bring_up(opened_run, opened, out, warm, None, check_device(device), force, progress)
 
     def text() -> None:
         were = "event was" if made.added == 1 else "events were"

@@ -44,7 +44,7 @@ def memory(
         _verify(run, out, as_json)
         return
     check_place(out, force)
-    opened = Run(run)
+    opened = Run(run, data_dir=data_dir)
     if opened.refreshes():
         raise RunError(
             f"{run} was refreshed with events that may yet be taken back, which a memory on disk cannot do; write "
@@ -52,7 +52,7 @@ def memory(
         )
     mined = None if segments is None else open_segments(segments)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = write_memory(opened.dataset(data_dir), out, mined, progress=progress, replace=force)
+        dataset = write_memory(opened.dataset, out, mined, progress=progress, replace=force)
     made = memory_of(dataset.events)
     size = 0 if made is None else made.size
     result = {"out": out, "events": len(dataset.events), "bytes": size}
@@ -66,7 +66,7 @@ def _verify(run: Path, folder: Path, as_json: bool) -> None:
     from bridgemem.runs import Run
 
     open_memory(folder, verify=True)
-    dataset = Run(run).dataset(memory_dir=folder)
+    dataset = Run(run, memory_dir=folder).dataset
     files = [path for path in folder.iterdir() if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     result = {"out": folder, "events": len(dataset.events), "files": len(files), "bytes": size}

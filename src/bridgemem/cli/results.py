@@ -82,12 +82,12 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
         raise SettingsError(f"--by is one of {', '.join(PARTS)}, calibration, not {by!r}.")
     if run is None:
         return read_records(records)
-    opened = Run(run)
+    opened = Run(run, data_dir=data_dir)
     split = "valid" if opened.config.test_start < 0 else "test"
     if by != "calibration" and table_file(opened.ranks_path(split)) is None:
         raise RunError(f"{run} was not evaluated yet; `bridgemem evaluate {run}` does it.")
     if by == "calibration":
-        found = reliability_records(opened, reliability(opened, opened.dataset(data_dir), split))
+        found = reliability_records(opened, reliability(opened, opened.dataset, split))
     else:
         found = parts(opened, by, opened.relations(), split)
     if records.exists():

@@ -52,8 +52,8 @@ def serve(
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
+    from bridgemem.forecaster import Forecaster
     from bridgemem.live.forecasting import LiveForecaster
-    from bridgemem.runs import Run
     from bridgemem.service.app import create_app
     from bridgemem.service.limits import Limits
 
@@ -62,9 +62,9 @@ def serve(
         warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
-    opened = Run(run)
+    model = Forecaster.load(run, residual=residual, selected_by=selected_by, data_dir=data_dir, memory_dir=memory_dir)
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
-        live = LiveForecaster(opened, events, selected_by, residual, data_dir, memory_dir)
+        live = LiveForecaster(model, events)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 

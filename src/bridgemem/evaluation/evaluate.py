@@ -47,7 +47,7 @@ def evaluate(
     """
     for name in SELECTION_FILTERS:
         run.selection(name)
-    dataset = dataset or run.data()
+    dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
     reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)

@@ -68,7 +68,7 @@ def calibrate(
 ) -> dict[Method, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
     frozen = run.config.history == "frozen"
-    validation = Validation.of(dataset or run.dataset(), run.scorer(device), device=device, frozen=frozen)
+    validation = Validation.of(dataset or run.dataset, run.scorer(device), device=device, frozen=frozen)
     found = calibrations_of(run, validation, progress=progress)
     write_calibrations(run.folder, found)
     return found
@@ -171,7 +171,7 @@ def _readable(run: Run, dataset: Dataset | None, split: str) -> Dataset:
     """The data of a run without what the split must not see, after every selection was found intact."""
     for name in SELECTION_FILTERS:
         run.selection(name)
-    dataset = dataset or run.dataset()
+    dataset = dataset or run.dataset
     return dataset.without_test() if split == "valid" else dataset
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def shard_steps(dataset: Dataset, split: str, shards: int) -> list[tuple[int, in
 def shard_ranks(
     run: Path | str,
     split: str,
+    *,
     first: int,
     stop: int,
     data_dir: Path | None = None,
@@ -113,15 +115,15 @@ def shard_ranks(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = Run(run)
-    return _ranks(opened, opened_data(opened, split, data_dir, memory_dir), split, first, stop, device, SILENT, cells)
+    opened = Run(run, data_dir=data_dir, memory_dir=memory_dir)
+    return _ranks(opened, opened_data(opened, split), split, first, stop, device, SILENT, cells)
 
 
-def opened_data(run: Run, split: str, data_dir: Path | None, memory_dir: Path | None) -> Dataset:
+def opened_data(run: Run, split: str) -> Dataset:
     """The data of a run as evaluation reads it, once every selection was found intact."""
     for name in SELECTION_FILTERS:
         run.selection(name)
-    dataset = run.dataset(data_dir, memory_dir)
+    dataset = run.dataset
     return dataset.without_test() if split == "valid" else dataset
 
 
@@ -150,8 +152,6 @@ def evaluate_in_pool(
     workers: int,
     split: str = "test",
     device: str = "cpu",
-    data_dir: Path | None = None,
-    memory_dir: Path | None = None,
     progress: Progress = SILENT,
     cells: int | None = None,
 ) -> list[Record]:
@@ -161,7 +161,7 @@ def evaluate_in_pool(
     score, and with it the order of candidates that are all but equal.
     """
     check("workers", workers, Count)
-    dataset = opened_data(run, split, data_dir, memory_dir)
+    dataset = opened_data(run, split)
     steps = shard_steps(dataset, split, min(workers, len(np.unique(dataset.split(split).step))))
     threads = max(torch.get_num_threads() // len(steps), 1)
     parts: dict[int, Ranks] = {}
@@ -170,12 +170,9 @@ def evaluate_in_pool(
         # spawned, not forked: a fork of a process whose threads hold locks may wait for ever
         ProcessPoolExecutor(len(steps), mp_context=get_context("spawn")) as pool,
     ):
-        tasks = {
-            pool.submit(
-                shard_ranks, run.folder, split, first, stop, data_dir, memory_dir, device, threads, cells
-            ): first
-            for first, stop in steps
-        }
+        where = partial(shard_ranks, run.folder, split, data_dir=run.data_dir, memory_dir=run.memory_dir)
+        ranks = partial(where, device=device, threads=threads, cells=cells)
+        tasks = {pool.submit(ranks, first=first, stop=stop): first for first, stop in steps}
         try:
             for task in as_completed(tasks):
                 parts[tasks[task]] = task.result()
@@ -208,13 +205,11 @@ def write_part(
     shard: Shard,
     split: str = "test",
     device: str = "cpu",
-    data_dir: Path | None = None,
-    memory_dir: Path | None = None,
     progress: Progress = SILENT,
     cells: int | None = None,
 ) -> Path:
     """Rank one shard of a split and keep its part in the run, to be joined when all are there."""
-    dataset = opened_data(run, split, data_dir, memory_dir)
+    dataset = opened_data(run, split)
     first, stop = shard_steps(dataset, split, shard.of)[shard.number - 1]
     ranks = _ranks(run, dataset, split, first, stop, device, progress, cells)
     stem = f"{split}-{shard.number:05d}-of-{shard.of:05d}"
@@ -241,8 +236,6 @@ def join_parts(
     run: Run,
     split: str = "test",
     device: str = "cpu",
-    data_dir: Path | None = None,
-    memory_dir: Path | None = None,
 ) -> list[Record]:
     """Join the parts of a split into the ranks, metrics and records of the whole, and take the parts away."""
     folder = parts_folder(run)
@@ -256,7 +249,7 @@ def join_parts(
     _check_set(folder, [Shard(note.number, note.of) for note in ordered])
     if len({note.cells for note in ordered}) > 1:
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
-    dataset = opened_data(run, split, data_dir, memory_dir)
+    dataset = opened_data(run, split)
     steps = shard_steps(dataset, split, len(ordered))
     needed = (*KNOWN, *(method.column(f) for method in run.methods() for f in FILTERS))
     tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]

@@ -58,10 +58,7 @@ class Parts(ABC):
 
     config: RunConfig
     settings: Settings
-
-    @abstractmethod
-    def data(self) -> Dataset:
-        """The data that it was fitted on."""
+    dataset: Dataset  # that it was fitted on
 
     @property
     @abstractmethod
@@ -157,9 +154,6 @@ class Model(Parts):
     fits: Mapping[str, Fit] = field(default_factory=dict)
     calibrations: Mapping[Method, Calibration] = field(default_factory=dict)
     trained: TrainingNote = field(default_factory=TrainingNote)
-
-    def data(self) -> Dataset:
-        return self.dataset
 
     @property
     def where(self) -> str:

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,6 +20,7 @@ import torch
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.events.naming import NewEvent
+from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
@@ -59,15 +59,12 @@ class LiveForecaster:
 
     def __init__(
         self,
-        run: Run,
+        model: Forecaster,
         store: EventStore,
-        selected_by: str = "time",
-        residual: str | None = None,
-        data_dir: Path | None = None,
-        memory_dir: Path | None = None,
     ) -> None:
-        self.run, self.store = run, store
-        self._opened = opened = Run(run.folder).predictor(selected_by, data_dir, residual, memory_dir)
+        """model: one that is saved; its forecasts go on from its own predictor, and it stays as it is."""
+        self.run, self.store = (run := model.run), store
+        self._opened = opened = model.predictor
         self.base = opened.past.base
         if isinstance(self.base, MappedLog):
             _check_mapped(run, opened)

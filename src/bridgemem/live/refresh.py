@@ -54,7 +54,6 @@ def refresh(
     epochs: int | None = None,
     device: str = "cpu",
     replace_out: bool = False,
-    data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> Refreshed:
     """A new run folder (the next free number after the run's name, unless named) that knows what the store knows.
@@ -65,7 +64,7 @@ def refresh(
     check("epochs", epochs, Count | None)
     with reserved_free(target, replace_out):
         epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
-        before = run.dataset(data_dir)
+        before = run.dataset
         base, known = run.past_of(before.events).events, merged_ids(run, before.events)
         if isinstance(base, Overlay):  # events that the run was updated with, which become part of its data
             known = np.concatenate([known, np.full(len(base.delta), UPDATED)])[base.order]

@@ -384,8 +384,6 @@ def evaluate_on_spark(
     master: str,
     shards: int = 0,
     split: str = "test",
-    data_dir: Path | None = None,
-    memory_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Record]:
     """Evaluate a run by the tasks of a cluster, a shard of the steps each, with the ranks and records of one process.
@@ -395,11 +393,11 @@ def evaluate_on_spark(
     """
     from bridgemem.evaluation.shards import concluded, opened_data, shard_steps
 
-    dataset = opened_data(run, split, data_dir, memory_dir)
+    dataset = opened_data(run, split)
     with session(master) as spark, progress.task(f"reading {split} on the cluster"):
         most = len(np.unique(dataset.split(split).step))
         steps = shard_steps(dataset, split, min(shards or spark.sparkContext.defaultParallelism, most))
-        how = {"run": run.folder.absolute(), "split": split, "data_dir": data_dir, "memory_dir": memory_dir}
+        how = {"run": run.folder.absolute(), "split": split, "data_dir": run.data_dir, "memory_dir": run.memory_dir}
         asked = spark.range(0, len(steps), 1, len(steps))
         ranked = asked.mapInArrow(partial(_rank_steps, steps=steps, how=how), "ranks binary")
         parts = [load(bytes(row["ranks"])) for row in ranked.toLocalIterator(prefetchPartitions=True)]

@@ -70,7 +70,7 @@ def ablate(
 ) -> list[Record]:
     """One record per change and filter. Nothing is chosen from them: lambda, gate and tau stay as validation chose."""
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    dataset = dataset or run.dataset()
+    dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
     queries, backbone = Queries.of(dataset.split(split)), run.scorer(device)
@@ -153,7 +153,7 @@ def ablate_learned(
     """One record per change of the learned residual and filter, each fitted anew on validation."""
     as_fitted = ablated_settings(run)
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    dataset = dataset or run.dataset()
+    dataset = dataset or run.dataset
     if split == "valid":
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.scorer(device), run.config.seed

@@ -77,7 +77,7 @@ def audit(
         device: Where queries are ranked again.
         progress: Told how far the ranking is.
     """
-    whole = dataset or run.dataset()
+    whole = dataset or run.dataset
     known = whole.without_test() if split == "valid" else whole
     part, prefix = ("known", known.known) if split == "test" else ("train", known.train)
     drawn = secrets.randbits(48) if seed is None else seed
