@@ -18,12 +18,14 @@ from bridgemem.backbones.trained import check_trained_on, train, training_note
 from bridgemem.config import Settings
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.readers.read import read_events
+from bridgemem.forecaster import Forecaster
 from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.runs import Run
 from bridgemem.studies.audit import audit
 from bridgemem.studies.reproduce import reproduce
 from bridgemem.training.devices import check_device
+from builders import small_world
 from commands import Walk, named_own, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -279,3 +281,21 @@ def test_the_examples_of_the_docstrings_run() -> None:
         outcome = doctest.testmod(module)
         assert outcome.attempted >= least
         assert outcome.failed == 0
+
+
+def test_what_it_returns_prints_and_becomes_a_table() -> None:
+    world = small_world().dataset
+    model = Forecaster("recurrence", settings=Settings(max_epochs=1)).fit(world)
+    answers = model.forecast(0, 0, top=3)
+    lines = str(answers).splitlines()
+    assert lines[0].split() == ["rank", "candidate", "p_given_event", "score", "backbone_rank"]
+    assert [c.name for c in answers] == [line[6:].split("  ")[0] for line in lines[1:]]
+    columns = answers.to_frame()
+    assert list(columns["name"]) == [c.name for c in answers]
+    assert list(columns["p_given_event"]) == [c.p_given_event for c in answers]
+    why = model.explain(0, 0, answers[0].name)
+    assert str(why) == why.sentence()
+    assert list(why.to_frame()["part"]) == [event.part for event in why.events]
+    measured = model.evaluate("valid")
+    assert "MRR" in str(measured)
+    assert len(measured.to_frame()["mrr"]) == len(measured.records)

@@ -38,7 +38,7 @@ from bridgemem.events.loading import load
 from bridgemem.events.naming import Stamped, followed_by, new_events
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.model import Model, Parts, RunConfig
-from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.hub import pull
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
@@ -203,8 +203,8 @@ class Forecaster:
         at: str | int | None = None,
         horizon: int | None = None,
         top: int = 10,
-    ) -> list[Candidate]:
-        """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first.
+    ) -> Answers:
+        """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first; they print as a table.
 
         Args:
             subject: A name or an id; left out where the subject is asked.

@@ -8,7 +8,7 @@ residual is the event's part. The learned residual: exact Shapley values, see at
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -32,6 +32,7 @@ from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.numerics import by_candidates
 from bridgemem.residuals.scoring import Scored, Scoring
+from bridgemem.storage.tables import as_frame
 
 BY_EVENTS = "what happened between the two"
 BY_NEIGHBOURS = "their common neighbours"
@@ -87,6 +88,14 @@ class Explanation:
     def sentence(self) -> str:
         """The forecast's reason in plain words."""
         raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def to_frame(self) -> Any:
+        """A pandas data frame of the events and their parts; a dict of columns where pandas is not installed."""
+        names = [one.name for one in fields(EventShare)]
+        return as_frame({name: [getattr(event, name) for event in self.events] for name in names})
 
     def _why_unseen(self, why: str) -> str:
         """Why no event between the two counts: as given, unless there are some that the run cannot read."""

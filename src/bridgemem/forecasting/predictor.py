@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
 from bridgemem.residuals.selection import OFF
+from bridgemem.storage.tables import as_frame
 
 SIDES = ("object", "subject")
 
@@ -43,6 +45,23 @@ class Candidate:
     backbone_score: float
     residual: float
     p_given_event: float | None = None
+
+
+class Answers(list[Candidate]):
+    """The ranked answers of one query, best first; prints as a table."""
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
+        names = [field.name for field in fields(Candidate)]
+        return as_frame({name: [getattr(candidate, name) for candidate in self] for name in names})
+
+    def __str__(self) -> str:
+        width = max([len(c.name) for c in self] + [len("candidate")])
+        lines = [f"rank  {'candidate':<{width}}  p_given_event   score  backbone_rank"]
+        for c in self:
+            p = "" if c.p_given_event is None else f"{c.p_given_event:.1%}"
+            lines.append(f"{c.rank:>4}  {c.name:<{width}}  {p:>13}  {c.score:>6.2f}  {c.backbone_rank:>13}")
+        return "\n".join(lines)
 
 
 class Predictor:
@@ -180,14 +199,14 @@ class Predictor:
         at: str | int | None = None,
         horizon: int | None = None,
         top: int = 10,
-    ) -> list[Candidate]:
+    ) -> Answers:
         """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first.
 
         horizon: any of that many steps from `at` on, instead of that step alone.
         """
         return self.answers(self.query(subject, relation, object=object, at=at), top, horizon)[0]
 
-    def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[list[Candidate]]:
+    def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[Answers]:
         """The likeliest answers of each query, best first; all of them are scored at once.
 
         A name that the run was fitted without, and that has no event before the step, is nobody's answer.
@@ -196,12 +215,12 @@ class Predictor:
             raise DataError(f"top must be at least 1, not {top}.")
         if horizon is not None:
             self.check_window(queries, horizon)
-        found = dict[int, list[Candidate]]()
+        found = dict[int, Answers]()
         for part, rows, asked in self._parts(queries):
             found |= zip(rows.tolist(), self._answers(part, asked, top, horizon), strict=True)
         return [found[row] for row in range(len(queries))]
 
-    def _answers(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[list[Candidate]]:
+    def _answers(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[Answers]:
         scored = self._scored(part, queries)
         base, residual = scored.base, scored.residual()
         score = base + residual
@@ -215,7 +234,9 @@ class Predictor:
         ]
         names = self.events.entities.names
         return [
-            [c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf]
+            Answers(
+                c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf
+            )
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
 

@@ -22,7 +22,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.naming import NewEvent
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
-from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.memory.disk.mapped import MappedLog
 from bridgemem.memory.past import Past
@@ -121,7 +121,7 @@ class LiveForecaster:
         at: str | int | None = None,
         horizon: int | None = None,
         top: int = 10,
-    ) -> list[Candidate]:
+    ) -> Answers:
         """The likeliest answers, as Predictor.forecast gives them."""
         with self.asking() as view:
             return view.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
