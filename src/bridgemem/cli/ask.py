@@ -26,9 +26,7 @@ Object = Annotated[str | None, typer.Option("--object", help="Object, by name; l
 At = Annotated[str | None, typer.Option("--at", help="Time of the event (default: the first unknown step).")]
 Store = Annotated[
     str | None,
-    typer.Option(
-        "--store", help="The events stored since; RUN.events.duckdb where it is there, and none leaves them out."
-    ),
+    typer.Option("--store", help="Event store to read (default: RUN.events.duckdb if it exists; none: no store)."),
 ]
 
 

@@ -7,7 +7,7 @@ import typer
 from bridgemem.cli.options import Json
 from bridgemem.cli.output import emit, table
 
-app = typer.Typer(help="The forecasters that can be corrected.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="List the backbones and their settings.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

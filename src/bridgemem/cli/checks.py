@@ -43,10 +43,10 @@ def ablate(
     run: RunFolder,
     split: Split = "test",
     residual: Annotated[
-        str, typer.Option("--residual", help="bridgemem: the paper's residual; learned: each change is fitted anew.")
+        str, typer.Option("--residual", help="Residual to ablate: bridgemem or learned (refitted for each change).")
     ] = "bridgemem",
     device: Device = "cpu",
-    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
+    records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -139,9 +139,11 @@ def compare(
 def audit(
     run: RunFolder,
     split: Split = "test",
-    steps: Annotated[int, typer.Option(min=1, help="Steps to score again with a corrupted future.")] = 5,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Time steps to score again with a corrupted future (default: 5).")
+    ] = 5,
     sample: Annotated[
-        int | None, typer.Option(min=1, help="Queries to rank again, drawn at random (default: all).")
+        int | None, typer.Option(min=1, help="Random sample of queries to rank again (default: all).")
     ] = None,
     device: Device = "cpu",
     data_dir: DataDir = None,
@@ -187,9 +189,7 @@ def leakage(
         str, typer.Option("--backbone", "-b", help="A training-free name, or the folder of a trained backbone.")
     ] = "recurrence-dyadic",
     device: Device = "cpu",
-    records: Annotated[
-        Path | None, typer.Option("--records", help="Also add the records of the readings to this file.")
-    ] = None,
+    records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -243,7 +243,7 @@ def pack_(
 @app.command("download")
 def download_(
     name: Annotated[str, typer.Argument(help="A named data set.")],
-    base_url: Annotated[str | None, typer.Option(help="Another place that serves the same files.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="Mirror that serves the same files.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -42,23 +42,21 @@ def evaluate(
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
     horizon: Annotated[
-        int | None, typer.Option("--horizon", help="Ask for any of that many steps at once, instead of each alone.")
+        int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="Share the steps out among that many processes.")
-    ] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes (default: 1).")] = 1,
     master: Annotated[
-        str | None, typer.Option("--master", help="Share the steps out among the tasks of this Spark cluster.")
+        str | None, typer.Option("--master", help="Spark master URL: evaluate the steps as tasks of this cluster.")
     ] = None,
     shard: Annotated[
         str | None, typer.Option("--shard", help="Read one part of the steps, as 2/8, and keep its ranks for --join.")
     ] = None,
     cells: Annotated[
         int | None,
-        typer.Option("--cells", min=1, help="The most queries times entities in a batch: fewer take less memory."),
+        typer.Option("--cells", min=1, help="Largest batch in queries x entities; a smaller one takes less memory."),
     ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
-    records: Annotated[Path | None, typer.Option("--records", help="Also add the records to this file.")] = None,
+    records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,

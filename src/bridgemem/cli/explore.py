@@ -22,9 +22,9 @@ def register(app: typer.Typer) -> None:
 def explore(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     store: NewEvents = None,
-    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="The port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 0,
     browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page, or only say where it is.")
+        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser, or only print its address.")
     ] = True,
     selected_by: Selection = "time",
     residual: Residual = None,

@@ -12,7 +12,7 @@ from bridgemem.cli.output import emit, say
 from bridgemem.progress import terminal_progress
 
 Repository = Annotated[str, typer.Argument(help="The repository on the hub, as OWNER/NAME.")]
-Endpoint = Annotated[str | None, typer.Option("--endpoint", help="Address of the hub; default $HF_ENDPOINT.")]
+Endpoint = Annotated[str | None, typer.Option("--endpoint", help="URL of the hub (default: $HF_ENDPOINT).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -23,8 +23,10 @@ def register(app: typer.Typer) -> None:
 def push(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     repository: Repository,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody read it; own data travels with it.")] = False,
-    message: Annotated[str, typer.Option("--message", "-m", help="What is new, for the hub's log.")] = "",
+    public: Annotated[
+        bool, typer.Option("--public", help="Make the repository public; own data is uploaded with it.")
+    ] = False,
+    message: Annotated[str, typer.Option("--message", "-m", help="Commit message on the hub.")] = "",
     endpoint: Endpoint = None,
     as_json: Json = False,
 ) -> None:
@@ -38,7 +40,7 @@ def push(
 def pull(
     repository: Repository,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
-    revision: Annotated[str | None, typer.Option(help="A branch, tag or commit; default the newest.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: the newest).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     endpoint: Endpoint = None,
     as_json: Json = False,

@@ -41,17 +41,19 @@ def register(app: typer.Typer) -> None:
 
 def ingest(
     store: StoreFile,
-    file: Annotated[Path, typer.Argument(help="Events to take in: a CSV, TSV or Parquet file.")],
-    run: Annotated[Path, typer.Option("--run", help="The run that the events follow; its steps and names are used.")],
-    source: Annotated[str | None, typer.Option("--source", help="Where the events come from; the file's name.")] = None,
+    file: Annotated[Path, typer.Argument(help="Event file: CSV, TSV or Parquet.")],
+    run: Annotated[Path, typer.Option("--run", help="Run that the events follow; gives time steps and names.")],
+    source: Annotated[
+        str | None, typer.Option("--source", help="Name of the source (default: the file's name).")
+    ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="What names this batch; the same key again changes nothing.")
+        str | None, typer.Option("--key", help="Idempotency key of the batch: a repeated key changes nothing.")
     ] = None,
     offset: Annotated[
-        str | None, typer.Option("--offset", help="How far the source was read; the last one is told after each batch.")
+        str | None, typer.Option("--offset", help="Offset of the source after this batch, kept with it.")
     ] = None,
     skip_rejected: Annotated[
-        bool, typer.Option("--skip-rejected", help="Take the other rows where some cannot be used.")
+        bool, typer.Option("--skip-rejected", help="Skip rows that cannot be used and take the others.")
     ] = False,
     format_: Format = "auto",
     subject: SubjectColumn = "",
@@ -141,8 +143,8 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
 
 def stored(
     store: StoreFile,
-    source: Annotated[str | None, typer.Option("--source", help="Only what came from this source.")] = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="That many of the events, those that came last.")] = 20,
+    source: Annotated[str | None, typer.Option("--source", help="Only events of this source.")] = None,
+    last: Annotated[int, typer.Option("--last", min=1, help="Number of latest events to list (default: 20).")] = 20,
     as_json: Json = False,
 ) -> None:
     """List what an event store holds, with the ids that retract takes."""
@@ -166,8 +168,8 @@ def stored(
 
 def retract(
     store: StoreFile,
-    event: Annotated[str, typer.Argument(help="The id of the event, as ingest and stored name it: e12.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why it is taken back; kept next to it.")] = "",
+    event: Annotated[str, typer.Argument(help="Event id as printed by ingest and stored, e.g. e12.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason for the retraction, kept with the event.")] = "",
     as_json: Json = False,
 ) -> None:
     """Take a stored event back: forecasts are then as if it had never come."""
@@ -193,10 +195,10 @@ def refresh(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     store: Annotated[Path, typer.Option("--store", help="The event store, one DuckDB file.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The new run folder; else the run's name with the next number.")
+        Path | None, typer.Option("--out", "-o", help="New run folder (default: the run's name with the next number).")
     ] = None,
     warm: Annotated[
-        bool, typer.Option("--warm/--anew", help="The reader goes on from its weights, or is fitted anew.")
+        bool, typer.Option("--warm/--anew", help="Continue from the reader's weights, or fit it from scratch.")
     ] = True,
     duplicates: Duplicates = "keep",
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,

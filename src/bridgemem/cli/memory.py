@@ -21,11 +21,11 @@ def memory(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.")],
     segments: Annotated[
         Path | None,
-        typer.Option("--segments", help="Take the index of pairs from this folder, as `bridgemem mine` wrote it."),
+        typer.Option("--segments", help="Reuse the pair index of this folder, written by `bridgemem mine`."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the memory that is there.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Write nothing: verify every checksum of the memory that is there.")
+        bool, typer.Option("--verify", help="Verify the checksums of an existing folder and write nothing.")
     ] = False,
     data_dir: DataDir = None,
     as_json: Json = False,

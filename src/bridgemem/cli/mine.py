@@ -23,33 +23,27 @@ def register(app: typer.Typer) -> None:
 
 
 def mine(
-    events: Annotated[
-        list[str], typer.Argument(help="Files of events, or globs of them: Parquet, CSV or TSV, the latter also as gz.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the result, and for the work until then.")],
+    events: Annotated[list[str], typer.Argument(help="Event files or globs: Parquet, CSV, TSV, .csv.gz, .tsv.gz.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; also the working directory.")],
     engine: Annotated[str, typer.Option("--engine", help="duckdb: this machine; spark: a cluster.")] = "duckdb",
-    memory: Annotated[
-        str, typer.Option("--memory", help="What this process may use, as 2GB; more is spilled.")
-    ] = "2GB",
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that sort.")] = 2,
-    master: Annotated[str, typer.Option("--master", help="The Spark master's URL, for --engine spark.")] = "",
+    memory: Annotated[str, typer.Option("--memory", help="Memory limit, e.g. 2GB; more is spilled to disk.")] = "2GB",
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Number of sorting threads (default: 2).")] = 2,
+    master: Annotated[str, typer.Option("--master", help="Spark master URL, for --engine spark.")] = "",
     tables: Annotated[
-        str, typer.Option("--tables", help="A URI that all Spark workers reach, for their results; a folder in OUT.")
+        str, typer.Option("--tables", help="URI for the workers' results, reachable by all (default: a folder in OUT).")
     ] = "",
     step: Step = None,
     subject: Annotated[str, typer.Option("--subject-column", help="Heading of the subject column.")] = "",
     relation: Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")] = "",
     object_: Annotated[str, typer.Option("--object-column", help="Heading of the object column.")] = "",
     time: Annotated[str, typer.Option("--time-column", help="Heading of the time column.")] = "",
-    entities: Annotated[
-        Path | None, typer.Option(help="Names of entities and their ids, which the events use.")
-    ] = None,
-    relations: Annotated[Path | None, typer.Option(help="Names of relations and their ids, likewise.")] = None,
-    fit: Annotated[bool, typer.Option("--fit", help="Also train the reader, and keep all in OUT/transitions.")] = False,
+    entities: Annotated[Path | None, typer.Option(help="File of entity names and ids used by the events.")] = None,
+    relations: Annotated[Path | None, typer.Option(help="File of relation names and ids used by the events.")] = None,
+    fit: Annotated[bool, typer.Option("--fit", help="Also train the reader, saved in OUT/transitions.")] = False,
     set_: Set = None,
     seed: Seed = 42,
     device: Device = "cpu",
-    force: Annotated[bool, typer.Option("--force", help="Begin anew and replace an earlier result.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Start over and replace an earlier result.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -41,16 +41,18 @@ Method = Annotated[
     str,
     typer.Option(
         "--residual",
-        help="bridgemem: the paper's residual; learned: a learned one next to it, which evaluate reads too.",
+        help="Residual to fit: bridgemem, or learned next to it (default: bridgemem).",
     ),
 ]
 LearnedSet = Annotated[
-    list[str] | None, typer.Option("--learned-set", help="A setting of the learned residual, as name=value.")
+    list[str] | None, typer.Option("--learned-set", help="Setting of the learned residual as name=value; repeatable.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 HistoryKind = Annotated[
     config.HistoryMode,
-    one_of(config.HistoryMode, "--history", help="rolling: all facts before t; frozen: none of the split's own."),
+    one_of(
+        config.HistoryMode, "--history", help="History: rolling (all facts before t) or frozen (none of the split)."
+    ),
 ]
 
 
@@ -289,7 +291,7 @@ def reproduce(
     records: Records = Path("results/records.jsonl"),
     history: HistoryKind = "rolling",
     residual: Method = "bridgemem",
-    retrain: Annotated[bool, typer.Option("--retrain", help="Train the backbone again even if it is there.")] = False,
+    retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
     learned_set: LearnedSet = None,

@@ -32,15 +32,15 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Folder of the named data sets; default $BRIDGEMEM_DATA, then the cache."),
+    typer.Option("--data-dir", help="Folder of the named data sets (default: $BRIDGEMEM_DATA, then the cache)."),
 ]
 MemoryDir = Annotated[
     Path | None,
-    typer.Option("--memory-dir", help="Read the past from this memory on disk, which `bridgemem memory` writes."),
+    typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory`."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
-Seed = Annotated[int, bounded(config.Seed, "--seed", help="Fixes every random choice.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="A setting as name=value; may be given several times.")]
+Seed = Annotated[int, bounded(config.Seed, "--seed", help="Random seed (default: 42).")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=value; repeatable.")]
 Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
 ]
@@ -67,9 +67,7 @@ Residual = Annotated[
     typer.Option("--residual", help="Residual: bridgemem or learned (default: the better on validation)."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
-NewEvents = Annotated[
-    Path | None, typer.Option("--store", help="The file that keeps new events; RUN.events.duckdb when left out.")
-]
+NewEvents = Annotated[Path | None, typer.Option("--store", help="Event store (default: RUN.events.duckdb).")]
 
 
 Duplicates = Annotated[

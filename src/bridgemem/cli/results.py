@@ -17,13 +17,13 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[Path | None, typer.Argument(help="With --by: a run whose ranks are taken apart.")] = None,
+    run: Annotated[Path | None, typer.Argument(help="With --by: run whose ranks are split into strata.")] = None,
     records: Records = Path("results/records.jsonl"),
     filters: Annotated[str, typer.Option("--filter", help="raw, static, time, or all of them.")] = "all",
     dataset: Annotated[str | None, typer.Option(help="One data set only.")] = None,
     by: Annotated[
         str | None,
-        typer.Option("--by", help="Gain by support, uncertainty, repeat, recency or relation; or calibration."),
+        typer.Option("--by", help="Stratum: support, uncertainty, repeat, recency, relation, or calibration."),
     ] = None,
     out: Annotated[
         Path | None,

@@ -34,16 +34,16 @@ def serve(
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
     host: Annotated[
-        str, typer.Option("--host", help="The address to listen on; 0.0.0.0 is all of them.")
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all interfaces.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="The port; 0 takes a free one.")] = 8008,
+    port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="A file whose first line callers must send as bearer token.")
+        Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
     ] = None,
-    body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="The most bytes of a request.")] = 4 << 20,
-    concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="The most requests in work at once.")] = 32,
+    body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
+    concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 32,
     timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds for a client to send its headers, and again for its body.")
+        float, typer.Option("--timeout", help="Timeout in seconds for a request's headers, and again for its body.")
     ] = 15.0,
     selected_by: Selection = "time",
     residual: Residual = None,
