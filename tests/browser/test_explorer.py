@@ -234,10 +234,10 @@ def test_the_slider_goes_back_to_what_was_known_then(
     address, live = learned
     page = opened(address, subject="Arvan", relation="visit", step=20)
     assert page.locator("#time").inner_text() == "2024-01-21"
-    assert shown(page) == expected(live, "Arvan", "visit", "2024-01-21")
+    assert shown(page) == expected(live, "Arvan", "visit", at="2024-01-21")
     page.focus("#step")
     page.keyboard.press("ArrowLeft")
-    wanted = expected(live, "Arvan", "visit", "2024-01-20")
+    wanted = expected(live, "Arvan", "visit", at="2024-01-20")
     page.wait_for_function("() => document.getElementById('asked').textContent.includes('at 2024-01-20')")
     settle(page)
     assert shown(page) == wanted
