@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import open_backbone, save_trained, training_note
@@ -43,6 +46,7 @@ from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.storage.tensors import part_of, read_tensors, write_tensors
 from bridgemem.storage.whole import whole_folder
 
+MODEL = "model.safetensors"
 UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
 BACK = "put a copy back, or fit the run again"
@@ -148,7 +152,7 @@ class Run(Parts):
             tensors = {f"{part}.{name}": t for part, made in parts.items() for name, t in made.tensors().items()}
             for filter_name, fit in model.fits.items():
                 tensors |= {f"learned.{filter_name}.{name}": t for name, t in fit.model.tensors().items()}
-            write_tensors(aside / "model.safetensors", tensors)
+            write_tensors(aside / MODEL, tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
             learned = {name: fit.note for name, fit in model.fits.items()}
@@ -222,26 +226,33 @@ class Run(Parts):
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
 
+    @cached_property
+    def _tensors(self) -> dict[str, Tensor]:
+        return read_tensors(self.folder / MODEL)
+
+    @contextmanager
+    def _fitting(self) -> Iterator[None]:
+        """Refuse tensors that are not those that config.toml tells of."""
+        try:
+            yield
+        except ValueError as problem:
+            path = self.folder / MODEL
+            raise RunError(f"{path} does not hold what config.toml says ({problem}); fit the run again.") from None
+
     def transitions(self, part: str = "known", device: str = "cpu") -> Transitions:
         """The transitions fitted on "train" (for validation) or on "known", train + validation (for test and after)."""
-        path = self.folder / "model.safetensors"
-        try:
-            return Transitions.restore(self.settings, part_of(read_tensors(path), f"{part}.")).to(device)
-        except ValueError as problem:
-            raise RunError(f"{path} does not hold what config.toml says ({problem}); fit the run again.") from None
+        with self._fitting():
+            return Transitions.restore(self.settings, part_of(self._tensors, f"{part}.")).to(device)
 
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
         """The learned residual fitted under a filter, or None where the run has none."""
-        path = self.folder / "model.safetensors"
-        own = part_of(read_tensors(path), f"learned.{filter_name}.")
+        own = part_of(self._tensors, f"learned.{filter_name}.")
         if not own:
             return None
         if self.file.learned is None:
             raise RunError(f"{self.folder}/config.toml: learned is missing; {BACK}.")
-        try:
+        with self._fitting():
             return Learned.restore(self.file.learned, own).to(device)
-        except ValueError as problem:
-            raise RunError(f"{path} does not hold what config.toml says ({problem}); fit the run again.") from None
 
     def _fits(self) -> dict[str, FitNote]:
         return read_as(self.folder / "epochs.json", EpochsFile, BACK).learned

@@ -19,6 +19,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.schema import as_settings
 from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.devices import moved
 
 
 class Backbone(Scorer, ABC):
@@ -108,4 +109,4 @@ class NetBackbone(Backbone):
         return cls(settings, with_weights(net, tensors))
 
     def to(self, device: str) -> Self:
-        return type(self)(self.settings, self.net.to(device))
+        return type(self)(self.settings, moved(self.net, device))

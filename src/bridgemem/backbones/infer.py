@@ -28,6 +28,7 @@ from bridgemem.numerics import sigmoid
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, tensor_of
 from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.training.devices import moved
 
 LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_REFRESHES = 8192  # each is a pass over all facts for every step that is asked about
@@ -464,7 +465,7 @@ class Infer(Backbone):
 
     def to(self, device: str) -> Self:
         rules = {name: tensor.to(device) for name, tensor in self.rules.items()}
-        return type(self)(self.settings, rules, None if self.net is None else self.net.to(device))
+        return type(self)(self.settings, rules, None if self.net is None else moved(self.net, device))
 
 
 def log_noisy_or(total: Tensor) -> Tensor:

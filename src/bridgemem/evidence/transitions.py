@@ -23,6 +23,7 @@ from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, part_of, tensor_of
 from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.devices import moved
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Transitions:
         return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(examples))
 
     def to(self, device: str | torch.device) -> Transitions:
-        return Transitions(self.settings, self.log_pi.to(device), self.counts.to(device), self.reader.to(device))
+        return Transitions(self.settings, self.log_pi.to(device), self.counts.to(device), moved(self.reader, device))
 
     @cached_property
     def p_ct(self) -> Table:

@@ -28,6 +28,7 @@ from bridgemem.residuals.features import (
 )
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.devices import moved
 
 # scales at which the mass of the candidates that are not read is tabulated; between them it is interpolated
 SCALES = tuple(float(s) for s in np.geomspace(0.2, 4.0, 13))
@@ -163,7 +164,7 @@ class Learned:
         return (self.net.of(features, relation) / self.net.scale).double()
 
     def to(self, device: str | torch.device) -> Learned:
-        return Learned(self.settings, self.net.to(device))
+        return Learned(self.settings, moved(self.net, device))
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TypeVar
+
 import torch
+from torch import nn
 
 from bridgemem.errors import SettingsError
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 def check_device(device: str) -> str:
@@ -27,3 +33,10 @@ def describe_device(device: str) -> str:
     if device.startswith("cuda"):
         return f"cuda {torch.cuda.get_device_name(device)}"
     return f"cpu {torch.get_num_threads()} threads"
+
+
+def moved(net: Net, device: str | torch.device) -> Net:
+    """A network on a device: a copy where it lies on another one, so that what holds it keeps it where it is."""
+    there = next((t.device for t in (*net.parameters(), *net.buffers())), None)
+    wanted = torch.empty(0, device=device).device
+    return net if there in (None, wanted) else copy.deepcopy(net).to(device)
