@@ -73,12 +73,6 @@ def test_a_second_push_takes_away_what_the_run_no_longer_has(stand_in: StandIn, 
     assert ".gitattributes" in stand_in.repositories[NAME].commits[-1]
 
 
-def test_a_run_from_before_there_were_cards_gets_one(stand_in: StandIn, run: Path) -> None:
-    (run / "README.md").unlink()
-    push(run, NAME, endpoint=stand_in.endpoint)
-    assert stand_in.files(NAME)["README.md"].startswith(b"---\n")
-
-
 def test_an_earlier_commit_can_be_asked_for(stand_in: StandIn, run: Path, empty: Path) -> None:
     first = push(run, NAME, endpoint=stand_in.endpoint).commit
     with (run / "README.md").open("a") as card:

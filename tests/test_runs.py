@@ -272,12 +272,12 @@ def test_names_with_line_breaks_keep_their_ids_and_their_memory(odd_run: Run, tm
     assert odd_run.relations() == dataset.events.relations.names
     assert len(odd_run.relations()) == len(RELATIONS)
     write_memory(dataset, tmp_path / "memory")
-    mapped = Run(odd_run.folder, memory_dir=tmp_path / "memory")
-    assert mapped.dataset.events.entities == dataset.events.entities
-    flat = [name.replace("\n", " ") for name in dataset.events.entities.names]
-    (odd_run.folder / "entities.txt").write_bytes("\n".join([*flat[1:], "Nova", ""]).encode())
-    with pytest.raises(RunError, match="a memory of other entities"):
-        _ = Run(odd_run.folder, memory_dir=tmp_path / "memory").dataset
+    assert Run(odd_run.folder, memory_dir=tmp_path / "memory").dataset.events.entities == dataset.events.entities
+    flat = tuple(name.replace("\n", " ") for name in dataset.events.entities.names)
+    other = replace(dataset, events=replace(dataset.events, entities=Vocabulary("entity", flat)))
+    write_memory(other, tmp_path / "other")
+    with pytest.raises(RunError, match="a memory of other entity names"):
+        _ = Run(odd_run.folder, memory_dir=tmp_path / "other").dataset
 
 
 def test_figures_that_are_written_at_once_are_all_kept(run_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

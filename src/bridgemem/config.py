@@ -17,7 +17,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from bridgemem.errors import SettingsError
 
 Gate = Literal["uncertain", "entropy", "none"]
-GATES: tuple[Gate, ...] = typing.get_args(Gate)
 HistoryMode = Literal["rolling", "frozen"]
 Duplicates = Literal["keep", "drop"]
 # far beyond any use, and small enough that no setting asks for more memory than there is

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridgemem.errors import BridgeMemError, NotFoundError, RunError, SettingsError
-from bridgemem.evaluation.card import NAME, write_card
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
@@ -47,8 +46,6 @@ def push(
     """
     run = Run(folder)
     check_run(run)
-    if not (run.folder / NAME).is_file():  # runs of earlier versions have none
-        write_card(run)
     names = run_files(run.folder)
     with _hub(repository, endpoint) as api:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete

@@ -19,7 +19,7 @@ from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.naming import Stamped, checked, followed_by
-from bridgemem.events.packs import pack, packed_clock, unpack
+from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
 from bridgemem.forecasting.model import Model, Parts, RunConfig, described
@@ -73,8 +73,8 @@ class Refreshed(Declared):
     epochs: Size
     when: str
     store: str
-    chosen_until: int | None = None
-    origin: str | None = None
+    chosen_until: int
+    origin: str
     backbone: str = "kept frozen"
     selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
 
@@ -85,8 +85,8 @@ class RunFile(Declared):
 
     run: RunConfig
     settings: Settings
+    identity: dict[str, str]
     learned: LearnedSettings | None = None
-    identity: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,9 @@ class Run(Parts):
         if not isinstance(own, dict):
             raise RunError(f"{self.folder}/config.toml does not describe a run; `bridgemem fit` makes one.")
         if own.get("format", FORMAT) != FORMAT:
-            raise RunError(f"{self.folder} has another format version than this program's, which is {FORMAT}.")
+            raise RunError(
+                f"{self.folder} has another format version than this program's, which is {FORMAT}; fit again."
+            )
         self.file = read_as(self.folder / "config.toml", RunFile, BACK)
         self.config, self.settings = self.file.run, self.file.settings
 
@@ -178,50 +180,22 @@ class Run(Parts):
             )
         return dataset
 
-    def identity(self) -> Identity | None:
-        """What the ids and steps of the data meant when the run was written; None for a run of an earlier version."""
+    def identity(self) -> Identity:
+        """What the ids and steps of the data meant when the run was written."""
         path, values = f"{self.folder}/config.toml", self.file.identity
-        if values is None:
-            return None
         found = as_settings(Identity, {k: v for k, v in values.items() if k != "digest"}, f"{path}: identity")
         if found.digest != values.get("digest"):
             raise RunError(f"{path} holds an identity whose parts do not give its digest; {BACK}.")
         return found
 
     def _mapped(self, memory_dir: Path) -> Dataset:
-        dataset, config = open_memory(memory_dir), self.config
-        for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-            # earlier versions wrote a space for a line break
-            own, there = (
-                [name.replace("\n", " ") for name in names]
-                for names in (read_names(self.folder / f"{kind}.txt"), vocabulary.names)
-            )
-            if own != there:
-                raise RunError(
-                    f"{memory_dir} is a memory of other {kind} than those of {self.folder}; `bridgemem memory "
-                    f"{self.folder}` writes one."
-                )
-        # the fingerprint knows steps and not when they were
-        if self._clock() not in (None, dataset.events.clock):
+        dataset = open_memory(memory_dir)
+        if other := self.identity().differences(dataset.identity):
             raise RunError(
-                f"{memory_dir} is a memory of other dates or steps than those of {self.folder}; `bridgemem memory "
+                f"{memory_dir} is a memory of {other} than {self.folder} was fitted on; `bridgemem memory "
                 f"{self.folder}` writes one."
             )
-        test_start = -1 if dataset.test_start is None else dataset.test_start
-        found = (dataset.events.fingerprint, dataset.valid_start, test_start)
-        if found != (config.fingerprint, config.valid_start, config.test_start):
-            raise RunError(
-                f"{memory_dir} is a memory of other events, or another split of them, than {self.folder} was fitted "
-                f"on; `bridgemem memory {self.folder}` writes one."
-            )
         return dataset
-
-    def _clock(self) -> Clock | None:
-        """When the steps of the run's data are, without reading it; None where the data did not come with the run."""
-        own, known = self.folder / "data.npz", CATALOG.get(self.config.dataset)
-        if own.is_file():
-            return packed_clock(own)
-        return None if known is None else known.clock
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
@@ -273,8 +247,8 @@ class Run(Parts):
         return read_as(self.folder / REFRESHES, list[Refreshed], BACK, missing=[])
 
     @property
-    def origin(self) -> str | None:
-        """The fingerprint of the data the run was fitted on, before any refresh; None where that was not noted."""
+    def origin(self) -> str:
+        """The fingerprint of the data the run was fitted on, before any refresh."""
         notes = self.refreshes()
         return notes[0].origin if notes else self.config.fingerprint
 

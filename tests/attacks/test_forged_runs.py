@@ -252,14 +252,10 @@ def test_names_changed_in_the_lists_alone_are_found(run: Run, kind: str) -> None
     assert f"{kind}.txt" in found(run)
 
 
-def test_a_run_without_an_identity_is_not_said_to_pass(run: Run) -> None:
+def test_a_run_without_an_identity_is_refused(run: Run) -> None:
     path = run.folder / "config.toml"
     path.write_text(re.sub(r"\[identity\][^\[]*", "", path.read_text()))
-    outcome = bridgemem("audit", run.folder, "--steps", "1")
-    (said,) = (line for line in outcome.out.splitlines() if " identity: " in line)
-    assert said.startswith("n/a   identity: not checkable")
-    assert outcome.out.splitlines()[-1] == "pass, 1 not checked"
-    assert outcome.code == 0
+    assert "identity is missing" in bridgemem("audit", run.folder, "--steps", "1").refused()
 
 
 def test_an_identity_whose_parts_were_edited_is_found(run: Run) -> None:

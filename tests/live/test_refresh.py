@@ -208,7 +208,7 @@ def test_a_run_of_another_format_or_with_an_edited_selection_is_refused(
         refresh(Run(run_copy), store, tmp_path / "new")
     record.write_text(text)
     config = run_copy / "config.toml"
-    config.write_text(config.read_text().replace("format = 1", "format = 99"))
+    config.write_text(config.read_text().replace("format = 2", "format = 1"))
     with pytest.raises(RunError, match="another format version"):
         refresh(Run(run_copy), store, tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -31,6 +31,17 @@ class Identity:
         """One digest of all parts. It is unkeyed: anyone who changes the data can compute it again."""
         return _digest(sorted(asdict(self).items()))
 
+    def differences(self, other: Identity) -> str:
+        """What data of another identity has, in words; empty where both are the same."""
+        words = {
+            "fingerprint": "other events",
+            "entities": "other entity names",
+            "relations": "other relation names",
+            "clock": "another clock (dates or length of a step)",
+            "split": "other split boundaries",
+        }
+        return " and ".join(word for part, word in words.items() if getattr(self, part) != getattr(other, part))
+
 
 def _digest(content: object) -> str:
     # as JSON, which tells ["a", "b"] from ["a b"]; ASCII alone, so that no name is refused

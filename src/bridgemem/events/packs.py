@@ -73,24 +73,13 @@ def unpack(path: str | Path) -> Dataset:
         return _unpacked(Path(path))
     except PermissionError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.") from None
+    except LimitError:
+        raise
     except BROKEN_PACK as error:
-        raise _broken(path, error) from None
-
-
-def packed_clock(path: str | Path) -> Clock:
-    """The clock of a packed data set, without its events."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return Clock(*_about(archive)["clock"])
-    except BROKEN_PACK as error:
-        raise _broken(path, error) from None
-
-
-def _broken(path: str | Path, error: Exception) -> DataError:
-    if isinstance(error, LimitError):
-        return error
-    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    return DataError(f"{path} is not a whole packed data set, write or fetch it again: {short(reason, 300)}.")
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(
+            f"{path} is not a whole packed data set, write or fetch it again: {short(reason, 300)}."
+        ) from None
 
 
 def _about(archive: zipfile.ZipFile) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bridgemem import __version__
 from bridgemem.config import Count, Settings, check, write_toml
-from bridgemem.errors import DataError, RunError
+from bridgemem.errors import DataError
 from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -39,7 +39,7 @@ from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import REFRESHES, Refreshed, Run, identity_table
-from bridgemem.storage.files import FORMAT, link_or_copy, read_config, write_json, write_names
+from bridgemem.storage.files import link_or_copy, read_config, write_json, write_names
 from bridgemem.storage.tensors import write_tensors
 from bridgemem.storage.whole import reserved_free, whole_folder
 
@@ -103,8 +103,8 @@ def refresh(
         return made
 
 
-def _chosen_until(run: Run) -> int | None:
-    """Where the validation part ended that a run's selection was made on; None where an earlier refresh lost it."""
+def _chosen_until(run: Run) -> int:
+    """Where the validation part ended that a run's selection was made on."""
     earlier = run.refreshes()
     return earlier[0].chosen_until if earlier else run.config.test_start
 
@@ -112,11 +112,6 @@ def _chosen_until(run: Run) -> int | None:
 def chosen_on(run: Run, dataset: Dataset) -> EventLog:
     """Train and validation of the run that was fitted, found again among the events of one that was refreshed."""
     until, events, notes = _chosen_until(run), dataset.events, run.refreshes()
-    if until is None:
-        raise RunError(
-            f"{run.folder} was refreshed by an earlier version, which did not note what its selection was made on; "
-            "refresh the run that was fitted."
-        )
     fitted = events.take(merged_ids(run, events) == -1).within(
         events.n_entities - sum(note.new_entities for note in notes),
         events.n_relations - sum(note.new_relations for note in notes),
@@ -254,7 +249,6 @@ def _write(
         epochs=made.epochs if made.reader == "anew" else run.config.epochs,
         refit_seconds=seconds,
         version=__version__,
-        format=FORMAT,
     )
     tensors = {
         f"{part}.{name}": t for part, m in (("train", train), ("known", known)) for name, t in m.tensors().items()

@@ -1,4 +1,4 @@
-"""The file of an event store: made whole, opened, brought to this format, and what is said where it cannot be."""
+"""The file of an event store: made whole, opened, and what is said where it cannot be."""
 
 from __future__ import annotations
 
@@ -13,32 +13,19 @@ from bridgemem.storage.whole import whole_file
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 2  # 1 had keys that all sources shared
+FORMAT = 2
 
-_BATCHES = """
-CREATE TABLE {name} (
+_TABLES = f"""
+CREATE TABLE about (name VARCHAR, value VARCHAR);
+CREATE TABLE batches (
     id BIGINT PRIMARY KEY, source VARCHAR, "offset" VARCHAR, key VARCHAR, "when" VARCHAR, digest VARCHAR,
     first BIGINT, size BIGINT, duplicates BIGINT, late BIGINT, UNIQUE (source, key)
 );
-"""
-_TABLES = f"""
-CREATE TABLE about (name VARCHAR, value VARCHAR);
-{_BATCHES.format(name="batches")}
 CREATE TABLE events (
     id BIGINT, batch BIGINT, subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, step BIGINT
 );
 CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VARCHAR, reason VARCHAR);
 INSERT INTO about VALUES ('format', '{FORMAT}');
-"""
-_FROM_1_TO_2 = f"""
-BEGIN;
-{_BATCHES.format(name="renewed")}
-INSERT INTO renewed SELECT * FROM batches;
-DROP TABLE batches;
-ALTER TABLE renewed RENAME TO batches;
-UPDATE about SET value = '2' WHERE name = 'format';
-COMMIT;
-CHECKPOINT;
 """
 
 # what the system says of a file that may be as whole as ever
@@ -75,7 +62,7 @@ def create(path: Path) -> None:
 
 
 def connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
-    """The database in the file; one of an earlier format is brought to this one, unless it is only read."""
+    """The database in the file."""
     import duckdb
 
     if not _is_duckdb(path):
@@ -86,14 +73,13 @@ def connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
     try:
         database = duckdb.connect(str(path), read_only=read_only)
         made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
-        if made_as == ("1",) and not read_only:
-            database.execute(_FROM_1_TO_2)
     except duckdb.CatalogException:
         raise StoreError(f"{path} is a DuckDB file, but no event store; name another file.") from None
     except (duckdb.Error, OSError) as problem:
         raise _not_opened(path, read_only, problem) from None
-    if made_as not in (("1",), (str(FORMAT),)):
-        raise StoreError(f"{path} has another format version than this program's, which is {FORMAT}.")
+    if made_as != (str(FORMAT),):
+        database.close()
+        raise StoreError(f"{path} has another format version than this program's, which is {FORMAT}; name a new file.")
     return database
 
 

@@ -107,7 +107,7 @@ class Mined:
     def _names(self, kind: str) -> tuple[str, ...]:
         path = self._verified(f"{kind}.txt")
         names, expected = read_names(path), self.about[f"n_{kind}"]
-        if len(names) != expected:  # earlier versions cut a name that holds a line break in two
+        if len(names) != expected:
             raise RunError(f"{path} holds {len(names):,} names, and {DONE} tells of {expected:,}; mine again.")
         return names
 

@@ -124,27 +124,10 @@ def _identity(run: Run, dataset: Dataset) -> Finding:
     """Ids and steps mean what they meant when the run was written: names, clock and boundaries are the same."""
     noted, found = run.identity(), dataset.identity
     for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-        # earlier versions wrote a space for a line break
-        own, there = (
-            [name.replace("\n", " ") for name in names]
-            for names in (read_names(run.folder / f"{kind}.txt"), vocabulary.names)
-        )
-        if own != there:
+        if read_names(run.folder / f"{kind}.txt") != vocabulary.names:
             return Finding("identity", False, f"the data has other names than {kind}.txt of the run, or another order")
-    if noted is None:
-        seen = "not checkable: an earlier version wrote the run, without an identity of names, clock and split"
-        return Finding("identity", None, seen)
-    words = {
-        "fingerprint": "other events",
-        "entities": "other entity names",
-        "relations": "other relation names",
-        "clock": "another clock (dates or length of a step)",
-        "split": "other split boundaries",
-    }
-    before, now = asdict(noted), asdict(found)
-    other = [word for part, word in words.items() if before[part] != now[part]]
-    if other:
-        return Finding("identity", False, f"the data has {' and '.join(other)} than when the run was fitted")
+    if other := noted.differences(found):
+        return Finding("identity", False, f"the data has {other} than when the run was fitted")
     return Finding("identity", True, f"{found.digest}, of names, clock and split boundaries")
 
 
