@@ -35,9 +35,9 @@ from bridgemem.evidence.reader import Reader
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.scoring import Choice, Scoring, replay
+from bridgemem.training.checkpoint import Training
 
 AXES = ("queries", "entities", "facts")
 GROWTH = (1, 2, 4, 8)
@@ -73,16 +73,8 @@ class LowRank(Backbone):
         self.actor, self.relation, self.settings = actor, relation, None
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        return cls.of(dataset.events, seed, device)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        return cls.of(dataset.events, training.seed, training.device)
 
     @classmethod
     def of(cls, events: EventLog, seed: int = 42, device: str = "cpu") -> Self:

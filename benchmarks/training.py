@@ -83,7 +83,7 @@ def cenet_epoch(b: Bench) -> Measured:
     settings = replace(b.cenet_settings, epochs=epochs, oracle_epochs=1)
     clock = StepClock(b.device, epochs, 4 * b.budget)
     with Peak() as host, Peak(b.device) as peak, suppress(Enough):
-        Cenet.fit(b.dataset, settings, SEED, b.device, clock)
+        Cenet.fit(b.dataset, settings, seed=SEED, device=b.device, progress=clock)
     seconds, steps = clock.epoch()
     with Peak(b.device) as plain_peak:
         reference = _dense_steps(b, settings, steps)
@@ -133,7 +133,7 @@ def _weights_apart(b: Bench) -> float:
     training = dense_cenet.DenseTraining(start, b.device)
     for sides in dense_cenet.batches(dataset, settings):
         training.step(sides)
-    ended = Cenet.fit(dataset, settings, SEED, b.device).net.entity.detach()
+    ended = Cenet.fit(dataset, settings, seed=SEED, device=b.device).net.entity.detach()
     way = (ended - start.entity.detach().to(b.device)).norm()
     return float((ended - training.net.entity.detach()).norm() / way)
 
@@ -142,7 +142,7 @@ def cenet_training(b: Bench) -> Measured:
     """All of CENET's training; the plain version is an epoch with dense histories, times the first stage's epochs."""
     s = b.cenet_settings
     with Peak() as host:
-        _, timing = timed(lambda: Cenet.fit(b.dataset, s, SEED, b.device), b.device, rounds=0)
+        _, timing = timed(lambda: Cenet.fit(b.dataset, s, seed=SEED, device=b.device), b.device, rounds=0)
     steps = len(dense_cenet.batch_bounds(len(b.train), s.batch)) - 1
     with Peak(b.device) as peak:
         epoch = _dense_steps(b, s, steps)

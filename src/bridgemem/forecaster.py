@@ -385,7 +385,9 @@ class Forecaster:
         check_name(name)
         began = time.perf_counter()
         own = self.backbone_settings or default_settings(name, dataset)
-        backbone = backbone_class(name).fit(dataset.without_test(), own, self.seed, self.device, progress)
+        backbone = backbone_class(name).fit(
+            dataset.without_test(), own, seed=self.seed, device=self.device, progress=progress
+        )
         seconds = time.perf_counter() - began
         return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
 

@@ -482,8 +482,8 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
         dataset = replace(dataset, valid_start=dataset.valid_start - 1)
     else:
         (tmp_path / "state" / "weights.safetensors").write_bytes(b"half")
-    expected = Cenet.fit(dataset, settings, seed)
-    same_tensors(expected, Cenet.fit(dataset, settings, seed, checkpoint=tmp_path / "state"))
+    expected = Cenet.fit(dataset, settings, seed=seed)
+    same_tensors(expected, Cenet.fit(dataset, settings, seed=seed, checkpoint=tmp_path / "state"))
 
 
 def test_a_saved_backbone_leaves_no_state_of_its_training(tmp_path, monkeypatch):

@@ -438,9 +438,9 @@ def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, m
     else:
         dataset = replace(dataset, valid_start=dataset.valid_start - 1)
     watched = Killing(math.inf)
-    again = Cygnet.fit(dataset, settings, seed, progress=watched, checkpoint=tmp_path / "state")
+    again = Cygnet.fit(dataset, settings, seed=seed, progress=watched, checkpoint=tmp_path / "state")
     assert watched.begun == 0
-    same_tensors(Cygnet.fit(dataset, settings, seed), again)
+    same_tensors(Cygnet.fit(dataset, settings, seed=seed), again)
 
 
 def test_both_models_answer_in_one_call_as_they_do_one_by_one() -> None:

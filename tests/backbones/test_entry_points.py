@@ -58,8 +58,8 @@ class Even(Backbone):
         self.settings, self.n = settings, n
 
     @classmethod
-    def fit(cls, dataset, settings=None, seed=42, device="cpu", progress=None, checkpoint=None):
-        return cls(settings or cls.default, dataset.events.n_entities)
+    def train(cls, dataset, settings, training):
+        return cls(settings, dataset.events.n_entities)
 
     def score(self, queries, past):
         even = (torch.arange(self.n, device=queries.actor.device) % 2 == 0).double()

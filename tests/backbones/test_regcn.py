@@ -291,7 +291,7 @@ def test_training_is_decided_by_the_seed_and_leaves_the_global_one_alone(kind):
     expected = torch.rand(2)
     torch.manual_seed(1)
     settings = replace(TINY[kind], epochs=1)
-    first, again, other = (kind.fit(tiny_data(), settings, seed) for seed in (42, 42, 1))
+    first, again, other = (kind.fit(tiny_data(), settings, seed=seed) for seed in (42, 42, 1))
     assert torch.equal(torch.rand(2), expected)
     same_tensors(first, again)
     assert not torch.equal(again.tensors()["relation"], other.tensors()["relation"])
@@ -501,7 +501,7 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
         dataset = replace(dataset, test_start=13)
     watched = Killing(math.inf)
     with pytest.warns(UserWarning, match="of a training on other data or with other settings; it is replaced"):
-        Regcn.fit(dataset, settings, seed, progress=watched, checkpoint=tmp_path / "state")
+        Regcn.fit(dataset, settings, seed=seed, progress=watched, checkpoint=tmp_path / "state")
     assert watched.begun == 0
 
 

@@ -35,7 +35,7 @@ class Certain(Backbone):
         self.u, self.value = u, value
 
     @classmethod
-    def fit(cls, dataset: Any, *args: Any, **more: Any) -> Self:
+    def train(cls, dataset: Any, settings: Any, training: Any) -> Self:
         raise NotImplementedError
 
     def score(self, queries: Queries, past: Past) -> Scores:

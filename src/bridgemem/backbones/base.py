@@ -18,7 +18,7 @@ from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.schema import as_settings
-from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.checkpoint import Training, seeded, with_weights
 from bridgemem.training.devices import moved
 
 
@@ -32,11 +32,11 @@ class Backbone(Scorer, ABC):
     settings: Any
 
     @classmethod
-    @abstractmethod
     def fit(
         cls,
         dataset: Dataset,
         settings: Any = None,
+        *,
         seed: int = 42,
         device: str = "cpu",
         progress: Progress = SILENT,
@@ -46,6 +46,13 @@ class Backbone(Scorer, ABC):
 
         A long training may keep its state in a folder `checkpoint`, and continue from what the same one left there.
         """
+        with seeded(seed, device):
+            return cls.train(dataset, settings or cls.default, Training(seed, device, progress, checkpoint))
+
+    @classmethod
+    @abstractmethod
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        """What `fit` makes; torch's random numbers have their seed."""
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

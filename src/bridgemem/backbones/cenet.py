@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -25,13 +24,12 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.index import Index, Occurrences
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 
 
 @dataclass(frozen=True)
@@ -356,33 +354,15 @@ class Cenet(NetBackbone):
     net: CenetNet
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings = settings or cls.default
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         if len(dataset.train) < 2:
             raise DataError(
                 f"CENET needs at least two facts to train on, and the train split of {dataset.name} has "
                 f"{len(dataset.train)}: give more events, or a smaller share to validation and test."
             )
-        with seeded(seed, device):
-            net = CenetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": dataset.train.fingerprint,
-                "device": net.entity.device.type,
-            }
-            _Trainer(
-                net, dataset, Checkpoint(checkpoint, {"training": training, "settings": asdict(settings)}, net)
-            ).run(progress)
+        net = CenetNet(dataset.events.n_entities, dataset.events.n_relations, settings).to(training.device)
+        state = training.state(cls.name, dataset.train.fingerprint, settings, net)
+        _Trainer(net, dataset, state).run(training.progress)
         return cls(settings, net)
 
     @torch.no_grad()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,14 +22,13 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
 UNSEEN = -100.0  # what the copy mode adds to an entity outside the history vocabulary
 BOTH = slice(0, 2)
 HOST_ROOM = 2**29  # bytes of ordinary memory for what training reads again in every epoch
-LAYOUT = 2  # of the weights; another number makes checkpoints of before unusable
 
 
 @dataclass(frozen=True)
@@ -210,28 +208,11 @@ class Cygnet(NetBackbone):
     net: CygnetNet
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings = settings or cls.default
-        with seeded(seed, device):
-            events, first = dataset.events, int(dataset.train.step[0])
-            net = CygnetNet(events.n_entities, events.n_relations, settings, first).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": dataset.train.fingerprint,
-                "device": net.entity.device.type,
-            }
-            config = {"training": training, "settings": asdict(settings)}
-            _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        events, first = dataset.events, int(dataset.train.step[0])
+        net = CygnetNet(events.n_entities, events.n_relations, settings, first).to(training.device)
+        state = training.state(cls.name, dataset.train.fingerprint, settings, net)
+        _Trainer(net, dataset, state).run(training.progress)
         return cls(settings, net)
 
     @torch.no_grad()

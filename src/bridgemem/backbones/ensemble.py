@@ -21,10 +21,10 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
 from bridgemem.storage.schema import as_settings
 from bridgemem.storage.tensors import part_of
+from bridgemem.training.checkpoint import Training
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,23 +85,8 @@ class Ensemble(Backbone):
         self.n_members = len(self.members)
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings = settings or cls.default
-        members = []
-        for name, own in settings.each().items():
-            if checkpoint is None:
-                members.append(backbone_class(name).fit(dataset, own, seed, device, progress))
-            else:
-                members.append(_kept_member(name, own, dataset, seed, device, progress, checkpoint))
-        return cls(settings, members)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        return cls(settings, [_member(name, own, dataset, training) for name, own in settings.each().items()])
 
     def score(self, queries: Queries, past: Past) -> Scores:
         each = [member.score(queries, past).log_p.log_softmax(1) for member in self.members]
@@ -142,20 +127,22 @@ def _table(member: str) -> str:
     return f"settings-{member}"
 
 
-def _kept_member(
-    name: str, settings: Any, dataset: Dataset, seed: int, device: str, progress: Progress, state: Path
-) -> Backbone:
+def _member(name: str, settings: Any, dataset: Dataset, training: Training) -> Backbone:
     """A member that an earlier start of this very training has finished, or a new one, which is kept for a later."""
+    kind, state = backbone_class(name), training.checkpoint
+    how: dict[str, Any] = {"seed": training.seed, "device": training.device, "progress": training.progress}
+    if state is None:
+        return kind.fit(dataset, settings, **how)
     home = state / name
     # validation too, since some members choose their epochs on it
-    training = {"seed": seed, "fingerprint": dataset.known.fingerprint, "valid_start": dataset.valid_start}
+    note = {"seed": training.seed, "fingerprint": dataset.known.fingerprint, "valid_start": dataset.valid_start}
     try:
-        kept = load_backbone(home) if read_json(home / "trained.json") == training else None
+        kept = load_backbone(home) if read_json(home / "trained.json") == note else None
     except RunError:
         kept = None
     if kept is not None and kept.settings == settings:
-        return kept.to(device)
-    member = backbone_class(name).fit(dataset, settings, seed, device, progress, state / f"{name}.training")
+        return kept.to(training.device)
+    member = kind.fit(dataset, settings, **how, checkpoint=state / f"{name}.training")
     member.save(home)
-    write_json(home / "trained.json", training)
+    write_json(home / "trained.json", note)
     return member

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -32,12 +31,11 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, expand
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 WARM_UP = 2  # epochs in which the learning rate grows
 MASKED = -1e9
 ROWS = 8192  # queries whose events are read at once
@@ -350,30 +348,12 @@ class Est(NetBackbone):
         self._read: tuple[Past, Sequences] | None = None
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings = settings or cls.default
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         train = dataset.train
-        with seeded(seed, device):
-            net = EstNet(train.n_entities, train.n_relations, settings)
-            net.period.copy_(torch.tensor([int(train.step[0]), max(int(train.step[-1]) - int(train.step[0]), 1)]))
-            net = net.to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": train.fingerprint,
-                "device": net.entity.device.type,
-            }
-            config = {"training": training, "settings": asdict(settings)}
-            _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
+        net = EstNet(train.n_entities, train.n_relations, settings)
+        net.period.copy_(torch.tensor([int(train.step[0]), max(int(train.step[-1]) - int(train.step[0]), 1)]))
+        net = net.to(training.device)
+        _Trainer(net, dataset, training.state(cls.name, train.fingerprint, settings, net)).run(training.progress)
         return cls(settings, net)
 
     def _sequences(self, past: Past) -> Sequences:

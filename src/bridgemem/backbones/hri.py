@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakKeyDictionary
 
@@ -24,6 +23,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.ranks import answer_ranks, batch_size
 from bridgemem.storage.tensors import TensorSpec, check_tensors
+from bridgemem.training.checkpoint import Training
 
 # what validation chooses from, for every directed relation
 LAMBDAS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.5, 0.9, 1.0001)
@@ -171,18 +171,10 @@ class Hri(Backbone):
         self._facts: WeakKeyDictionary[Past, _Facts] = WeakKeyDictionary()
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        s = settings or cls.default
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        s, device = settings, training.device
         if s.per_relation:
-            return cls(s, *choose(dataset, device, progress))
+            return cls(s, *choose(dataset, device, training.progress))
         same = torch.ones(2 * dataset.events.n_relations, dtype=torch.float64, device=device)
         return cls(s, s.lam * same, s.alpha * same)
 

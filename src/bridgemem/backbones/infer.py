@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -25,12 +24,11 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import sigmoid
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, tensor_of
-from bridgemem.training.checkpoint import Checkpoint, seeded, with_weights
+from bridgemem.training.checkpoint import Checkpoint, Training, with_weights
 from bridgemem.training.devices import moved
 
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_REFRESHES = 8192  # each is a pass over all facts for every step that is asked about
 KEPT = 100  # rules of a relation that are kept, so that `top` can still be changed
 FIXED_POINT = 2.0**48  # sums of whole numbers do not depend on their order, on any device
@@ -356,40 +354,17 @@ class Infer(Backbone):
         self._weights: tuple[int, Weights] | None = None
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        s, train = settings or cls.default, dataset.train
-        net = cls._fit_static(train, s, seed, device, progress, checkpoint) if s.rank else None
-        mined = mine(
-            train, s.longest, s.walks, s.samples, s.min_confidence, s.min_support, max(KEPT, s.top), seed, progress
-        )
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        s, train, device, net = settings, dataset.train, training.device, None
+        if s.rank:
+            net = ComplEx(train.n_entities, train.n_relations, s.rank).to(device)
+            state = training.state(cls.name, train.fingerprint, s, net)
+            train_static(net, train, s, state, training.progress)
+        asked = {name: getattr(s, name) for name in ("longest", "walks", "samples", "min_confidence", "min_support")}
+        mined = mine(train, **asked, kept=max(KEPT, s.top), seed=training.seed, progress=training.progress)
         columns = {name: torch.from_numpy(column).to(device) for name, column in asdict(mined).items()}
         size = torch.tensor([train.n_entities, 2 * train.n_relations], device=device)
         return cls(s, {**columns, "size": size}, net)
-
-    @classmethod
-    def _fit_static(
-        cls, train: EventLog, s: InferSettings, seed: int, device: str, progress: Progress, checkpoint: Path | None
-    ) -> ComplEx:
-        with seeded(seed, device):
-            net = ComplEx(train.n_entities, train.n_relations, s.rank).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": train.fingerprint,
-                "device": net.entity.device.type,
-            }
-            kept = Checkpoint(checkpoint, {"training": training, "settings": asdict(s)}, net)
-            train_static(net, train, s, kept, progress)
-        return net
 
     @torch.no_grad()
     def score(self, queries: Queries, past: Past) -> Scores:

@@ -6,8 +6,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,11 +23,10 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, expand
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 MOST_STEPS = 2**16  # of a window: every lag inside it has a row in the table of relative times
 ROWS = 512  # queries that are scored at once
 HOST_ROOM = 2**29  # bytes of ordinary memory for the hops that training reads again in every epoch
@@ -309,33 +307,15 @@ class PathBackbone(NetBackbone):
         self._read: tuple[weakref.ref[Past], Links] | None = None
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings, events = settings or cls.default, dataset.train
-        with seeded(seed, device):
-            net = cls.network(events.n_relations, settings).to(device)
-            queries = late_queries(events, settings.late)
-            # drawn before a checkpoint brings its own random numbers, so that it finds the same batches
-            queries = queries.take(torch.randperm(len(queries))).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": events.fingerprint,
-                "device": torch.device(device).type,
-            }
-            # as it will be read again: a file of settings knows lists alone
-            values = {**asdict(settings), "edges": list(settings.edges)}
-            kept = Checkpoint(checkpoint, {"training": training, "settings": values}, net)
-            batches = Batches(net, Links.of(events, device), queries)
-            train(net, batches, kept, f"training {cls.name.upper()}", progress)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        events, device = dataset.train, training.device
+        net = cls.network(events.n_relations, settings).to(device)
+        queries = late_queries(events, settings.late)
+        # drawn before a checkpoint brings its own random numbers, so that it finds the same batches
+        queries = queries.take(torch.randperm(len(queries))).to(device)
+        state = training.state(cls.name, events.fingerprint, settings, net)
+        batches = Batches(net, Links.of(events, device), queries)
+        train(net, batches, state, f"training {cls.name.upper()}", training.progress)
         return cls(settings, net)
 
     def _links(self, past: Past) -> Links:

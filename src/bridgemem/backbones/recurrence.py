@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,8 +17,8 @@ from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors
+from bridgemem.training.checkpoint import Training
 
 
 @dataclass(frozen=True)
@@ -47,18 +46,10 @@ class Popularity(Backbone):
         self.share = share
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         train = dataset.train
         counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)
-        return cls(settings or cls.default, torch.from_numpy(counts / counts.sum()).to(device))
+        return cls(settings, torch.from_numpy(counts / counts.sum()).to(training.device))
 
     def score(self, queries: Queries, past: Past) -> Scores:
         s = self.settings

@@ -8,10 +8,9 @@ import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -27,14 +26,13 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps, tf32_matmul
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
 GAIN = math.sqrt(2)
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 STATES = 32  # evolved states that a backbone keeps at hand
 RECORDED = 4096  # targets whose steps may be recorded for replay: each recording costs a megabyte or two
 TWO_PART_NAME = re.compile(r"(.+?)[ _]\(((?:[^()]|\([^()]*\))+)\)")
@@ -367,39 +365,23 @@ class Regcn(NetBackbone):
         self._evolved: OrderedDict[int, Evolved] = OrderedDict()
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings, known = settings or cls.default, dataset.known
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        known = dataset.known
         if dataset.train.step[0] == dataset.train.step[-1]:
             raise DataError(
                 f"{cls.title} needs at least two time steps to train on, and the train split of {dataset.name} has "
                 "one: give more events, or a smaller share to validation and test."
             )
-        with seeded(seed, device):
-            start: OwnVectors | NameVectors
-            if settings.static:
-                index, words = words_of(known.entities.names)
-                start = NameVectors(torch.tensor(index), words, settings.width)
-            else:
-                start = OwnVectors(known.n_entities, settings.width)
-            selection = Selection(cls.network(start, known.n_relations, settings)).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": known.fingerprint,
-                "valid_start": dataset.valid_start,
-                "device": selection.net.relation.device.type,
-            }
-            state = Checkpoint(checkpoint, {"training": training, "settings": asdict(settings)}, selection)
-            cls.trainer(selection, dataset, state).run(cls.title, progress)
+        start: OwnVectors | NameVectors
+        if settings.static:
+            index, words = words_of(known.entities.names)
+            start = NameVectors(torch.tensor(index), words, settings.width)
+        else:
+            start = OwnVectors(known.n_entities, settings.width)
+        selection = Selection(cls.network(start, known.n_relations, settings)).to(training.device)
+        more = {"valid_start": dataset.valid_start}
+        state = training.state(cls.name, known.fingerprint, settings, selection, **more)
+        cls.trainer(selection, dataset, state).run(cls.title, training.progress)
         return cls(settings, selection.best)
 
     @torch.no_grad()

@@ -190,6 +190,7 @@ def sample(graph: Graph, body: np.ndarray, samples: int, rng: np.random.Generato
 
 def mine(
     events: EventLog,
+    *,
     longest: int = 3,
     walks: int = 200,
     samples: int = 500,

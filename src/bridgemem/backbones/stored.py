@@ -25,6 +25,7 @@ from bridgemem.storage.files import link_or_copy, load_tensors
 from bridgemem.storage.schema import as_settings
 from bridgemem.storage.tensors import TensorSpec, check_tensors, read_tensors, write_tensors
 from bridgemem.storage.whole import whole_folder
+from bridgemem.training.checkpoint import Training
 
 FORMAT = 1
 Form = Literal["safetensors", "npy"]
@@ -233,23 +234,14 @@ class Stored(Backbone):
         self._shards = [_map(store, folder, number) for number in range(len(store.rows))]
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        s = settings or cls.default
-        if not s.folder:
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        if not settings.folder:
             raise SettingsError(
                 "name the folder that holds the scores: as the backbone itself, or as the setting folder=PATH of it."
             )
-        opened = cls.load(Path(s.folder))
+        opened = cls.load(Path(settings.folder))
         opened.check(dataset)
-        return cls(s, opened.folder, opened.store, opened.index)
+        return cls(settings, opened.folder, opened.store, opened.index)
 
     def check(self, dataset: Dataset) -> None:
         """Raise BackboneError if the scores were written for other data, or for another split of it."""

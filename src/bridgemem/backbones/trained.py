@@ -69,7 +69,9 @@ def train(
             if not replace:
                 warnings.simplefilter("error", OtherTrainingWarning)
             try:
-                backbone = backbone_class(name).fit(known, settings, seed, on, progress, state)
+                backbone = backbone_class(name).fit(
+                    known, settings, seed=seed, device=on, progress=progress, checkpoint=state
+                )
             except OtherTrainingWarning:
                 raise RunError(
                     f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
@@ -147,7 +149,9 @@ def trained_again(
 ) -> Backbone:
     """A backbone of the same kind and settings, trained on another train split; with a home it is kept there."""
     if home is None:
-        return type(backbone).fit(dataset.without_test(), backbone.settings, seed, device, progress)
+        return type(backbone).fit(
+            dataset.without_test(), backbone.settings, seed=seed, device=device, progress=progress
+        )
     if not home.is_dir() or not trained_so(home, dataset, backbone.settings, seed):
         train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
     return open_backbone(home)

@@ -1,4 +1,4 @@
-"""Checkpoint: where a long training stands, kept so that it goes on after a kill; its seed, and weights read again."""
+"""Training: with which seed, on which device, and where a long one keeps its state, so that it goes on after a kill."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from bridgemem.errors import RunError
+from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.tensors import check_tensors, specs_of
 
 Net = TypeVar("Net", bound=nn.Module)
 
+LAYOUT = 2  # of weights and state; another number makes checkpoints of before unusable
 KEEP_EVERY = 20.0  # seconds of training that a kill may cost, besides the epoch it falls into
 
 
@@ -112,3 +115,27 @@ class Checkpoint:
             tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
         save_tensors(self.folder, {**self.config, "reached": {"stage": stage, "epochs": epochs}}, tensors)
         self.written = time.monotonic()
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a backbone is trained; checkpoint: the folder in which a long training keeps its state, if it does."""
+
+    seed: int = 42
+    device: str = "cpu"
+    progress: Progress = SILENT
+    checkpoint: Path | None = None
+
+    def state(self, name: str, fingerprint: str, settings: Any, net: nn.Module, **more: Any) -> Checkpoint:
+        """The checkpoint of a network; more: what else tells this training of a backbone from any other."""
+        training = {
+            "backbone": name,
+            "layout": LAYOUT,
+            "seed": self.seed,
+            "fingerprint": fingerprint,
+            "device": torch.device(self.device).type,
+            **more,
+        }
+        # as it will be read again: a file of settings knows lists alone
+        values = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(settings).items()}
+        return Checkpoint(self.checkpoint, {"training": training, "settings": values}, net)
