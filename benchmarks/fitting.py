@@ -19,7 +19,7 @@ from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, select_epochs, train_reader
+from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.past import Past
@@ -110,11 +110,15 @@ def _plainly(work: Callable[[], np.ndarray]) -> tuple[np.ndarray, Sampled]:
 def reader_fit(b: Bench) -> Measured:
     early, late, log_pi = b.halves
     arguments = (early, b.space, log_pi, b.settings)
-    reader, timing = timed(lambda: train_reader(*arguments, FIT_EPOCHS, SEED, b.device), b.device, rounds=2)
+
+    def fitted(epochs: int) -> Reader:
+        return ReaderTraining(early, log_pi, b.settings, SEED, b.device).train(epochs)
+
+    reader, timing = timed(lambda: fitted(FIT_EPOCHS), b.device, rounds=2)
     with Peak(b.device) as peak:
         plain_reader, done, reference = plain.fit_reader(*arguments, FIT_EPOCHS, SEED, b.device, b.budget)
     if done < FIT_EPOCHS:
-        reader = train_reader(*arguments, done, SEED, b.device)
+        reader = fitted(done)
     gap = _gap(b, reader, plain_reader, late)
     agreement = f"NLL within {gap:.1e} after {done} epochs"
     work = floors.reader_epoch(early, b.space, b.settings) * FIT_EPOCHS
@@ -133,7 +137,11 @@ def _gap(b: Bench, reader: Reader, plain_reader: plain.PlainReader, judged: Exam
 def epoch_selection(b: Bench) -> Measured:
     early, late, log_pi = b.halves
     arguments = (early, late, b.space, log_pi, b.settings, SEED, b.device)
-    (epochs, curve), timing = timed(lambda: select_epochs(*arguments), b.device, rounds=2)
+
+    def chosen() -> tuple[int, list[float]]:
+        return ReaderTraining(early, log_pi, b.settings, SEED, b.device).best_epochs(late)
+
+    (epochs, curve), timing = timed(chosen, b.device, rounds=2)
     with Peak(b.device) as peak:
         plain_epochs, plain_curve, whole, measured = plain.choose_epochs(*arguments, b.budget)
     agreement, agrees = _same_curve(curve, epochs, plain_curve, plain_epochs, whole)
@@ -178,13 +186,13 @@ def final_refit(b: Bench) -> Measured:
     """Mining, counting and training on train + validation, for the number of epochs that the paper chose."""
     epochs = int(b.paper.get("epochs", b.settings.max_epochs))
     fit = partial(Transitions.fit, b.known, b.settings, SEED, b.device)
-    (transitions, _), timing = timed(lambda: fit(epochs), b.device, rounds=2)
+    (transitions, _), timing = timed(lambda: fit(epochs=epochs), b.device, rounds=2)
     examples = mine(b.known, b.space, b.settings)
     sample = examples.sample(b.settings.max_examples, SEED)
     with Peak(b.device) as peak:
         mined = _plain_mining(b, b.known)
         (reader, done), fitted = _plain_fit(b, sample, b.known, epochs)
-    own = (transitions if done == epochs else fit(done)[0]).reader
+    own = (transitions if done == epochs else fit(epochs=done)[0]).reader
     gap = _gap(b, own, reader, sample)
     agreement = f"NLL within {gap:.1e} after {done} epochs"
     work = _fit_work(b, b.known, examples, sample, epochs)

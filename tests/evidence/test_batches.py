@@ -22,7 +22,7 @@ from bridgemem.evidence import batches as batches_module
 from bridgemem.evidence.batches import StateTable, head_loss
 from bridgemem.evidence.counts import log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss, select_epochs
+from bridgemem.evidence.reader import Reader, ReaderTraining, mean_loss
 from bridgemem.evidence.tokens import TokenSpace
 from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
 from precision import close
@@ -163,10 +163,10 @@ def test_training_by_state_is_the_plain_training(device: str) -> None:
     cut = int(np.quantile(examples.step.numpy(), 0.9))
     early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
     expected, curve = plain_training(early, late, space, log_pi, settings, 7, device)
-    epochs, found = select_epochs(early, late, space, log_pi, settings, 7, device)
+    epochs, found = ReaderTraining(early, log_pi, settings, 7, device).best_epochs(late)
     assert found == pytest.approx(curve, abs=1e-4)
     assert epochs == int(np.argmin(curve)) + 1
-    training = ReaderTraining(early, space, log_pi, settings, 7, device)
+    training = ReaderTraining(early, log_pi, settings, 7, device)
     for _ in range(settings.max_epochs):
         training.epoch()
     same = training.reader.state_dict()
@@ -181,7 +181,7 @@ def test_batches_of_one_shape_train_like_batches_by_state() -> None:
     space, log_pi = TokenSpace.of(SMALL_READER, events.n_relations), log_prior(events)
     examples = mine(events, space, SMALL_READER)
     assert len(examples) % SMALL_READER.batch, "the last batch is filled up"
-    one, other = (ReaderTraining(examples, space, log_pi, SMALL_READER, 7, "cpu") for _ in range(2))
+    one, other = (ReaderTraining(examples, log_pi, SMALL_READER, 7) for _ in range(2))
     for _ in range(2):
         order = torch.randperm(len(examples), generator=other.shuffle)
         one.epoch()
@@ -215,7 +215,7 @@ def test_a_step_launches_little_and_multiplies_only_distinct_states() -> None:
     events = small_world().dataset.train
     space, log_pi = TokenSpace.of(SMALL_READER, events.n_relations), log_prior(events)
     examples = mine(events, space, SMALL_READER)
-    training = ReaderTraining(examples, space, log_pi, replace(SMALL_READER, batch=len(examples)), 7, "cpu")
+    training = ReaderTraining(examples, log_pi, replace(SMALL_READER, batch=len(examples)), 7)
     order = torch.arange(len(examples))
     (batch,) = training.examples.batches(order, len(examples))
     with Operations() as by_state:

@@ -14,7 +14,7 @@ from bridgemem.evidence import reader as reader_module
 from bridgemem.evidence import transitions as transitions_module
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, ReaderTraining, select_epochs, train_reader
+from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from builders import SMALL_READER, negative_log_likelihood, random_log, random_transitions, small_world
@@ -35,21 +35,21 @@ def test_the_reader_has_the_papers_number_of_parameters(relations):
 
 
 def test_training_is_decided_by_the_seed():
-    examples, space, log_pi = world_examples()
-    first, again, other = (train_reader(examples, space, log_pi, SMALL_READER, 2, seed) for seed in (5, 5, 6))
+    examples, _space, log_pi = world_examples()
+    first, again, other = (ReaderTraining(examples, log_pi, SMALL_READER, seed).train(2) for seed in (5, 5, 6))
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
     assert not torch.equal(first.relation.weight, other.relation.weight)
-    orders = [ReaderTraining(examples, space, log_pi, SMALL_READER, seed, "cpu").shuffle for seed in (5, 6)]
+    orders = [ReaderTraining(examples, log_pi, SMALL_READER, seed).shuffle for seed in (5, 6)]
     assert not torch.equal(*(torch.randperm(100, generator=order) for order in orders)), "the batches follow it too"
 
 
 def test_training_leaves_the_global_random_state_alone():
-    examples, space, log_pi = world_examples()
+    examples, _space, log_pi = world_examples()
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    train_reader(examples, space, log_pi, SMALL_READER, 1, seed=9)
+    ReaderTraining(examples, log_pi, SMALL_READER, seed=9).train(1)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -59,7 +59,7 @@ def test_training_learns_the_world():
     space, log_pi = TokenSpace.of(settings, events.n_relations), log_prior(events)
     examples = mine(events, space, settings)
     early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < 150, examples.step >= 150))
-    training = ReaderTraining(early, space, log_pi, settings, seed=1, device="cpu")
+    training = ReaderTraining(early, log_pi, settings, seed=1)
     untrained = negative_log_likelihood(training.reader, late)
     for _ in range(6):
         training.epoch()
@@ -107,12 +107,12 @@ def test_evidence_in_chunks_equals_evidence_at_once(monkeypatch):
 
 
 def stop_epochs(monkeypatch, curve: list[float], **changes: float) -> tuple[int, list[float]]:
-    """select_epochs on a made-up likelihood curve."""
-    examples, space, log_pi = world_examples()
+    """best_epochs on a made-up likelihood curve."""
+    examples, _space, log_pi = world_examples()
     some = examples.take(torch.arange(8))
     values = iter(curve)
     monkeypatch.setattr(reader_module, "mean_loss", lambda reader, late: next(values))
-    return select_epochs(some, some, space, log_pi, Settings(width=2, hidden=2, **changes), seed=1)
+    return ReaderTraining(some, log_pi, Settings(width=2, hidden=2, **changes), seed=1).best_epochs(some)
 
 
 def test_epoch_selection_stops_after_patience_and_takes_the_best(monkeypatch):
@@ -144,11 +144,16 @@ def test_the_epoch_is_judged_by_what_comes_later(monkeypatch):
     events = small_world().dataset.train
     asked = {}
 
-    def remember(early, late, space, log_pi, settings, seed, device, progress):
-        asked.update(early=early, late=late, log_pi=log_pi)
-        return 2, [1.0, 0.5]
+    class Remembering(ReaderTraining):
+        def __init__(self, examples, log_pi, *rest):
+            super().__init__(examples, log_pi, *rest)
+            self.given = {"early": examples, "log_pi": log_pi}
 
-    monkeypatch.setattr(transitions_module, "select_epochs", remember)
+        def best_epochs(self, late, progress):
+            asked.update(self.given, late=late)
+            return 2, [1.0, 0.5]
+
+    monkeypatch.setattr(transitions_module, "ReaderTraining", Remembering)
     transitions, choice = Transitions.fit(events, SMALL_READER, seed=1)
     cut = int(asked["late"].step.min())
     assert choice.epochs == 2
@@ -166,7 +171,7 @@ def test_only_the_reader_is_trained_on_a_sample():
     transitions, _ = Transitions.fit(events, few_examples, seed=1, epochs=1)
     examples, space, log_pi = world_examples()
     assert torch.equal(transitions.counts.counts, CountTable.of(examples, space).counts), "counts use all examples"
-    expected = train_reader(examples.sample(100, seed=1), space, log_pi, few_examples, 1, seed=1)
+    expected = ReaderTraining(examples.sample(100, seed=1), log_pi, few_examples, seed=1).train(1)
     assert torch.equal(transitions.reader.relation.weight, expected.relation.weight)
 
 

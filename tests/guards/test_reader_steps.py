@@ -24,7 +24,7 @@ def epoch_of(examples: int, batch: int) -> OperatorCount:
     events = small_world().dataset.train
     space = TokenSpace.of(settings, events.n_relations)
     some = mine(events, space, settings).take(torch.arange(examples))
-    training = ReaderTraining(some, space, log_prior(events), settings, seed=1, device="cpu")
+    training = ReaderTraining(some, log_prior(events), settings, seed=1)
     training.epoch()
     with OperatorCount() as count:
         training.epoch()

@@ -132,8 +132,9 @@ class ReaderTraining:
     """A reader being trained on examples that stay on one device; the seed fixes weights and batch order."""
 
     def __init__(
-        self, examples: Examples, space: TokenSpace, log_prior: Tensor, settings: Settings, seed: int, device: str
+        self, examples: Examples, log_prior: Tensor, settings: Settings, seed: int, device: str = "cpu"
     ) -> None:
+        self.settings, space = settings, TokenSpace.of(settings, len(log_prior) // 2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.reader = Reader(space, log_prior, settings.width, settings.hidden).to(device)
@@ -144,6 +145,34 @@ class ReaderTraining:
         # where a recorded step finds its batch
         self.rows = torch.zeros(self.batch, dtype=torch.int64, device=device)
         self.weight = torch.zeros(self.batch, device=device)
+
+    def train(self, epochs: int, progress: Progress = SILENT) -> Reader:
+        """The reader after a fixed number of epochs."""
+        with progress.task("fitting the reader", total=epochs) as advance:
+            for _ in range(epochs):
+                self.epoch()
+                advance(1)
+        return self.reader.eval()
+
+    def best_epochs(self, late: Examples, progress: Progress = SILENT) -> tuple[int, list[float]]:
+        """The number of epochs whose likelihood on later examples is best, and the curve that says so."""
+        judges = StateTable(late.to(self.examples.device), len(self.reader.log_prior)).whole()
+
+        def epoch() -> float:
+            self.epoch()
+            return mean_loss(self.reader, judges)
+
+        s = self.settings
+        tried = improving(
+            epoch,
+            most=s.max_epochs,
+            patience=s.patience,
+            least_gain=s.min_improvement,
+            progress=progress,
+            label="choosing the reader's epochs",
+        )
+        curve = list(tried)
+        return max((n for n, _, better in curve if better), default=1), [loss for _, loss, _ in curve]
 
     def epoch(self) -> None:
         """One pass over all examples in random order."""
@@ -174,52 +203,3 @@ class ReaderTraining:
     def _filled(self, values: Tensor) -> Tensor:
         """One value an example as rows of one length; zeros, which are rows of no weight, fill up the last."""
         return F.pad(values, (0, -len(values) % self.batch)).view(-1, self.batch)
-
-
-def select_epochs(
-    early: Examples,
-    late: Examples,
-    space: TokenSpace,
-    log_prior: Tensor,
-    settings: Settings,
-    seed: int,
-    device: str = "cpu",
-    progress: Progress = SILENT,
-) -> tuple[int, list[float]]:
-    """The number of epochs whose likelihood on the later examples is best, and the curve that says so."""
-    training = ReaderTraining(early, space, log_prior, settings, seed, device)
-    judges = StateTable(late.to(device), space.n_directed).whole()
-
-    def epoch() -> float:
-        training.epoch()
-        return mean_loss(training.reader, judges)
-
-    tried = improving(
-        epoch,
-        most=settings.max_epochs,
-        patience=settings.patience,
-        least_gain=settings.min_improvement,
-        progress=progress,
-        label="choosing the reader's epochs",
-    )
-    curve = list(tried)
-    return max((n for n, _, better in curve if better), default=1), [loss for _, loss, _ in curve]
-
-
-def train_reader(
-    examples: Examples,
-    space: TokenSpace,
-    log_prior: Tensor,
-    settings: Settings,
-    epochs: int,
-    seed: int,
-    device: str = "cpu",
-    progress: Progress = SILENT,
-) -> Reader:
-    """A reader trained anew for a fixed number of epochs."""
-    training = ReaderTraining(examples, space, log_prior, settings, seed, device)
-    with progress.task("fitting the reader", total=epochs) as advance:
-        for _ in range(epochs):
-            training.epoch()
-            advance(1)
-    return training.reader.eval()

@@ -16,7 +16,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.counts import CountTable, count_specs, log_prior
 from bridgemem.evidence.examples import Examples, mine
-from bridgemem.evidence.reader import Reader, select_epochs, train_reader
+from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, code, expand
@@ -69,6 +69,7 @@ class Transitions:
         settings: Settings,
         seed: int,
         device: str = "cpu",
+        *,
         epochs: int | None = None,
         progress: Progress = SILENT,
     ) -> tuple[Transitions, EpochChoice]:
@@ -82,7 +83,7 @@ class Transitions:
         def prior(step: int | None) -> Tensor:
             return log_prior(events if step is None else events.prefix(step))
 
-        return cls.of(sample, counts, prior, settings, seed, device, epochs, progress)
+        return cls.of(sample, counts, prior, settings, seed=seed, device=device, epochs=epochs, progress=progress)
 
     @classmethod
     def of(
@@ -91,19 +92,20 @@ class Transitions:
         counts: CountTable,
         prior: Callable[[int | None], Tensor],
         settings: Settings,
+        *,
         seed: int,
         device: str = "cpu",
         epochs: int | None = None,
         progress: Progress = SILENT,
     ) -> tuple[Transitions, EpochChoice]:
         """Fit the reader on examples that are mined and counted; prior: log pi before a step, or of everything."""
-        log_pi = prior(None)
-        space = TokenSpace.of(settings, len(log_pi) // 2)
-        choice = EpochChoice(epochs or 0, ())
-        if epochs is None:
-            choice = _choose_epochs(examples, space, prior, settings, seed, device, progress)
-        reader = train_reader(examples, space, log_pi, settings, choice.epochs, seed, device, progress)
-        return cls(settings, log_pi, counts, reader).to(device), replace(choice, examples=len(examples))
+
+        def training(some: Examples, before: int | None = None) -> ReaderTraining:
+            return ReaderTraining(some, prior(before), settings, seed, device)
+
+        chosen = _choose_epochs(examples, training, progress) if epochs is None else EpochChoice(epochs, ())
+        reader = training(examples).train(chosen.epochs, progress)
+        return cls(settings, prior(None), counts, reader).to(device), replace(chosen, examples=len(examples))
 
     def to(self, device: str | torch.device) -> Transitions:
         return Transitions(self.settings, self.log_pi.to(device), self.counts.to(device), moved(self.reader, device))
@@ -163,21 +165,14 @@ class Transitions:
 
 
 def _choose_epochs(
-    examples: Examples,
-    space: TokenSpace,
-    prior: Callable[[int | None], Tensor],
-    settings: Settings,
-    seed: int,
-    device: str,
-    progress: Progress,
+    examples: Examples, training: Callable[[Examples, int], ReaderTraining], progress: Progress
 ) -> EpochChoice:
     """Cut at the .9 quantile of the examples' times; what comes later judges what was learned from before."""
     if not len(examples):
         return EpochChoice(1, ())
     cut = int(np.quantile(examples.step.numpy(), 0.9))
-    examples = examples.to(device)
     early, late = (examples.take(side.nonzero().squeeze(1)) for side in (examples.step < cut, examples.step >= cut))
     if not len(early):
         return EpochChoice(1, ())
-    epochs, curve = select_epochs(early, late, space, prior(cut), settings, seed, device, progress)
+    epochs, curve = training(early, cut).best_epochs(late, progress)
     return EpochChoice(epochs, tuple(curve))

@@ -214,14 +214,10 @@ def _refitted(
     settings, space = transitions.settings, transitions.space
     with progress.task("mining transitions"):
         examples = mine(events, space, settings).sample(settings.max_examples, seed)
-    training = ReaderTraining(examples, space, transitions.log_pi, settings, seed, device)
+    training = ReaderTraining(examples, transitions.log_pi, settings, seed, device)
     if warm:
         training.reader.load_state_dict(transitions.reader.state_dict())
-    with progress.task("fitting the reader", total=epochs) as advance:
-        for _ in range(epochs):
-            training.epoch()
-            advance(1)
-    return training.reader.eval()
+    return training.train(epochs, progress)
 
 
 # ---- the folder ----------------------------------------------------------------------------------------------------

@@ -127,13 +127,11 @@ class Mined:
                 yield part.step[block], part.relation[block], part.direction[block]
 
     def transitions(
-        self, seed: int = 42, device: str = "cpu", epochs: int | None = None, progress: Progress = SILENT
+        self, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
     ) -> tuple[Transitions, EpochChoice]:
         """Prior and counts of everything mined, and a reader trained on the sample.
 
-        The same as `Transitions.fit` on the whole log wherever all examples are in the sample. Without a number of
-        epochs, the last tenth of the examples chooses it first.
+        The same as `Transitions.fit` on the whole log wherever all examples are in the sample.
         """
-        return Transitions.of(
-            self.examples, self.counts, self.prior_before, self.settings, seed, device, epochs, progress
-        )
+        given = (self.examples, self.counts, self.prior_before, self.settings)
+        return Transitions.of(*given, seed=seed, device=device, progress=progress)

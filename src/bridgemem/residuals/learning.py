@@ -128,7 +128,8 @@ class Slice:
         """The last share of train in place of validation: backbone and transitions are fitted anew on the rest."""
         dataset, device = self.validation.dataset, self.validation.device
         split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
-        transitions, _ = Transitions.fit(split.train, self.transitions.settings, seed, device, epochs, progress)
+        settings = self.transitions.settings
+        transitions, _ = Transitions.fit(split.train, settings, seed, device, epochs=epochs, progress=progress)
         return Slice(Validation.of(split, train(split).to(device), device=device), transitions)
 
 

@@ -114,7 +114,7 @@ def fit(
     replayed = replay(scoring, validation.queries, filters=validation.filters, progress=progress, label=label)
     selections = {name: select(replayed, name, settings, dataset) for name in SELECTION_FILTERS}
     began = time.perf_counter()
-    known, _ = Transitions.fit(dataset.events, settings, seed, device, epoch_choice.epochs, progress)
+    known, _ = Transitions.fit(dataset.events, settings, seed, device, epochs=epoch_choice.epochs, progress=progress)
     refitted_after = time.perf_counter() - began
     return Fitted(
         train,

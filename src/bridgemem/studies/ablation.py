@@ -187,4 +187,4 @@ def _refit(prefix: EventLog, settings: Settings, fitted: Transitions, run: Run, 
     """Transitions under changed settings; where only the reading of the counts changes nothing is fitted again."""
     if replace(settings, pooling=fitted.settings.pooling) == fitted.settings:
         return Transitions(settings, fitted.log_pi, fitted.counts, fitted.reader)
-    return Transitions.fit(prefix, settings, run.config.seed, device, run.config.epochs)[0]
+    return Transitions.fit(prefix, settings, run.config.seed, device, epochs=run.config.epochs)[0]
