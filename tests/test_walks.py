@@ -93,5 +93,5 @@ def test_a_forecast_follows_an_event_that_was_sent(recurrence_run: Path, tmp_pat
         service = Service(LiveForecaster(loaded(recurrence_run), store))
         event = {"subject": "Arvan", "relation": "visit", "object": "Nova", "time": "2024-02-10"}
         batch = NewEvents.model_validate({"events": [event], "source": "wire", "key": "1"})
-        query = ForecastQuery.model_validate({"actor": "Arvan", "relation": "visit"})
+        query = ForecastQuery.model_validate({"subject": "Arvan", "relation": "visit"})
         holds(described("An event sent"), lambda: (service.add(batch), service.forecast(query)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.evaluation import shards
+from bridgemem import forecaster
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
 from bridgemem.memory.disk import mapped
@@ -90,10 +90,10 @@ def test_workers_are_passed_on_to_the_pool(run_copy, memory, monkeypatch):
     asked = []
 
     def pool(run: Run, workers: int, split: str, *options: object) -> list[Record]:
-        asked.append((workers, split, options[2]))
+        asked.append((workers, split, run.memory_dir))
         return evaluate(run, split=split)
 
-    monkeypatch.setattr(shards, "evaluate_in_pool", pool)
+    monkeypatch.setattr(forecaster, "evaluate_in_pool", pool)
     command = ("evaluate", run_copy, "--json", "-q")
     pooled = bridgemem(*command, "--workers", "3", "--memory-dir", memory)
     assert asked == [(3, "test", memory)]
