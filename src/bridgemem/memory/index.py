@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import KEYS, EventLog
+from bridgemem.memory.actors import ActorEvents
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.occurrences import first_meetings, occurrence_lines
@@ -127,6 +128,11 @@ class Index:
         if self._memory is not None:
             return self._memory.dyads(self.events.end)
         return DyadMemory.build(self.events, self.device)
+
+    @cached_property
+    def by_actor(self) -> ActorEvents:
+        """The events of every actor in time order; also those of a folder are put in order in memory."""
+        return ActorEvents.build(self.events, self.device)
 
     @cached_property
     def first_in_role(self) -> Timeline:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
+from bridgemem.memory.actors import LastEvents, last_of_both
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.dyads import WIDTH, DyadMemory
 from bridgemem.memory.index import Index, Occurrences
@@ -148,6 +149,17 @@ class Past:
     def dyads(self) -> DyadMemory | OverlayDyads:
         """The events of every pair, either way round."""
         return self._base.dyads if self._delta is None else OverlayDyads(self._base.dyads, self._delta.dyads)
+
+    def last_events(self, actor: Tensor, step: Tensor, k: int) -> LastEvents:
+        """The last k events of each actor before the step, whoever began them."""
+        until = self.cut(step)
+        if self._delta is None:
+            return self._base.by_actor.last(actor, step, k, until)
+        base, own = self._base.events, self.events.n_relations
+        rows = (actor < base.n_entities).nonzero().squeeze(1)
+        old = self._base.by_actor.last(actor[rows], step[rows], k, self._base.cut(until[rows]))
+        old = replace(old, relation=renumbered(old.relation, base.n_relations, own))
+        return last_of_both(rows, old, self._delta.by_actor.last(actor, step, k, until))
 
     def seen_in_role(self, actor: Tensor, relation: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all partners of the actor in the role the relation gives it, under any relation."""
