@@ -26,6 +26,8 @@ from bridgemem.storage.schema import as_settings
 from bridgemem.storage.tensors import part_of
 from bridgemem.training.checkpoint import Training
 
+NO_MEMBERS = ("ensemble", "counting+stream", "stored")
+
 
 @dataclass(frozen=True, eq=False)
 class EnsembleSettings(Declared):
@@ -42,8 +44,8 @@ class EnsembleSettings(Declared):
         if len(set(self.members)) < len(self.members):
             raise SettingsError(f"members must differ, and {', '.join(self.members)} do not.")
         for name in self.members:
-            if name not in BACKBONES or name in ("ensemble", "stored"):
-                known = ", ".join(b for b in BACKBONES if b not in ("ensemble", "stored"))
+            if name not in BACKBONES or name in NO_MEMBERS:
+                known = ", ".join(b for b in BACKBONES if b not in NO_MEMBERS)
                 raise SettingsError(f"members cannot hold {name!r}; choose from {known}.")
         if self.tuned_for and self.tuned_for not in CATALOG:
             known = ", ".join(CATALOG)
@@ -120,6 +122,13 @@ class Ensemble(Backbone):
     def to(self, device: str) -> Self:
         self.members = [member.to(device) for member in self.members]
         return self
+
+
+class CountingStream(Ensemble):
+    """Counting and the stream reader: what repeats, and what an actor's last events say."""
+
+    name: ClassVar[str] = "counting+stream"
+    default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-dyadic", "stream"))
 
 
 def _table(member: str) -> str:

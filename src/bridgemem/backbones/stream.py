@@ -1,0 +1,307 @@
+"""Stream: a small attention reader over an actor's own last events, which it may also copy its answer from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.scorer import Scores
+from bridgemem.config import BelowOne, Count, Declared, Positive, Recent, Size, Units
+from bridgemem.errors import SettingsError
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
+from bridgemem.memory.actors import ActorEvents, LastEvents
+from bridgemem.memory.past import Past
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import tensor_of
+from bridgemem.training.captured import Steps, tf32_matmul
+from bridgemem.training.checkpoint import Checkpoint, seeded
+
+LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
+WARM_UP = 0.15  # share of the steps in which the learning rate grows
+CLIP = 1.0  # the largest norm of a gradient
+LAGS = 32  # bins of lags, each twice as long as the one before
+ROWS = 8192  # queries whose events are read at once
+
+
+@dataclass(frozen=True)
+class StreamSettings(Declared):
+    """k events are read of an actor; in training each is left out with a probability of event_dropout.
+
+    negatives: entities that are drawn for a batch to stand for all others, where there are more; 0 for all of them.
+    """
+
+    width: Units = 64
+    k: Recent = 16
+    blocks: Count = 2
+    heads: Count = 4
+    dropout: BelowOne = 0.3
+    event_dropout: BelowOne = 0.3
+    negatives: Size = 2048
+    batch: Count = 512
+    epochs: Count = 4
+    learning_rate: Positive = 3e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.width % self.heads:
+            raise SettingsError(f"heads must divide the width {self.width}, and {self.heads} does not.")
+
+
+class Block(nn.Module):
+    """Attention of a query over its events and one slot more that stands for none of them, and a ReLU network.
+
+    A head compares the query with the events themselves and sums the events as they are. What usually projects every
+    event is part of the projections of the query and of the sum: the same functions at a fraction of the products.
+    """
+
+    def __init__(self, settings: StreamSettings) -> None:
+        super().__init__()
+        d, self.heads, self.dropout = settings.width, settings.heads, settings.dropout
+        self.look, self.take = nn.Linear(d, self.heads * d), nn.Linear(self.heads * d, d)
+        self.inner, self.outer = nn.Linear(d, 2 * d), nn.Linear(2 * d, d)
+        self.norm_look, self.norm_inner = nn.LayerNorm(d), nn.LayerNorm(d)
+
+    def forward(self, x: Tensor, tokens: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """x [n, d], tokens [n, k + 1, d], visible bool [n, k + 1] -> x after the block, and the attention [n, k + 1].
+
+        The attention is the mean of the heads'.
+        """
+        n, _, d = tokens.shape
+        query = self.look(self.norm_look(x)).view(n, self.heads, d)
+        fit = query @ tokens.transpose(1, 2) / math.sqrt(d)
+        share = fit.masked_fill(~visible[:, None], -torch.inf).softmax(2)
+        x = x + F.dropout(self.take((share @ tokens).view(n, -1)), self.dropout, self.training)
+        inner = F.relu(self.inner(self.norm_inner(x)))
+        return x + F.dropout(self.outer(inner), self.dropout, self.training), share.mean(1)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read for n queries. events: the last k of each actor.
+
+    attention float [n, k]: the mean over blocks and heads; what is left to 1 looked at none of them. added float
+    [n, k]: what each event adds to the log score of its own partner, before scores are normalised. state float [n, d]:
+    what the vectors of all entities are multiplied with.
+    """
+
+    events: LastEvents
+    attention: Tensor
+    added: Tensor
+    state: Tensor
+
+
+class StreamNet(nn.Module):
+    """A query is an actor, a directed relation and the last events of the actor."""
+
+    def __init__(self, n_entities: int, n_relations: int, settings: StreamSettings) -> None:
+        super().__init__()
+        d, self.settings = settings.width, settings
+
+        def table(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(*shape) / math.sqrt(d))
+
+        self.entity, self.nothing = table(n_entities, d), table(d)
+        # a relation as it is asked about, and as it happened
+        self.asked, self.relation = table(2 * n_relations, d), table(2 * n_relations, d)
+        # a lag longer than all of train has no more than its logarithm
+        self.lag, self.log_lag = nn.Parameter(torch.zeros(LAGS, d)), nn.Parameter(torch.zeros(d))
+        self.popularity = nn.Parameter(torch.zeros(n_entities))
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.blocks))
+        self.norm_token, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.final, self.copy = nn.Linear(d, d), nn.Linear(d, d)
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.settings.dropout, self.training)
+
+    def tokens(self, events: LastEvents) -> Tensor:
+        """The events as vectors, and last the slot that stands for none; [n, k + 1, d]."""
+        edges = 2 ** torch.arange(1, LAGS, device=events.lag.device)
+        span = F.embedding(torch.bucketize(events.lag, edges, right=True), self.lag)
+        span = span + events.lag.float().log1p()[:, :, None] * self.log_lag
+        # the values of plain indexing, whose gradient costs a device far more than an embedding's
+        own = F.embedding(events.partner, self.entity) + F.embedding(events.relation, self.relation) + span
+        return self.norm_token(torch.cat([own, self.nothing.expand(len(own), 1, -1)], dim=1))
+
+    def forward(self, actor: Tensor, relation: Tensor, events: LastEvents) -> Reading:
+        """actor, relation int64 [n]."""
+        tokens, found = self.tokens(events), events.found
+        if self.training:
+            found = found & (torch.rand(found.shape, device=found.device) >= self.settings.event_dropout)
+        x = self._drop(F.embedding(actor, self.entity) + F.embedding(relation, self.asked))
+        attention, visible = torch.zeros_like(tokens[:, :, 0]), F.pad(found, (0, 1), value=True)
+        for block in self.blocks:
+            x, share = block(x, tokens, visible)
+            attention = attention + share / len(self.blocks)
+        x = self.norm(x)
+        added = (tokens[:, :-1] @ self.copy(x)[:, :, None]).squeeze(2) / math.sqrt(self.settings.width)
+        return Reading(events, attention[:, :-1], added * found, self._drop(self.final(x)))
+
+    def scores(self, read: Reading) -> Tensor:
+        """Of every entity, [n, E]."""
+        scores = F.linear(read.state, self.entity, self.popularity)
+        row = torch.arange(len(scores), device=scores.device)[:, None].expand_as(read.added)
+        # put, not added by index: on a GPU this one sums in the same order every time
+        return scores.index_put((row, read.events.partner), read.added, accumulate=True)
+
+    def sampled_loss(self, read: Reading, answer: Tensor, drawn: Tensor, log_weight: Tensor) -> Tensor:
+        """Cross-entropy among the partners of the events, the answer, and entities that stand for all others.
+
+        answer int64 [n]; drawn int64 [s]: the same for all rows, perhaps repeated; log_weight float [s]: less the log
+        of how often each of them is expected. The sum that normalises the scores is right in expectation.
+        """
+        partner, found = read.events.partner, read.events.found
+        is_answer = (partner == answer[:, None]) & found
+        gold = (F.embedding(answer, self.entity) * read.state).sum(1) + self.popularity[answer]
+        gold = gold + (read.added * is_answer).sum(1)
+        same = (partner[:, :, None] == partner[:, None]) & found[:, None]
+        own = (F.embedding(partner, self.entity) @ read.state[:, :, None]).squeeze(2) + self.popularity[partner]
+        own = own + (same.to(own.dtype) @ read.added[:, :, None]).squeeze(2)
+        # of several events with one partner the first counts
+        again = same.tril(-1).any(2)
+        own = own.masked_fill(~found | again | is_answer, -torch.inf)
+        others = F.linear(read.state, F.embedding(drawn, self.entity), self.popularity[drawn]) + log_weight
+        known = torch.cat([torch.where(found, partner, answer[:, None]), answer[:, None]], dim=1)
+        others = others.masked_fill(self._among(drawn, known), -torch.inf)
+        return (torch.cat([gold[:, None], own, others], dim=1).logsumexp(1) - gold).mean()
+
+    def _among(self, drawn: Tensor, known: Tensor) -> Tensor:
+        """Which of the drawn entities a row knows, bool [n, s]; known int64 [n, m]."""
+        place = drawn.new_full((len(self.entity),), len(drawn))
+        place[drawn] = torch.arange(len(drawn), device=drawn.device)
+        hit = torch.zeros(len(known), len(drawn) + 1, dtype=torch.bool, device=known.device)
+        return hit.scatter_(1, place[known], True)[:, place[drawn]]
+
+
+def learning_rate(done: float, settings: StreamSettings) -> float:
+    """After a share of all steps: a linear warm-up, then a cosine down to a hundredth."""
+    if done < WARM_UP:
+        return settings.learning_rate * (0.01 + 0.99 * done / WARM_UP)
+    return settings.learning_rate * (0.01 + 0.495 * (1 + math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP))))
+
+
+class _Trainer:
+    """All epochs over the train queries in random order, their past read from the same split."""
+
+    def __init__(self, net: StreamNet, dataset: Dataset, checkpoint: Checkpoint) -> None:
+        self.net, self.settings, self.checkpoint = net, net.settings, checkpoint
+        train = Queries.of(dataset.train).to(net.entity.device)
+        assert train.answer is not None
+        self.events = ActorEvents.build(dataset.train, net.entity.device)
+        # all that is read of a query, side by side, so that an epoch is shuffled at once
+        columns = (train.actor, train.relation, train.step, train.answer)
+        self.queries = torch.stack([*columns, *self.events.line.before(train.actor, train.step)])
+        self.size = min(self.settings.batch, len(train))
+        self.batches = -(-len(train) // self.size)
+        count = torch.bincount(train.answer, minlength=len(net.entity)).double()
+        if checkpoint.epochs == 0:
+            with torch.no_grad():
+                net.popularity.copy_((count + 0.5).log() - (count + 0.5).log().mean())
+        self.chance = F.normalize((count + 1) ** 0.75, p=1.0, dim=0)
+        self.chances = self.chance.cumsum(0)
+
+    def shuffled(self) -> Tensor:
+        """The queries of an epoch in batches of one size, [6, batches, size]; the last is filled up from the first."""
+        n = self.queries.shape[1]
+        order = torch.randperm(n, device=self.queries.device)
+        order = torch.cat([order, order[: self.batches * self.size - n]])
+        return self.queries[:, order].view(len(self.queries), self.batches, self.size)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        """What training makes small, on a batch [6, n]."""
+        net, s = self.net, self.settings
+        actor, relation, step, answer, start, stop = batch.unbind(0)
+        read = net(actor, relation, self.events.in_slices(start, stop, step, s.k))
+        if not 0 < s.negatives < len(net.entity):
+            return F.cross_entropy(net.scores(read), answer)
+        at = torch.rand(s.negatives, dtype=torch.float64, device=batch.device)
+        # rounding may leave the last sum just below 1
+        drawn = torch.searchsorted(self.chances, at).clamp(max=len(self.chances) - 1)
+        return net.sampled_loss(read, answer, drawn, -(s.negatives * self.chance[drawn]).log().float())
+
+    def step_loss(self, batch: Tensor, total: Tensor) -> Tensor:
+        """The loss of a step, which adds it to the total."""
+        loss = self.loss(batch)
+        total += loss.detach()
+        return loss
+
+    def run(self, progress: Progress) -> None:
+        s, net = self.settings, self.net.train()
+        steps = Steps(list(net.parameters()), s.learning_rate, weight_decay=0.0, clip=CLIP)
+        done = self.checkpoint.resume(1, steps.optimizer)
+        # every batch is copied here, so that for a recorded step the inputs never move; nor does the learning rate
+        batch = torch.empty_like(self.queries[:, : self.size])
+        total, rate = torch.zeros((), device=batch.device), torch.zeros((), device=batch.device)
+        steps.optimizer.param_groups[0]["lr"] = rate
+        everything = s.epochs * self.batches
+        with tf32_matmul(batch.device), steps.running(), progress.task("training stream", total=everything) as advance:
+            advance(done * self.batches)
+            for epoch in range(done + 1, s.epochs + 1):
+                total.zero_()
+                for number, part in enumerate(self.shuffled().unbind(1), start=(epoch - 1) * self.batches):
+                    batch.copy_(part)
+                    rate.fill_(learning_rate(number / everything, s))
+                    steps.take(0, partial(self.step_loss, batch, total), stays=True)
+                    advance(1)
+                advance(0, note=f"loss {float(total) / self.batches:.3f}")
+                self.checkpoint.keep(1, epoch, steps.optimizer, whole=epoch == s.epochs)
+        net.eval()
+
+
+class Stream(NetBackbone):
+    """An attention reader over an actor's own last events, whoever began them.
+
+    The score of an entity is its vector times what was read, and what every event with it adds. Epochs are fixed, and
+    validation is never read.
+    """
+
+    name: ClassVar[str] = "stream"
+    default: ClassVar[StreamSettings] = StreamSettings()
+    net: StreamNet
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        settings, train = settings or cls.default, dataset.train
+        with seeded(seed, device):
+            net = StreamNet(train.n_entities, train.n_relations, settings).to(device)
+            training = {
+                "backbone": cls.name,
+                "layout": LAYOUT,
+                "seed": seed,
+                "fingerprint": train.fingerprint,
+                "device": net.entity.device.type,
+            }
+            config = {"training": training, "settings": asdict(settings)}
+            _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
+        return cls(settings, net)
+
+    @torch.no_grad()
+    def read(self, queries: Queries, past: Past) -> Reading:
+        """The events that each query looked at and how much: what explains a score."""
+        return self.net(queries.actor, queries.relation, past.last_events(queries.actor, queries.step, self.settings.k))
+
+    @torch.no_grad()
+    def score(self, queries: Queries, past: Past) -> Scores:
+        net = self.net
+        log_p = [net.scores(self.read(part, past)).log_softmax(1) for part in queries.batches(ROWS)]
+        return Scores(torch.cat(log_p) if log_p else net.entity.new_empty(0, len(net.entity)))
+
+    @classmethod
+    def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:
+        return StreamNet(len(tensor_of(tensors, "entity", 2)), len(tensor_of(tensors, "relation", 2)) // 2, settings)
