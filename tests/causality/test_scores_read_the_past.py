@@ -12,6 +12,7 @@ import torch
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
 from bridgemem.backbones.scorer import score_queries
+from bridgemem.backbones.stream import Stream
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
@@ -35,9 +36,14 @@ def queries() -> Queries:
     return Queries.of(small_world().events.between(NOW, NOW + 1))
 
 
+@cache
+def tiny_stream() -> Stream:
+    return Stream.fit(small_world().dataset, replace(Stream.default, width=16, k=8, batch=128))
+
+
 def backbone(name: str) -> Backbone:
-    if name == "cenet":
-        return tiny_cenet()
+    if name in ("cenet", "stream"):
+        return tiny_cenet() if name == "cenet" else tiny_stream()
     return {"recurrence": Recurrence, "recurrence-dyadic": RecurrenceDyadic}[name].fit(small_world().dataset)
 
 
@@ -60,7 +66,7 @@ def test_evidence_does_not_see_the_future(future):
 
 
 @pytest.mark.parametrize("future", FUTURES)
-@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet"])
+@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet", "stream"])
 def test_backbones_do_not_see_the_future(name, future):
     events = small_world().events
     expected = score_queries(backbone(name), queries(), Past(events))
@@ -105,7 +111,7 @@ def unseen_candidates() -> tuple[int, int]:
     return next((a, c) for a, c in pairs if (a, c) not in seen and (c, a) not in seen)
 
 
-@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet"])
+@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet", "stream"])
 def test_an_answer_planted_at_the_asked_step_changes_nothing(name):
     events = small_world().events
     actor, answer = unseen_candidates()
@@ -129,7 +135,7 @@ def test_an_answer_planted_at_the_asked_step_changes_nothing(name):
     assert evidence.lag[of_answer] == 1
 
 
-@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet"])
+@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "cenet", "stream"])
 def test_growing_the_log_step_by_step_equals_reading_the_whole(name):
     """A forecaster that lives through the test period says the same as one that replays it from the full log."""
     world = small_world()

@@ -40,6 +40,7 @@ TINY = {
     "cygnet": ("width=8", "epochs=1"),
     "regcn": ("width=8", "epochs=1", "kernels=4", "dropout=0.0"),
     "infer": ("rank=4", "epochs=1", "walks=50"),
+    "stream": ("width=8", "k=4", "epochs=1"),
     "ensemble": ("members=infer,hri",),
 }
 
