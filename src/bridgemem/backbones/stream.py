@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
@@ -20,12 +19,11 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.actors import ActorEvents, LastEvents
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps, tf32_matmul
-from bridgemem.training.checkpoint import Checkpoint, seeded
+from bridgemem.training.checkpoint import Checkpoint, Training
 
-LAYOUT = 1  # of the weights; another number makes checkpoints of before unusable
 WARM_UP = 0.15  # share of the steps in which the learning rate grows
 CLIP = 1.0  # the largest norm of a gradient
 LAGS = 32  # bins of lags, each twice as long as the one before
@@ -268,27 +266,11 @@ class Stream(NetBackbone):
     net: StreamNet
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        settings, train = settings or cls.default, dataset.train
-        with seeded(seed, device):
-            net = StreamNet(train.n_entities, train.n_relations, settings).to(device)
-            training = {
-                "backbone": cls.name,
-                "layout": LAYOUT,
-                "seed": seed,
-                "fingerprint": train.fingerprint,
-                "device": net.entity.device.type,
-            }
-            config = {"training": training, "settings": asdict(settings)}
-            _Trainer(net, dataset, Checkpoint(checkpoint, config, net)).run(progress)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        train = dataset.train
+        net = StreamNet(train.n_entities, train.n_relations, settings).to(training.device)
+        state = training.state(cls.name, train.fingerprint, settings, net)
+        _Trainer(net, dataset, state).run(training.progress)
         return cls(settings, net)
 
     @torch.no_grad()
