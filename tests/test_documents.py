@@ -169,7 +169,8 @@ def test_the_three_lines_of_python_run(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Candidate(") == 5
+    table = done.stdout[done.stdout.index("rank  candidate") :].splitlines()
+    assert [line.split()[0] for line in table[1:6]] == ["1", "2", "3", "4", "5"]
     assert candidate in done.stdout.splitlines()[-1]
 
 
