@@ -45,7 +45,7 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="session", params=["recurrence", "hri", *TINY])
+@pytest.fixture(scope="session", params=["recurrence", "recurrence-typed", "hri", *TINY])
 def both_run(request: pytest.FixtureRequest, own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with both residuals, on a backbone without an uncertainty of its own."""
     home, backbone = tmp_path_factory.mktemp("both"), request.param

@@ -49,6 +49,21 @@ BACKBONES = {
         "recurrence, and how recently the pair interacted at all",
         False,
     ),
+    "recurrence-typed": Entry(
+        "bridgemem.backbones.typed",
+        "RecurrenceTyped",
+        "recurrence, every event of the pair by what it leads to, usual answers",
+        False,
+    ),
+    "frequent-partner": Entry(
+        "bridgemem.backbones.recurrence",
+        "FrequentPartner",
+        "the most frequent partner of the actor under the relation",
+        False,
+    ),
+    "recent-partner": Entry(
+        "bridgemem.backbones.recurrence", "RecentPartner", "the last partner of the actor, whatever happened", False
+    ),
     "popularity": Entry("bridgemem.backbones.recurrence", "Popularity", "the most active entities, for all", False),
     "stored": Entry("bridgemem.backbones.stored", "Stored", "the scores of any outside model, from a folder", False),
 }

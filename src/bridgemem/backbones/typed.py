@@ -1,0 +1,245 @@
+"""RecurrenceTyped: the exact triple, then what every event of the pair leads to, then the relation's usual answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import Scores
+from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share
+from bridgemem.equations import log_base
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries, renumbered
+from bridgemem.memory.dyads import PairStates
+from bridgemem.memory.past import Past
+from bridgemem.memory.timeline import expand
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import TensorSpec, check_tensors
+
+LAGS = 32  # bins of lags, each twice as long as the one before
+PASSES = 4  # over the counted events, until confidence and lags agree
+MOST_EVENTS = 4_000_000  # that confidence is counted on; actors with many partners have many a query
+ROWS = 256  # queries read at once in counting
+
+
+@dataclass(frozen=True)
+class TypedSettings(Declared):
+    """score = popularity_weight * share of c among the answers of r
+
+    + [triple seen] triple * (1 + decay^lag) + the sum over the last k events of the pair of confidence(r', r) * f(lag).
+
+    ks: what k is chosen from, on `trials` queries of the last tenth of train: facts that last want 1, events many.
+    Confidence and f are counted on `queries` queries from before, as if `smoothing` more had gone as usual.
+    """
+
+    popularity_weight: Finite = 0.1
+    triple: Finite = 2.0
+    decay: Share = 0.5
+    ks: Annotated[tuple[Recent, ...], Range(ge=1, note="number")] = (1, 16)
+    queries: Count = 20_000
+    trials: Count = 2_000
+    smoothing: Positive = 10.0
+    popularity_smoothing: NotNegative = 5.0
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How often an event of a pair is followed by a query whose answer is the partner.
+
+    k: events of a pair that are read. before, after int64 [m]: directed relations of the event and of the query,
+    ascending; value float64 [m]; usual float64 []: that of all others; lag float64 [LAGS]: the factor of a lag.
+    """
+
+    k: int
+    before: Tensor
+    after: Tensor
+    value: Tensor
+    usual: Tensor
+    lag: Tensor
+
+    def sums(self, relation: Tensor, states: PairStates, n_relations: int) -> Tensor:
+        """Of the pairs that were read, float64 [pairs]; relation int64 [n] of the queries."""
+        key, lag = _keys(relation, states, n_relations)
+        codes = self.before * (2 * n_relations) + self.after
+        place = torch.searchsorted(codes, key).clamp(max=len(codes) - 1)
+        known = codes[place] == key if len(codes) else torch.zeros_like(key, dtype=torch.bool)
+        value = torch.where(known, self.value[place] if len(codes) else self.usual, self.usual)
+        return (value * self.lag[lag] * states.found).sum(1)
+
+
+def _keys(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Tensor, Tensor]:
+    """(event's relation, query's relation) in one number, and the bin of the lag; int64 [pairs, k] each."""
+    event = states.relation + states.direction * n_relations
+    edges = 2 ** torch.arange(1, LAGS, device=states.lag.device)
+    return event * (2 * n_relations) + relation[states.row][:, None], torch.bucketize(states.lag, edges, right=True)
+
+
+def count_confidence(queries: Queries, past: Past, k: int, settings: TypedSettings) -> Confidence:
+    """Confidence and factors of lags whose products expect as many answers as there were, of each kind."""
+    n_relations, read = past.events.n_relations, 0
+    parts = []
+    for batch in queries.batches(ROWS):
+        assert batch.answer is not None
+        states = past.dyads.partners(batch.actor, batch.step, k, 0)
+        key, lag = _keys(batch.relation, states, n_relations)
+        hit = (states.candidate == batch.answer[states.row])[:, None].expand_as(lag)
+        parts.append(torch.stack([column[states.found].long() for column in (key, lag, hit)]))
+        read += parts[-1].shape[1]
+        if read > MOST_EVENTS:
+            break
+    key, lag, hit = torch.cat(parts, dim=1) if parts else torch.zeros((3, 0), dtype=torch.int64, device=past.device)
+    codes, key = key.unique(return_inverse=True)
+    hits = hit.double()
+    usual = (hits.sum() + 1) / (len(hits) + 2)
+    value, factor = usual.repeat(len(codes)), torch.ones(LAGS, dtype=torch.float64, device=usual.device)
+    spare = settings.smoothing * usual
+    for _ in range(PASSES):
+        expected = torch.bincount(lag, value[key], LAGS)
+        factor = (torch.bincount(lag, hits, LAGS) + spare) / (expected + spare)
+        expected = torch.bincount(key, factor[lag], len(codes))
+        value = (torch.bincount(key, hits, len(codes)) + spare) / (expected + settings.smoothing)
+    return Confidence(k, codes // (2 * n_relations), codes % (2 * n_relations), value, usual, factor)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The answers of every directed relation in train: slices of answer and count int64 [m]; start int64 [2R + 1].
+
+    share float64 [E]: of all relations together.
+    """
+
+    start: Tensor
+    answer: Tensor
+    count: Tensor
+    share: Tensor
+
+    @classmethod
+    def of(cls, train: Queries, n_entities: int, n_relations: int) -> Usual:
+        assert train.answer is not None
+        codes, count = (train.relation * n_entities + train.answer).unique(return_counts=True)
+        relations = torch.arange(2 * n_relations + 1, device=codes.device)
+        share = torch.bincount(train.answer, minlength=n_entities).double()
+        return cls(
+            torch.searchsorted(codes, relations * n_entities), codes % n_entities, count, share / max(len(train), 1)
+        )
+
+    def of_relations(self, relation: Tensor, smoothing: float) -> Tensor:
+        """The share of every entity among the answers, float64 [n, E]; relation int64 [n]."""
+        row, at = expand(self.start[relation], self.start[relation + 1])
+        count = self.share.new_zeros(len(relation), len(self.share))
+        count[row, self.answer[at]] = self.count[at].double()
+        total = torch.zeros_like(relation).index_add_(0, row, self.count[at])
+        return (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
+
+
+class RecurrenceTyped(Backbone):
+    """Recurrence, then every event of the pair by what it leads to, then the relation's usual answers."""
+
+    name: ClassVar[str] = "recurrence-typed"
+    default: ClassVar[TypedSettings] = TypedSettings()
+
+    def __init__(self, settings: TypedSettings, usual: Usual, confidence: Confidence) -> None:
+        self.settings, self.usual, self.confidence = settings, usual, confidence
+
+    @classmethod
+    def fit(
+        cls,
+        dataset: Dataset,
+        settings: Any = None,
+        seed: int = 42,
+        device: str = "cpu",
+        progress: Progress = SILENT,
+        checkpoint: Path | None = None,
+    ) -> Self:
+        s, train = settings or cls.default, Queries.of(dataset.train).to(device)
+        past, n = Past(dataset.train, device=device), len(train)
+        usual = Usual.of(train, dataset.train.n_entities, dataset.train.n_relations)
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
+        counted = train.take(order[(order >= n // 2) & (order < n - n // 10)][: s.queries])
+        tried = train.take(order[order >= n - n // 10][: s.trials])
+        made = [cls(s, usual, count_confidence(counted, past, k, s)) for k in s.ks]
+        with progress.task("choosing k", total=len(made)) as advance:
+            gains = []
+            for option in made:
+                gains.append(option._mrr(tried, past) if len(made) > 1 else 0.0)
+                advance(1)
+        # of equals the smaller k
+        return made[max(range(len(made)), key=lambda i: (gains[i], -s.ks[i]))]
+
+    def _mrr(self, queries: Queries, past: Past) -> float:
+        """The mean reciprocal rank with nothing filtered, ties in the middle."""
+        total = 0.0
+        for batch in queries.batches(ROWS):
+            assert batch.answer is not None
+            scores = self.score(batch, past).log_p
+            own = scores.gather(1, batch.answer[:, None])
+            rank = (1 + (scores > own).sum(1) + (scores >= own).sum(1)).double() / 2
+            total += float((1 / rank).sum())
+        return total / max(len(queries), 1)
+
+    def score(self, queries: Queries, past: Past) -> Scores:
+        s = self.settings
+        score = s.popularity_weight * self.usual.of_relations(queries.relation, s.popularity_smoothing)
+        seen = past.occurrences(queries.actor, queries.relation, queries.step)
+        lag = (queries.step[seen.row] - seen.step).to(score.dtype)
+        # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
+        fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
+        score[seen.row, seen.candidate] += s.triple * (1 + fresh)
+        states = past.dyads.partners(queries.actor, queries.step, self.confidence.k, 0, past.cut(queries.step))
+        score[states.row, states.candidate] += self.confidence.sums(queries.relation, states, past.events.n_relations)
+        return Scores(log_base(score))
+
+    def grown(self, n_entities: int, n_relations: int) -> Self:
+        own, seen = self.usual, self.confidence
+        old = (len(own.start) - 1) // 2
+        share = own.share.new_zeros(n_entities)
+        share[: len(own.share)] = own.share
+        # the slices of relations that train did not know are empty, between those of the two directions and after them
+        place = torch.arange(2 * n_relations + 1, device=own.start.device)
+        forward = place.clamp(max=old)
+        start = own.start[torch.where(place <= n_relations, forward, (place - n_relations).clamp(max=old) + old)]
+        before, after = (renumbered(r, old, n_relations) for r in (seen.before, seen.after))
+        usual = Usual(start, own.answer, own.count, share)
+        return type(self)(self.settings, usual, Confidence(seen.k, before, after, seen.value, seen.usual, seen.lag))
+
+    def tensors(self) -> dict[str, Tensor]:
+        seen = self.confidence
+        usual = {name: getattr(self.usual, name) for name in ("start", "answer", "count", "share")}
+        counted = {name: getattr(seen, name) for name in ("before", "after", "value", "usual", "lag")}
+        return {"k": torch.tensor(seen.k, device=seen.value.device), **usual, **counted}
+
+    @classmethod
+    def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
+        whole = torch.int64
+        sizes = check_tensors(
+            tensors,
+            {
+                "k": TensorSpec((), whole),
+                "start": TensorSpec(("relations and one",), whole),
+                **dict.fromkeys(("answer", "count"), TensorSpec(("answers",), whole)),
+                "share": TensorSpec(("entities",)),
+                **dict.fromkeys(("before", "after"), TensorSpec(("pairs",), whole)),
+                "value": TensorSpec(("pairs",)),
+                "usual": TensorSpec(()),
+                "lag": TensorSpec((LAGS,)),
+            },
+        )
+        k, start, answer = int(tensors["k"]), tensors["start"], tensors["answer"]
+        if k not in settings.ks:
+            raise ValueError(f"k is {k}, which is none of the settings' {settings.ks}")
+        if len(start) % 2 == 0 or int(start[0]) or int(start[-1]) != sizes["answers"] or bool((start.diff() < 0).any()):
+            raise ValueError("start holds no slices of the answers")
+        if sizes["answers"] and not 0 <= int(answer.min()) <= int(answer.max()) < sizes["entities"]:
+            raise ValueError("answer holds entities that there are not")
+        usual = Usual(start, answer, tensors["count"], tensors["share"].double())
+        floats = (tensors[name].double() for name in ("value", "usual", "lag"))
+        return cls(settings, usual, Confidence(k, tensors["before"], tensors["after"], *floats))
+
+    def to(self, device: str) -> Self:
+        return self.restore(self.settings, {name: tensor.to(device) for name, tensor in self.tensors().items()})
