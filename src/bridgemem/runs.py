@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -138,23 +138,18 @@ class Run(Parts):
         """
         dataset, fitted = model.dataset, model.fitted
         with whole_folder(Path(folder), replace) as aside:
-            tables = {"run": asdict(model.config), "settings": asdict(model.settings), **identity_table(dataset)}
+            tables = {"run": asdict(model.config), "settings": asdict(model.settings)}
             if model.fits:
                 tables["learned"] = asdict(next(iter(model.fits.values())).model.settings)
-            (aside / "config.toml").write_text(write_toml(tables), encoding="utf-8")
+            parts: dict[str, Transitions | Learned] = {"train": fitted.train, "known": fitted.known}
+            parts |= {f"learned.{name}": fit.model for name, fit in model.fits.items()}
+            write_model(aside, tables, dataset, {name: part.tensors() for name, part in parts.items()})
             if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
-            for kind, vocabulary in (("entities", dataset.events.entities), ("relations", dataset.events.relations)):
-                write_names(aside / f"{kind}.txt", vocabulary.names)
             if backbone is None:
                 save_trained(model.own_backbone, aside / "backbone", model.trained)
             else:
                 link_or_copy(backbone, aside / "backbone")
-            parts = {"train": fitted.train, "known": fitted.known}
-            tensors = {f"{part}.{name}": t for part, made in parts.items() for name, t in made.tensors().items()}
-            for filter_name, fit in model.fits.items():
-                tensors |= {f"learned.{filter_name}.{name}": t for name, t in fit.model.tensors().items()}
-            write_tensors(aside / MODEL, tensors)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
             learned = {name: fit.note for name, fit in model.fits.items()}
@@ -320,7 +315,14 @@ class Run(Parts):
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
 
 
-def identity_table(dataset: Dataset) -> dict[str, dict[str, Any]]:
-    """The identity of a data set as config.toml holds it."""
-    identity = dataset.identity
-    return {"identity": {**asdict(identity), "digest": identity.digest}}
+def write_model(
+    folder: Path, tables: dict[str, dict[str, Any]], dataset: Dataset, parts: Mapping[str, Mapping[str, Tensor]]
+) -> None:
+    """Write what a fitted and a refreshed run have alike: config.toml, the names, and the tensors of every part."""
+    identity, events = dataset.identity, dataset.events
+    tables = {**tables, "identity": {**asdict(identity), "digest": identity.digest}}
+    (folder / "config.toml").write_text(write_toml(tables), encoding="utf-8")
+    for kind, vocabulary in (("entities", events.entities), ("relations", events.relations)):
+        write_names(folder / f"{kind}.txt", vocabulary.names)
+    tensors = {f"{part}.{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
+    write_tensors(folder / MODEL, tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +254,7 @@ def test_data_without_test_is_checked_on_validation(
     own_csv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bridgemem.config import write_toml
-    from bridgemem.runs import Run, identity_table
+    from bridgemem.runs import Run
     from bridgemem.storage.files import read_config
 
     run = tmp_path / "run"
@@ -262,7 +263,8 @@ def test_data_without_test_is_checked_on_validation(
     dataset = opened.dataset.without_test()
     tables = read_config(run)
     tables["run"] |= {"fingerprint": dataset.events.fingerprint, "test_start": -1}
-    (run / "config.toml").write_text(write_toml({**tables, **identity_table(dataset)}))
+    tables["identity"] = {**asdict(dataset.identity), "digest": dataset.identity.digest}
+    (run / "config.toml").write_text(write_toml(tables))
     monkeypatch.setattr(Run, "dataset", dataset)
     assert bridgemem("evaluate", run).code == 0
     for command in (("ablate", run), ("compare", run, run), ("audit", run)):

@@ -109,7 +109,7 @@ def test_a_refreshed_run_is_fitted_on_everything_known(
     live = LiveForecaster(loaded(run), store)
     live.add(OLD_NAMES, "wire", "1")
     live.add(NEW_NAMES, "wire", "2")
-    made = refresh(run, store, tmp_path / "new", warm)
+    made = refresh(run, store, tmp_path / "new", warm=warm)
     assert (made.added, made.retracted, made.new_entities, made.new_relations) == (5, 0, 1, 1)
     new = Run(tmp_path / "new")
     assert rows_of(new.dataset.events) == rows_of(live.events)

@@ -215,7 +215,8 @@ def refresh(
 
     opened_run = Run(run, data_dir=data_dir)
     with EventStore(store, create=False, duplicates=duplicates) as opened, terminal_progress(quiet=quiet) as progress:
-        made = bring_up(opened_run, opened, out, warm, None, check_device(device), force, progress)
+        device = check_device(device)
+        made = bring_up(opened_run, opened, out, warm=warm, device=device, replace_out=force, progress=progress)
 
     def text() -> None:
         were = "event was" if made.added == 1 else "events were"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bridgemem import __version__
-from bridgemem.config import Count, Settings, check, write_toml
+from bridgemem.config import Count, Settings, check
 from bridgemem.errors import DataError
 from bridgemem.evaluation.card import write_card
 from bridgemem.events.dataset import Dataset
@@ -32,14 +32,14 @@ from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.tokens import TokenSpace
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import FILE as CALIBRATION
-from bridgemem.live.eventstore import EventStore
+from bridgemem.live.eventstore import EventStore, Reading
 from bridgemem.live.forecasting import MERGED, UPDATED, merged_ids
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.runs import REFRESHES, Refreshed, Run, identity_table
-from bridgemem.storage.files import link_or_copy, read_config, write_json, write_names
+from bridgemem.runs import REFRESHES, Refreshed, Run, write_model
+from bridgemem.storage.files import link_or_copy, read_config, write_json
 from bridgemem.storage.tensors import write_tensors
 from bridgemem.storage.whole import reserved_free, whole_folder
 
@@ -50,6 +50,7 @@ def refresh(
     run: Run,
     store: EventStore,
     out: Path | str | None = None,
+    *,
     warm: bool = True,
     epochs: int | None = None,
     device: str = "cpu",
@@ -65,14 +66,7 @@ def refresh(
     with reserved_free(target, replace_out):
         epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
         before = run.dataset
-        base, known = run.past_of(before.events).events, merged_ids(run, before.events)
-        if isinstance(base, Overlay):  # events that the run was updated with, which become part of its data
-            known = np.concatenate([known, np.full(len(base.delta), UPDATED)])[base.order]
-        store.follow(base, run.origin)
-        reading = store.read(base, known=known)
-        fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
-        taken = len(base) + fresh - len(reading.events)
-        fresh += len(base) - len(before.events)
+        reading, fresh, taken = _brought_by(store, run, before.events)
         if not fresh and not taken and before.test_start is None:
             raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
         after = Dataset(before.name, reading.events, before.valid_start)
@@ -81,26 +75,42 @@ def refresh(
         counted = _brought_up(run.transitions("known"), before.known, after.events)
         reader = _refitted(counted, after.events, warm, epochs, run.config.seed, device, progress)
         fitted = Transitions(run.settings, counted.log_pi, counted.counts, reader.to("cpu"))
-        made = Refreshed(
-            str(target),
-            run.folder.name,
-            fresh,
-            taken,
-            len(after.events),
-            after.events.n_entities - before.events.n_entities,
-            after.events.n_relations - before.events.n_relations,
-            reading.at.batches,
-            reading.at.retractions,
-            "warm" if warm else "anew",
-            epochs,
-            datetime.now(UTC).isoformat(timespec="seconds"),
-            store.path.name,
-            _chosen_until(run),
-            run.origin,
+        old, new = before.events, after.events
+        names = (new.n_entities - old.n_entities, new.n_relations - old.n_relations)
+        counts = (fresh, taken, len(new), *names, reading.at.batches, reading.at.retractions)
+        how = ("warm" if warm else "anew", epochs, datetime.now(UTC).isoformat(timespec="seconds"))
+        origin = (store.path.name, _chosen_until(run), run.origin)
+        made = Refreshed(str(target), run.folder.name, *counts, *how, *origin)
+        config = replace(
+            run.config,
+            fingerprint=after.events.fingerprint,
+            test_start=-1,
+            device=device,
+            epochs=run.config.epochs if warm else epochs,
+            refit_seconds=time.perf_counter() - began,
+            version=__version__,
         )
-        seconds = time.perf_counter() - began
-        _write(run, target, replace_out, before, after, train, fitted, reading.ids, made, device, seconds)
+        parts = {"train": train.tensors(), "known": fitted.tensors()}
+        for filter_name in SELECTION_FILTERS:
+            run.selection(filter_name)  # refused here where it was edited
+            parts |= _learned(run, filter_name, after.events.n_relations)
+        with whole_folder(target, replace_out) as aside:
+            write_model(aside, {**read_config(run.folder), "run": asdict(config)}, after, parts)
+            _write_rest(run, aside, after, reading.ids)
+            write_json(aside / REFRESHES, [*map(asdict, run.refreshes()), {**asdict(made), "run": target.name}])
+            write_card(Run(aside))
         return made
+
+
+def _brought_by(store: EventStore, run: Run, before: EventLog) -> tuple[Reading, int, int]:
+    """All that is known now, how many of its events the run's data lacks, and how many of those were taken back."""
+    base, known = run.past_of(before).events, merged_ids(run, before)
+    if isinstance(base, Overlay):  # events that the run was updated with, which become part of its data
+        known = np.concatenate([known, np.full(len(base.delta), UPDATED)])[base.order]
+    store.follow(base, run.origin)
+    reading = store.read(base, known=known)
+    fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
+    return reading, fresh + len(base) - len(before), len(base) + fresh - len(reading.events)
 
 
 def _chosen_until(run: Run) -> int:
@@ -223,51 +233,17 @@ def _refitted(
 # ---- the folder ----------------------------------------------------------------------------------------------------
 
 
-def _write(
-    run: Run,
-    target: Path,
-    replace_out: bool,
-    before: Dataset,
-    after: Dataset,
-    train: Transitions,
-    known: Transitions,
-    ids: np.ndarray,
-    made: Refreshed,
-    device: str,
-    seconds: float,
-) -> None:
-    tables = {**read_config(run.folder), **identity_table(after)}
-    config = replace(
-        run.config,
-        fingerprint=after.events.fingerprint,
-        test_start=-1,
-        device=device,
-        epochs=made.epochs if made.reader == "anew" else run.config.epochs,
-        refit_seconds=seconds,
-        version=__version__,
-    )
-    tensors = {
-        f"{part}.{name}": t for part, m in (("train", train), ("known", known)) for name, t in m.tensors().items()
-    }
-    for filter_name in SELECTION_FILTERS:
-        run.selection(filter_name)  # refused here where it was edited
-        tensors |= _learned(run, filter_name, after.events.n_relations)
-    with whole_folder(target, replace_out) as aside:
-        (aside / "config.toml").write_text(write_toml({**tables, "run": asdict(config)}), encoding="utf-8")
-        pack(after, aside / "data.npz")
-        for kind, vocabulary in (("entities", after.events.entities), ("relations", after.events.relations)):
-            write_names(aside / f"{kind}.txt", vocabulary.names)
-        link_or_copy(run.folder / "backbone", aside / "backbone")
-        write_tensors(aside / "model.safetensors", tensors)
-        write_tensors(aside / MERGED, {"ids": torch.from_numpy(ids)})
-        for name in ("selection.json", "epochs.json", CALIBRATION):
-            if (run.folder / name).is_file():
-                shutil.copyfile(run.folder / name, aside / name)
-        write_json(aside / REFRESHES, [*map(asdict, run.refreshes()), {**asdict(made), "run": target.name}])
-        write_card(Run(aside))
+def _write_rest(run: Run, folder: Path, after: Dataset, ids: np.ndarray) -> None:
+    """The events, with their numbers in the store, and what the run keeps as it was."""
+    pack(after, folder / "data.npz")
+    write_tensors(folder / MERGED, {"ids": torch.from_numpy(ids)})
+    link_or_copy(run.folder / "backbone", folder / "backbone")
+    for name in ("selection.json", "epochs.json", CALIBRATION):
+        if (run.folder / name).is_file():
+            shutil.copyfile(run.folder / name, folder / name)
 
 
-def _learned(run: Run, filter_name: str, n_relations: int) -> dict[str, Tensor]:
+def _learned(run: Run, filter_name: str, n_relations: int) -> dict[str, dict[str, Tensor]]:
     """The tensors of a learned residual, if the run has one, with the average relation in place of each new one."""
     learned = run.learned(filter_name)
     if learned is None:
@@ -276,4 +252,4 @@ def _learned(run: Run, filter_name: str, n_relations: int) -> dict[str, Tensor]:
     weight = tensors["relation.weight"]
     wide = weight.mean(0).repeat(2 * n_relations, 1)
     wide[_directed(len(weight) // 2, n_relations)] = weight
-    return {f"learned.{filter_name}.{name}": t for name, t in {**tensors, "relation.weight": wide}.items()}
+    return {f"learned.{filter_name}": {**tensors, "relation.weight": wide}}
