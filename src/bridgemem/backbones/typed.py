@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -19,8 +18,8 @@ from bridgemem.events.queries import Queries, renumbered
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
-from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors
+from bridgemem.training.checkpoint import Training
 
 LAGS = 32  # bins of lags, each twice as long as the one before
 PASSES = 4  # over the counted events, until confidence and lags agree
@@ -148,16 +147,9 @@ class RecurrenceTyped(Backbone):
         self.settings, self.usual, self.confidence = settings, usual, confidence
 
     @classmethod
-    def fit(
-        cls,
-        dataset: Dataset,
-        settings: Any = None,
-        seed: int = 42,
-        device: str = "cpu",
-        progress: Progress = SILENT,
-        checkpoint: Path | None = None,
-    ) -> Self:
-        s, train = settings or cls.default, Queries.of(dataset.train).to(device)
+    def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
+        s, seed, device, progress = settings, training.seed, training.device, training.progress
+        train = Queries.of(dataset.train).to(device)
         past, n = Past(dataset.train, device=device), len(train)
         usual = Usual.of(train, dataset.train.n_entities, dataset.train.n_relations)
         order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
