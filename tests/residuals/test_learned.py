@@ -528,3 +528,21 @@ def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> 
     outcome = bridgemem("fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", *options)
     assert outcome.code == 2
     assert "cross_fit must be" in outcome.err
+
+
+def test_features_of_some_candidates_are_those_they_have_among_all(data: Dataset, transitions: Transitions) -> None:
+    past, queries = Past(data.events), Queries.of(data.test).take(slice(0, 40))
+    scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
+    reader = FeatureReader(past, transitions, unseen_candidates=5)
+    whole, found = reader.read(queries, scores), reader.candidates(queries, scores)
+    draw = torch.Generator().manual_seed(0)
+    for some in (
+        (torch.rand(len(found.keys), generator=draw) < 0.2).nonzero().squeeze(1),
+        torch.arange(0),
+        torch.arange(len(found.keys)),
+    ):
+        read = reader.features(queries, scores, found.take(some))
+        assert torch.equal(read.row, whole.row[some])
+        assert torch.equal(read.candidate, whole.candidate[some])
+        assert close(read.x, whole.x[some])
+        assert torch.equal(read.evidence.candidate, read.candidate[read.at])

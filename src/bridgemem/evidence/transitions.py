@@ -25,6 +25,9 @@ from bridgemem.storage.tensors import TensorSpec, check_tensors, part_of, tensor
 from bridgemem.training.checkpoint import with_weights
 from bridgemem.training.devices import moved
 
+# rows and candidates -> the places of those that are wanted
+Wanted = Callable[[Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -124,17 +127,24 @@ class Transitions:
         # the reader is not trained any more; for a single query this would be a good part of the work
         return self.reader.token_tables()
 
-    def evidence(self, queries: Queries, past: Past) -> Evidence:
-        """A_ct, A_nn and n_B of every candidate seen inside the window, for the relation that each query asks."""
+    def evidence(self, queries: Queries, past: Past, wanted: Wanted | None = None) -> Evidence:
+        """A_ct, A_nn and n_B of every candidate seen inside the window, for the relation that each query asks.
+
+        wanted: which of them, where not all are; from row, candidate int64 [m] the places of those, ascending.
+        """
         s = self.settings
         # a state depends on actor and step alone, so it is read once for all the relations asked of them
         asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)
         actor, step = asked_at >> STEP_BITS, asked_at & ((1 << STEP_BITS) - 1)
         states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
+        bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=step.device))
+        row, at = expand(bounds[which], bounds[which + 1])
+        if wanted is not None:
+            own = wanted(row, states.candidate[at])
+            used, at = at[own].unique(return_inverse=True)
+            row, states = row[own], states.take(used)
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
         first, group = distinct_states(tokens)
-        bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=tokens.device))
-        row, at = expand(bounds[which], bounds[which + 1])
         asked = queries.relation[row]
         return Evidence(
             row,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,10 @@ class PairStates:
     direction: Tensor
     lag: Tensor
     found: Tensor
+
+    def take(self, which: Tensor) -> PairStates:
+        """Some of them, int64 [k]."""
+        return PairStates(*(getattr(self, column.name)[which] for column in fields(self)))
 
 
 def pair_rows(events: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

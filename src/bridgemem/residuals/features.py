@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -127,6 +127,13 @@ def gathered(blocks: Sequence[Block], rows: slice = slice(None)) -> Tensor:
     return torch.cat([block.table.index_select(0, block.at[rows]) for block in blocks], dim=1)
 
 
+def _places(keys: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of the wanted are among the keys, and where these stand there: int64 [k] each; the keys ascend."""
+    at = torch.searchsorted(keys, wanted)
+    found = (keys[at.clamp(max=max(len(keys) - 1, 0))] == wanted).nonzero().squeeze(1) if len(keys) else at[:0]
+    return found, at[found]
+
+
 def spread(values: Tensor, at: Tensor, size: int, empty: float = 0.0) -> Tensor:
     """values [k, ...] as the rows `at` of a tensor of that many rows, the others filled."""
     made = torch.full((size, *values.shape[1:]), empty, dtype=values.dtype, device=values.device)
@@ -241,16 +248,33 @@ class _Moments:
 
 
 @dataclass(frozen=True)
-class _Candidates:
-    """The candidates that are read: keys int64 [m], row * entities + candidate, ascending.
+class Candidates:
+    """The candidates of a batch that are read: keys int64 [m], row * entities + candidate, ascending.
 
-    state int64 [m]: the state of the pair, or as many as there are if there is none. seen int64 [m']: those that
-    have one.
+    state int64 [m]: the state of the pair among `states`, or as many as there are if there is none. log_p float32
+    [n, E]: log p0 of all. shared float32 [rates, E, u]: common neighbours, by entity and moment.
+    whole: none was left out.
     """
 
     keys: Tensor
     state: Tensor
-    seen: Tensor
+    states: PairStates
+    moments: _Moments
+    log_p: Tensor
+    shared: Tensor
+    whole: bool = True
+
+    @property
+    def row(self) -> Tensor:
+        return self.keys // self.log_p.shape[1]
+
+    @property
+    def candidate(self) -> Tensor:
+        return self.keys % self.log_p.shape[1]
+
+    def take(self, which: Tensor) -> Candidates:
+        """Some of them, int64 [k] ascending."""
+        return replace(self, keys=self.keys[which], state=self.state[which], whole=False)
 
 
 class FeatureReader:
@@ -279,50 +303,49 @@ class FeatureReader:
         self.decayed[0] = 0.0
 
     def read(self, queries: Queries, scores: Scores) -> Features:
-        """The features of a batch, from facts strictly before each query's step."""
-        past, moments = self.past, _Moments.of(queries, self.past)
-        states = past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
+        """The features of all candidates of a batch, from facts strictly before each query's step."""
+        return self.features(queries, scores, self.candidates(queries, scores))
+
+    def candidates(self, queries: Queries, scores: Scores) -> Candidates:
+        """Whose features are read: all that were seen, and some of the others."""
+        moments = _Moments.of(queries, self.past)
+        states = self.past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
         log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
-        common_neighbours = self.neighbours.shared(moments.actor, moments.cut)
-        found = self._candidates(states, moments, log_p, common_neighbours[0])
-        row, candidate = found.keys // self.entities, found.keys % self.entities
+        shared = self.neighbours.shared(moments.actor, moments.cut)
+        bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))
+        row, state = expand(bounds[moments.which], bounds[moments.which + 1])
+        keys, most = row * self.entities + states.candidate[state], min(self.unseen_candidates, self.entities)
+        if most:
+            row, unseen = self._unseen_candidates(most, states, moments, log_p, shared[0])
+            keys, order = torch.cat([keys, row * self.entities + unseen]).sort()
+            state = torch.cat([state, state.new_full((len(row),), len(states.row))])[order]
+        return Candidates(keys, state, states, moments, log_p, shared)
+
+    def features(self, queries: Queries, scores: Scores, found: Candidates) -> Features:
+        """The features of candidates that were found for the same batch, or of some of them."""
+        past, moments, states = self.past, found.moments, found.states
+        keys, row, candidate = found.keys, found.row, found.candidate
         size, own = len(row), torch.arange(len(row), device=row.device)
-        evidence = self.transitions.evidence(queries, past)
-        at = torch.searchsorted(found.keys, evidence.row * self.entities + evidence.candidate)
-        pair = torch.cat([self.pair_table(states), torch.tensor([UNSEEN_PAIR], device=row.device)])
-        asked_at, asked = self._asked(states, found.state[found.seen], queries.relation[row[found.seen]])
+        seen = (found.state < len(states.row)).nonzero().squeeze(1)
+        evidence, at = self._evidence(queries, found)
+        asked_at, asked = self._asked(states, found.state[seen], queries.relation[row[seen]])
         everybody, cut = torch.arange(self.entities, device=row.device), past.cut(queries.step)
         role = queries.relation[row] * self.entities + candidate
         of_moment = candidate * len(moments.actor) + moments.which[row]
-        shared = torch.stack([of_rate.view(-1)[of_moment] for of_rate in common_neighbours], dim=1).log_()
+        shared = torch.stack([of_rate.view(-1)[of_moment] for of_rate in found.shared], dim=1).log_()
         blocks: tuple[Block, ...] = (
-            Block(log_p.view(-1)[found.keys][:, None], own),
+            Block(found.log_p.view(-1)[keys][:, None], own),
             Block.sparse(self._transitions(evidence), at, size),
-            Block(pair, found.state),
-            Block.sparse(asked, found.seen[asked_at], size),
-            self._recurrence(queries, found.keys),
+            self._pairs(found),
+            Block.sparse(asked, seen[asked_at], size),
+            self._recurrence(queries, keys),
             self.active.block(self.active.find(everybody)[candidate], row, queries.step, cut),
             self.roles.block(self.roles.find(role), row, queries.step, cut),
             Block(shared, own),
         )
         if scores.members is not None:
-            blocks += (Block(scores.members.flatten(1)[:, found.keys].T.float().contiguous(), own),)
+            blocks += (Block(scores.members.flatten(1)[:, keys].T.float().contiguous(), own),)
         return Features(row, candidate, self._of_queries(queries, scores, states, moments), blocks, evidence, at)
-
-    def _candidates(
-        self, states: PairStates, moments: _Moments, log_p: Tensor, common_neighbours: Tensor
-    ) -> _Candidates:
-        """All that were seen, and some of the others; log_p float32 [n, E], common_neighbours float32 [E, u]."""
-        bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))
-        row, state = expand(bounds[moments.which], bounds[moments.which + 1])
-        seen = row * self.entities + states.candidate[state]
-        most = min(self.unseen_candidates, self.entities)
-        if not most:
-            return _Candidates(seen, state, torch.arange(len(seen), device=seen.device))
-        row, unseen = self._unseen_candidates(most, states, moments, log_p, common_neighbours)
-        keys, order = torch.cat([seen, row * self.entities + unseen]).sort()
-        state = torch.cat([state, state.new_full((len(row),), len(states.row))])[order]
-        return _Candidates(keys, state, (state < len(states.row)).nonzero().squeeze(1))
 
     def _unseen_candidates(
         self, most: int, states: PairStates, moments: _Moments, log_p: Tensor, common_neighbours: Tensor
@@ -338,6 +361,23 @@ class FeatureReader:
         candidate = torch.cat(best)
         row, place = (candidate >= 0).nonzero(as_tuple=True)
         return row, candidate[row, place]
+
+    def _evidence(self, queries: Queries, found: Candidates) -> tuple[Evidence, Tensor]:
+        """What the transitions say of the candidates, and int64 [m']: the place of each of theirs among these."""
+
+        def wanted(row: Tensor, candidate: Tensor) -> Tensor:
+            return _places(found.keys, row * self.entities + candidate)[0]
+
+        evidence = self.transitions.evidence(queries, self.past, None if found.whole else wanted)
+        return evidence, torch.searchsorted(found.keys, evidence.row * self.entities + evidence.candidate)
+
+    def _pairs(self, found: Candidates) -> Block:
+        """The pair's own past; of all states those alone that are read."""
+        states, state = found.states, found.state
+        if not found.whole:
+            used, state = state.unique(return_inverse=True)
+            states = states.take(used[used < len(states.row)])  # the last place stays that of pairs without a state
+        return Block(torch.cat([self.pair_table(states), torch.tensor([UNSEEN_PAIR], device=state.device)]), state)
 
     def _transitions(self, evidence: Evidence) -> Tensor:
         tokens = (evidence.tokens != self.transitions.space.pad).sum(1) / 8
@@ -386,8 +426,8 @@ class FeatureReader:
         lag = (queries.step[seen.row] - seen.step).float().log1p_()
         share = count / total[seen.row].clamp(min=1)
         table = torch.stack([torch.ones_like(count), count.log1p(), lag, share], dim=1)
-        at = torch.searchsorted(keys, seen.row * self.entities + seen.candidate)
-        return Block.sparse(table, at, len(keys))
+        read, at = _places(keys, seen.row * self.entities + seen.candidate)
+        return Block.sparse(table[read], at, len(keys))
 
     def _of_queries(self, queries: Queries, scores: Scores, states: PairStates, moments: _Moments) -> Tensor:
         """Uncertainty; how many partners the actor has, how active it is at all and in the role asked; log prior."""
