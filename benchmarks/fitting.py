@@ -22,14 +22,14 @@ from bridgemem.evidence.examples import Examples, mine
 from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.dyads import DyadMemory
-from bridgemem.memory.past import Past
+from bridgemem.residuals.cases import Cases
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Cases, Fit, Slice, fit_cases, gather, sampled_rows
+from bridgemem.residuals.learning import Fit, fit_cases, gather
 from bridgemem.residuals.validation import Validation
 
 FIT_EPOCHS = 3
-LEARNED_PAIRS = 200_000  # candidates that the learned residual is fitted on
-CURVE = 0.02  # nats by which its likelihood may differ: dropout draws other numbers in another order
+LEARNED_QUERIES = 4096  # that the learned residual is fitted on
+CURVE = 0.25  # nats by which its likelihood may differ: one is of a training epoch, the other of some of the queries
 CLOSE = 1e-3  # nats by which a likelihood may differ from the plain version's
 PLAIN_CASES = 2048  # queries that the plain version reads and fits one by one
 JUDGED = 1 << 16  # examples that two readers are compared on
@@ -201,31 +201,33 @@ def final_refit(b: Bench) -> Measured:
 
 
 def learned_fit(b: Bench) -> Measured:
-    """The learned residual of one filter: queries read, the network fitted and its epochs chosen."""
-    settings = LearnedSettings(max_epochs=FIT_EPOCHS, patience=FIT_EPOCHS, max_pairs=LEARNED_PAIRS)
-    backbone, n_directed = RecurrenceDyadic.fit(b.dataset), 2 * b.known.n_relations
-    transitions = b.transitions.to("cpu")
+    """The learned residual: validation queries and a sample of their candidates read, the network fitted.
+
+    The plain version reads all candidates and fits for as many epochs as it takes to choose and fit anew.
+    """
+    settings, backbone = LearnedSettings(valid_queries=LEARNED_QUERIES), RecurrenceDyadic.fit(b.dataset)
+    transitions, n_directed = b.transitions.to("cpu"), 2 * b.known.n_relations
 
     def fit() -> tuple[Cases, Fit]:
-        source = Slice(Validation.of(b.dataset, backbone), transitions)
-        cases = gather(source, settings, seed=SEED)
-        return cases, fit_cases(cases, "time", n_directed, settings, SEED, valid_start=b.dataset.valid_start)
+        cases = gather(Validation.of(b.dataset, backbone), transitions, settings, seed=SEED)
+        return cases, fit_cases(cases, "raw", settings, seed=SEED)
 
     (cases, found), timing = timed(fit, rounds=2)
     with Peak() as peak:
         began = time.perf_counter()
-        queries = b.queries.take(sampled_rows(b.queries, Past(b.known), settings, SEED))
-        few = queries.take(torch.linspace(0, len(queries) - 1, min(len(queries), PLAIN_CASES)).long())
-        read = plain.learned_cases(b.dataset, backbone, transitions, few, "time", settings.unseen_candidates)
-        reading = Sampled.of(time.perf_counter() - began, len(few) / len(queries))
-        curve, done, seconds = plain.fit_learned(read, n_directed, settings, SEED, b.budget)
-    # the epochs that chose and the epochs that were fitted anew
-    epochs = len(found.curve) + found.epochs
-    fitting = Sampled.of(seconds * epochs / done, len(few) / len(queries))
-    gap = abs(found.curve[0] - curve[0]) if len(few) == len(queries) else 0.0
-    agreement = f"{len(cases):,} queries, NLL within {gap:.1e} after an epoch" if gap else f"{len(cases):,} queries"
-    work = floors.Work(bytes=float(cases.x.nbytes * epochs))
-    return Measured(timing, work, reading + fitting, peak.added, agreement, gap <= CURVE, note=f"{epochs} epochs")
+        few = b.queries.take(torch.linspace(0, len(b.queries) - 1, min(len(cases), PLAIN_CASES)).long())
+        read = plain.learned_cases(b.dataset, backbone, transitions, few, "raw", settings.unseen_candidates)
+        share = len(few) / len(cases)
+        reading, old = Sampled.of(time.perf_counter() - began, share), plain.PlainSettings()
+        _, done, seconds = plain.fit_learned(read, n_directed, old, SEED, b.budget)
+    fitting = Sampled.of(seconds * 2 * old.max_epochs / done, share)
+    exact, sampled = plain.learned_loss(found.model.net, read, cases.scale), found.curve[-1]
+    agreement = (
+        f"{len(cases):,} queries, -log p {sampled:.3f} by sampled candidates, {exact:.3f} by all of {len(few):,}"
+    )
+    work = floors.Work(bytes=float(cases.x.nbytes * settings.epochs))
+    near = abs(exact - sampled) <= CURVE
+    return Measured(timing, work, reading + fitting, peak.added, agreement, near, note=f"{settings.epochs} epochs")
 
 
 def _fit_work(b: Bench, events: EventLog, examples: Examples, sample: Examples, epochs: int) -> floors.Work:

@@ -26,7 +26,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.features import FeatureReader
-from bridgemem.residuals.learned import SCALES, LearnedSettings
+from bridgemem.residuals.learned import SCALES, LearnedNet
 from bridgemem.residuals.scoring import Choice
 
 PairIndex = dict[tuple[int, int], np.ndarray]
@@ -367,6 +367,20 @@ def best(
 
 
 @dataclass(frozen=True)
+class PlainSettings:
+    """Of the fit loop that the sampled one replaced: all candidates, the scale learned too, epochs chosen."""
+
+    hidden: int = 64
+    relation_width: int = 16
+    dropout: float = 0.1
+    learning_rate: float = 2e-3
+    weight_decay: float = 1e-3
+    batch: int = 256
+    max_epochs: int = 20
+    fit_share: float = 0.8
+
+
+@dataclass(frozen=True)
 class PlainCase:
     """One query: x [k, features] and log p0 [k] of its candidates, which of them a filter removes, and the rest.
 
@@ -387,7 +401,7 @@ class PlainCase:
 class PlainLearned(nn.Module):
     """w log p0 + f(standardised features, relation): two hidden layers."""
 
-    def __init__(self, n_directed: int, mean: Tensor, deviation: Tensor, settings: LearnedSettings) -> None:
+    def __init__(self, n_directed: int, mean: Tensor, deviation: Tensor, settings: PlainSettings) -> None:
         super().__init__()
         self.mean, self.deviation = mean, deviation
         self.relation = nn.Embedding(n_directed, settings.relation_width)
@@ -448,8 +462,20 @@ def learned_cases(
     return cases
 
 
+@torch.no_grad()
+def learned_loss(net: LearnedNet, cases: Sequence[PlainCase], scale: float) -> float:
+    """The mean of -log of the answer's share among all candidates, of a fitted network at a scale of SCALES."""
+    found, place = list[Tensor](), SCALES.index(scale)
+    for case in cases:
+        f = net(case.x.float(), torch.full((len(case.x),), case.relation))
+        own = scale * case.own + (0.0 if case.answer is None else f[case.answer])
+        logits = (scale * case.log_p + f).masked_fill(case.removed, -torch.inf)
+        found.append(torch.cat([logits, case.rest[place][None]]).logsumexp(0) - own)
+    return float(torch.stack(found).mean())
+
+
 def fit_learned(
-    cases: Sequence[PlainCase], n_directed: int, settings: LearnedSettings, seed: int, budget: float
+    cases: Sequence[PlainCase], n_directed: int, settings: PlainSettings, seed: int, budget: float
 ) -> tuple[list[float], int, float]:
     """The likelihood curve on the later queries, how many epochs were trained within the budget, and their seconds.
 

@@ -216,7 +216,7 @@ def test_the_constructor_stores_settings_and_touches_nothing() -> None:
 
 @pytest.mark.parametrize("residual", ["bridgemem", "learned"])
 def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: Path, tmp_path: Path) -> None:
-    quick = LearnedSettings(max_epochs=2, hidden=8)
+    quick = LearnedSettings(epochs=2, hidden=8)
     model = bridgemem.Forecaster("recurrence", residual=residual, settings=SMALL, learned_settings=quick).fit(own_csv)
     measured = model.evaluate()
     asked = [model.parts.predictor_of(Past(model.dataset.events), residual=m) for m in ("bridgemem", None)]

@@ -24,6 +24,7 @@ from bridgemem.evaluation.tables import (
     place,
 )
 from bridgemem.ranking.metrics import METRICS
+from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.studies.report import (
     BACKBONE_SEED,
     SHORT_BACKBONES,
@@ -232,7 +233,8 @@ def learned_cost_table(records: list[Record]) -> Table:
     for r in records:
         if (
             r.method in MAIN_METHODS[2:]
-            and r.filter == r.selected_by
+            and r.filter in SELECTION_FILTERS
+            and r.as_chosen
             and r.subset is None
             and r.fit_seconds is not None
         ):

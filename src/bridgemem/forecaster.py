@@ -22,6 +22,7 @@ from bridgemem.backbones.trained import (
     note_of,
     open_backbone,
     trained_again,
+    training_free,
     training_note,
 )
 from bridgemem.config import HistoryMode, Seed, Settings, check
@@ -43,7 +44,7 @@ from bridgemem.hub import pull
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, Slice, Trains, fit_learned
+from bridgemem.residuals.learning import Fit, Trains, earlier_source, fit_learned
 from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
@@ -66,9 +67,8 @@ class Evaluation:
 
     def mrr(self, method: str = "bridgemem", filter_name: str = "time") -> float:
         """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
-        chosen = "static" if filter_name == "static" else "time"
         for r in self.records:
-            if (r.method, r.filter) == (method, filter_name) and r.selected_by in (None, chosen):
+            if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
                 return r.mrr
         raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
 
@@ -78,7 +78,7 @@ class Evaluation:
             [FILTER_WORDS[r.filter], f"{r.backbone} + {r.method}" if r.method != "backbone" else r.backbone]
             + [figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10)]
             for r in self.records
-            if r.selected_by in (None, "static" if r.filter == "static" else "time")
+            if r.as_chosen
         ]
         first = self.records[0]
         title = f"{first.dataset}, {first.split}, {first.queries:,} queries"
@@ -154,7 +154,7 @@ class Forecaster:
         fits: dict[str, Fit] = {}
         if self.residual == "learned":
             again = self._trained_again(backbone, folder, config.backbone_seed, progress)
-            fits = self._learned(validation, fitted, again, progress)
+            fits = self._learned(validation, backbone, fitted, again, progress)
         model = Model(dataset, backbone, fitted, config, fits, trained=note)
         calibrations = calibrations_of(model, validation, progress=progress)
         self._parts, self._folder = replace(model, calibrations=calibrations), folder
@@ -185,8 +185,8 @@ class Forecaster:
         if isinstance(parts, Run):
             return parts.predictor(self._selected_by, self._wanted)
         parts.refuse_frozen()
-        held = parts.held_out("time")
-        if held is not None and held.better == "bridgemem":
+        held = parts.held_out("raw")
+        if held is not None and parts.preferred() == "bridgemem":
             warnings.warn(
                 "on the later part of validation the learned residual gained no standard error over the paper's "
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
@@ -429,15 +429,30 @@ class Forecaster:
         home = None if folder is None or not self._cross_fit else earlier_backbone(folder, self._cross_fit)
         return partial(trained_again, backbone, home, seed, self.device, progress)
 
-    def _learned(self, validation: Validation, fitted: Fitted, again: Trains, progress: Progress) -> dict[str, Fit]:
-        """The learned residual of each filter, cross-fitted on the end of train where the settings say so."""
-        wanted, sources = self.learned_settings or LearnedSettings(), [Slice(validation, fitted.train)]
-        if wanted.cross_fit:
-            earlier = sources[0].earlier(
-                wanted.cross_fit, again, seed=self.seed, epochs=fitted.epochs, progress=progress
+    def _learned(
+        self, validation: Validation, backbone: Backbone, fitted: Fitted, again: Trains, progress: Progress
+    ) -> dict[str, Fit]:
+        """The learned residual, fitted on late train too where the backbone is not trained or is trained again."""
+        wanted, earlier = self.learned_settings or LearnedSettings(), None
+        if wanted.cross_fit or training_free(backbone):
+            earlier = earlier_source(
+                validation,
+                again,
+                wanted,
+                transitions=fitted.train,
+                seed=self.seed,
+                epochs=fitted.epochs,
+                progress=progress,
             )
-            sources.insert(0, earlier)
-        return fit_learned(sources, wanted, seed=self.seed, progress=progress, choices=fitted.choices)
+        return fit_learned(
+            validation,
+            fitted.train,
+            wanted,
+            earlier=earlier,
+            choices=fitted.choices,
+            seed=self.seed,
+            progress=progress,
+        )
 
 
 def _fetched(hub_id: str, progress: Progress) -> Run:

@@ -123,7 +123,9 @@ def check_run(run: Run) -> None:
     """Open everything that a run is used by, so that a run that is not whole shows before it is relied on."""
     for name in SELECTION_FILTERS:
         run.selection(name)
+    for name in run.fit_names():
         run.learned(name)
+        run.learning(name)
     for part in ("train", "known"):
         run.transitions(part)
     run.backbone()

@@ -26,8 +26,9 @@ from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
 from bridgemem.memory.past import Past
+from bridgemem.ranking.filters import FILTERS
 from bridgemem.residuals.learned import Learned, LearnedSettings
-from bridgemem.residuals.learning import FitNote, HeldOut
+from bridgemem.residuals.learning import FitNote, serving
 from bridgemem.residuals.method import Method
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
 from bridgemem.storage.files import (
@@ -91,7 +92,7 @@ class RunFile(Declared):
 
 @dataclass(frozen=True)
 class EpochsFile(Declared):
-    """epochs.json: how the reader's epochs were chosen, and how the learned residual of each filter was fitted."""
+    """epochs.json: how the reader's epochs were chosen, and how each learned residual was fitted."""
 
     epochs: Size
     nll: tuple[float, ...]
@@ -213,29 +214,27 @@ class Run(Parts):
         with self._fitting():
             return Transitions.restore(self.settings, part_of(self._tensors, f"{part}.")).to(device)
 
+    def fit_names(self) -> tuple[str, ...]:
+        found = {name.split(".")[1] for name in self._tensors if name.startswith("learned.")}
+        return tuple(name for name in FILTERS if name in found)
+
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
-        """The learned residual fitted under a filter, or None where the run has none."""
-        own = part_of(self._tensors, f"learned.{filter_name}.")
-        if not own:
+        """The learned residual that ranks under a filter, or None where the run has none."""
+        name = serving(self.fit_names(), filter_name)
+        if name is None:
             return None
+        own = part_of(self._tensors, f"learned.{name}.")
         if self.file.learned is None:
             raise RunError(f"{self.folder}/config.toml: learned is missing; {BACK}.")
         with self._fitting():
             return Learned.restore(self.file.learned, own).to(device)
 
-    def _fits(self) -> dict[str, FitNote]:
-        return read_as(self.folder / "epochs.json", EpochsFile, BACK).learned
-
     def learning(self, filter_name: str) -> FitNote:
-        found = self._fits().get(filter_name)
+        name = serving(self.fit_names(), filter_name) or filter_name
+        found = read_as(self.folder / "epochs.json", EpochsFile, BACK).learned.get(name)
         if found is None:
-            raise RunError(f"{self.folder}/epochs.json: learned.{filter_name} is missing; {BACK}.")
+            raise RunError(f"{self.folder}/epochs.json: learned.{name} is missing; {BACK}.")
         return found
-
-    def held_out(self, filter_name: str) -> HeldOut | None:
-        """How the residuals did on the later part of validation under a filter; None where that was not measured."""
-        found = self._fits().get(filter_name)
-        return None if found is None else found.held_out
 
     def refreshes(self) -> list[Refreshed]:
         """What `refresh` did to the run since it was fitted, oldest first."""

@@ -98,7 +98,7 @@ def test_a_fit_scores_every_validation_query_once(monkeypatch: pytest.MonkeyPatc
         return score(self, queries, past)
 
     monkeypatch.setattr(RecurrenceDyadic, "score", noted)
-    quick, small = Settings(max_epochs=1), LearnedSettings(max_epochs=1, unseen_candidates=3, hidden=4)
+    quick, small = Settings(max_epochs=1), LearnedSettings(epochs=1, unseen_candidates=3, hidden=4)
     Forecaster("recurrence-dyadic", residual=residual, settings=quick, learned_settings=small).fit(dataset)
     valid = Queries.of(dataset.valid)
     assert len(asked) == len(valid)

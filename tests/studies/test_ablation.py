@@ -228,7 +228,7 @@ def test_each_change_of_the_learned_residual_is_fitted_and_read_under_every_filt
     monkeypatch.setattr(
         ablation, "learned_changes", lambda settings: {label: make(settings) for label, make in changed.items()}
     )
-    whole = [r for r in evaluate(learned_run) if r.method == "learned" and r.filter == r.selected_by]
+    whole = [r for r in evaluate(learned_run) if r.method == "learned" and r.as_chosen]
     found = ablate_learned(learned_run)
     assert sorted((r.method, r.filter, r.selected_by) for r in found) == sorted(
         (f"{LEARNED}{label}", name, name) for label in changed for name in SELECTION_FILTERS

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import backbone_class, backbone_defaults, backbone_names, load_backbone
+from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, backbone_names, is_trained, load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
@@ -155,6 +155,13 @@ def trained_again(
     if not home.is_dir() or not trained_so(home, dataset, backbone.settings, seed):
         train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
     return open_backbone(home)
+
+
+def training_free(backbone: Backbone) -> bool:
+    """Whether a backbone can be fitted on any events in a moment: it counts, and nothing of it is trained."""
+    if backbone.name in BACKBONES:
+        return not is_trained(backbone.name) and backbone.name != "stored"
+    return not getattr(type(backbone), "trained", True)
 
 
 def trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:

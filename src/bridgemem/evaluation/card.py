@@ -179,8 +179,7 @@ def _splits(records: list[Record]) -> list[str]:
 
 def _shown(records: list[Record], split: str, filter_name: str) -> list[Record]:
     """The backbone and the residuals under one filter; raw shows the time-aware choice, having none of its own."""
-    wanted = (None, "time" if filter_name == "raw" else filter_name)
-    found = [r for r in records if (r.split, r.filter) == (split, filter_name) and r.selected_by in wanted]
+    found = [r for r in records if (r.split, r.filter) == (split, filter_name) and r.as_chosen]
     return [r for method in METHOD_WORDS for r in found if r.method == method]
 
 
@@ -277,15 +276,16 @@ def _selection(run: Run, selections: dict[str, Selection]) -> str:
         "Of all choices that lower none of the four metrics on validation, the one with the best MRR. The record is "
         "locked by a digest before test is read.\n\n" + _table(header, rows)
     )
-    learned = [name for name in SELECTION_FILTERS if run.learned(name) is not None]
-    if learned:
-        text += "\n\nBeside the paper's residual the run has a learned one, fitted on validation once for each filter."
-    return "\n\n".join([text, *_compared(run, learned)])
+    if fits := run.fit_names():
+        text += "\n\nBeside the paper's residual the run has a learned one, fitted without a filter."
+        others = [FILTER_WORDS[name] for name in fits if name != "raw"]
+        text += f" Under the {' and the '.join(others)} another one ranks." if others else ""
+    return "\n\n".join([text, *_compared(run)])
 
 
-def _compared(run: Run, learned: list[str]) -> list[str]:
+def _compared(run: Run) -> list[str]:
     """How the two residuals did on the later part of validation, where that was measured, and which one is used."""
-    found = {name: held for name in learned if (held := run.held_out(name)) is not None}
+    found = {name: held for name in FILTERS if (held := run.held_out(name)) is not None}
     if not found:
         return []
     rows = [
@@ -298,10 +298,11 @@ def _compared(run: Run, learned: list[str]) -> list[str]:
         ]
         for name, held in found.items()
     ]
-    header = ["filter", "queries", "backbone", "bridgemem", "learned", "learned over bridgemem", "forecasts use"]
+    header = ["filter", "queries", "backbone", "bridgemem", "learned", "learned over bridgemem", "better"]
     about = (
         "MRR on the later part of validation, with the learned residual as fitted on the part before. Forecasts use "
-        "the learned one where it gains more than a standard error, unless told otherwise:"
+        f"the {run.preferred()} residual unless told otherwise; the learned one takes a gain of more than a standard "
+        "error without a filter or under the time-aware one:"
     )
     return [about, _table(header, rows)]
 

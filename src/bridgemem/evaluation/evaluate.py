@@ -105,7 +105,7 @@ def scoring_of(run: Parts, past: Past, part: str, backbone: Scorer | None = None
         past,
         run.transitions(part, device),
         choices=[run.selection(name).choice for name in SELECTION_FILTERS],
-        learned=[model for name in SELECTION_FILTERS if (model := run.learned(name, device)) is not None],
+        learned=[model for name in run.fit_names() if (model := run.learned(name, device)) is not None],
     )
 
 
@@ -246,16 +246,16 @@ def records_of(
     for name, selection in selections.items():
         column = columns[Method("bridgemem", name)]
         records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
-    for name, selection in selections.items():
-        method = Method("learned", name)
-        if method not in columns:
-            continue
+    if not run.fit_names():
+        return records
+    for f in FILTERS:
         # what the learned residual weighs and costs is its own: lambda, gate and tau are the paper's
-        fit = run.learning(name)
+        method, fit = run.method("learned", f), run.learning(f)
         own = {"lambda": None, "gate": None, "tau": None, **asdict(fit.settings)}
         own |= {"epochs": fit.epochs, "parameters": fit.parameters, "scale": fit.scale}
-        share = fit.settings.cross_fit
-        for f in FILTERS:
-            one = record(run, dataset, split, replayed, columns[method], f, "learned", selection, device, own)
-            records.append(replace(one, fit_seconds=fit.seconds, refit_seconds=None, cross_fit=share))
+        own |= {"fit_queries": fit.queries, "fit_candidates": fit.candidates}
+        selection = selections["static" if f == "static" else "time"]
+        one = record(run, dataset, split, replayed, columns[method], f, "learned", selection, device, own)
+        timed = replace(one, fit_seconds=fit.seconds, refit_seconds=None, cross_fit=fit.settings.cross_fit)
+        records.append(replace(timed, selected_by=method.selected_by))
     return records

@@ -49,6 +49,14 @@ class Record:
         if any(len(bounds) != 3 for bounds in self.gain.values()):
             raise SettingsError("gain must hold a value and both ends of its interval for each metric.")
 
+    @property
+    def as_chosen(self) -> bool:
+        """Whether it is what its method has to show under its filter: what was chosen there, or under no filter.
+
+        The paper's residual is not chosen under raw, and shows what the time-aware filter chose.
+        """
+        return self.selected_by in (None, "raw", "static" if self.filter == "static" else "time")
+
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
         named = ("dataset", "split", "backbone", "method", "filter", "selected_by", "history", "seed", "subset")

@@ -59,7 +59,7 @@ def calibrations_of(run: Parts, validation: Validation, *, progress: Progress = 
         for column, name in enumerate(names, start=1):
             found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
     entities = validation.dataset.events.n_entities
-    locks = {name: run.selection(name.selected_by or "").lock() for name in names}
+    locks = {name: run.lock_of(name) for name in names}
     return {name: fit_calibration(torch.cat(parts).numpy(), entities, locks[name]) for name, parts in found.items()}
 
 
@@ -161,7 +161,7 @@ def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
 
 
 def _calibration(run: Run, name: Method) -> Calibration:
-    found = read_calibration(run.folder, name, run.selection(name.selected_by or "").lock())
+    found = read_calibration(run.folder, name, run.lock_of(name))
     if found is None:
         raise RunError(f"{run.folder} was never calibrated; `bridgemem calibrate {run.folder}` does it.")
     return found

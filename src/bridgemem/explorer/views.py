@@ -21,7 +21,7 @@ from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
-from bridgemem.residuals.method import BACKBONE, Method
+from bridgemem.residuals.method import BACKBONE
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
@@ -187,10 +187,7 @@ def _measured(records: list[Record]) -> tuple[Measured, ...]:
         Measured(r.method, f, {m: getattr(r, m) for m in METRICS}, dict(r.gain), _remark(r))
         for f in FILTERS
         for r in records
-        if r.filter == f
-        and r.method in MAIN_METHODS
-        and r.subset is None
-        and r.selected_by in (None, "time" if f == "raw" else f)
+        if r.filter == f and r.method in MAIN_METHODS and r.subset is None and r.as_chosen
     )
 
 
@@ -200,7 +197,7 @@ def _parts(run: Run, split: str, measured: tuple[Measured, ...]) -> tuple[Part, 
     found = []
     for f in SELECTION_FILTERS:
         for method in (m.method for m in measured if m.filter == f and m.method != "backbone"):
-            after = columns.get(Method(method, f).column(f))
+            after = columns.get(run.method(method, f).column(f))
             if after is None:
                 continue
             for name, mask in masks.items():

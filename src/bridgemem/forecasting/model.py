@@ -20,7 +20,7 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.learning import Fit, FitNote, HeldOut
+from bridgemem.residuals.learning import Fit, FitNote, HeldOut, serving
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.storage.files import FORMAT
@@ -85,16 +85,30 @@ class Parts(ABC):
         """The locked selection made under a filter."""
 
     @abstractmethod
+    def fit_names(self) -> tuple[str, ...]:
+        """The filters that learned residuals were fitted under, "raw" first; none where there is no such residual."""
+
+    @abstractmethod
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
-        """The learned residual fitted under a filter, or None where there is none."""
+        """The learned residual that ranks under a filter, or None where there is none."""
 
     @abstractmethod
     def learning(self, filter_name: str) -> FitNote:
-        """How the learned residual of a filter was fitted."""
+        """How the learned residual that ranks under a filter was fitted."""
 
-    @abstractmethod
     def held_out(self, filter_name: str) -> HeldOut | None:
         """How the residuals did on the later part of validation under a filter; None where that was not measured."""
+        return self.learning(filter_name).held_out.get(filter_name) if self.fit_names() else None
+
+    def method(self, name: str, filter_name: str) -> Method:
+        """What ranks under a filter by that name: bridgemem as chosen there, learned as fitted there or for all."""
+        if name == "learned":
+            return Method(name, serving(self.fit_names(), filter_name))
+        return Method(name, "static" if filter_name == "static" else "time")
+
+    def lock_of(self, method: Method) -> str:
+        """The lock of the selection that a residual was made under; the learned one goes with the time-aware one."""
+        return self.selection("static" if method.selected_by == "static" else "time").lock()
 
     @abstractmethod
     def calibration(self, method: Method, lock: str) -> Calibration | None:
@@ -102,36 +116,38 @@ class Parts(ABC):
 
     def methods(self) -> list[Method]:
         """All that the model ranks by, the backbone first."""
-        learned = [Method("learned", name) for name in SELECTION_FILTERS if self.learned(name) is not None]
+        learned = (Method("learned", name) for name in self.fit_names())
         return [BACKBONE, *(Method("bridgemem", name) for name in SELECTION_FILTERS), *learned]
 
-    def preferred(self, filter_name: str) -> str:
+    def preferred(self) -> str:
         """With both residuals the one that forecasts use unless told otherwise: bridgemem or learned.
 
-        The learned one where it gained enough on the later part of validation, or that was not measured.
+        The learned one where it gained enough on the later part of validation, without a filter or under the
+        time-aware one, or where that was not measured.
         """
-        held = self.held_out(filter_name)
-        return "learned" if held is None else held.better
+        held = [found for name in ("raw", "time") if (found := self.held_out(name)) is not None]
+        return "learned" if not held or any(found.better == "learned" for found in held) else "bridgemem"
 
     def predictor_of(self, past: Past, selected_by: str = "time", residual: str | None = None) -> Predictor:
-        """What answers queries by name from this past, with the choice made under a filter.
+        """What answers queries by name from this past.
 
-        residual "bridgemem" or "learned"; None is the learned one where there is one that did better on the later part
-        of validation.
+        selected_by: the filter that the paper's residual was chosen under; the learned one is that without a filter,
+        which a forecast does not know. residual "bridgemem" or "learned"; None is the learned one where there is one
+        that did better on the later part of validation.
         """
         if residual not in (None, "bridgemem", "learned"):
             raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
         locked = self.selection(selected_by)
-        learned = None if residual == "bridgemem" else self.learned(selected_by)
+        learned = None if residual == "bridgemem" else self.learned("raw")
         if residual == "learned" and learned is None:
             raise RunError(
                 f"{self.where} has no learned residual; `bridgemem fit --residual learned` fits one, "
                 "--residual bridgemem does without."
             )
-        if residual is None and learned is not None and self.preferred(selected_by) == "bridgemem":
+        if residual is None and learned is not None and self.preferred() == "bridgemem":
             learned = None
-        name = Method("bridgemem" if learned is None else "learned", selected_by)
-        calibration = self.calibration(name, locked.lock())
+        name = Method("bridgemem", selected_by) if learned is None else self.method("learned", "raw")
+        calibration = self.calibration(name, self.lock_of(name))
         return Predictor(past, self.scorer(), self.transitions(), locked.choice, learned, calibration)
 
     def refuse_frozen(self) -> None:
@@ -177,14 +193,15 @@ class Model(Parts):
             raise SettingsError(f"selections are made under {' or '.join(SELECTION_FILTERS)}, not {filter_name!r}.")
         return self.fitted.selections[filter_name]
 
+    def fit_names(self) -> tuple[str, ...]:
+        return tuple(self.fits)
+
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
-        return self.fits[filter_name].model.to(device) if filter_name in self.fits else None
+        name = serving(self.fits, filter_name)
+        return None if name is None else self.fits[name].model.to(device)
 
     def learning(self, filter_name: str) -> FitNote:
-        return self.fits[filter_name].note
-
-    def held_out(self, filter_name: str) -> HeldOut | None:
-        return self.fits[filter_name].held_out if filter_name in self.fits else None
+        return self.fits[serving(self.fits, filter_name) or filter_name].note
 
     def calibration(self, method: Method, lock: str) -> Calibration | None:
         return self.calibrations.get(method)

@@ -93,7 +93,8 @@ def refresh(
         parts = {"train": train.tensors(), "known": fitted.tensors()}
         for filter_name in SELECTION_FILTERS:
             run.selection(filter_name)  # refused here where it was edited
-            parts |= _learned(run, filter_name, after.events.n_relations)
+        for fit_name in run.fit_names():
+            parts |= _learned(run, fit_name, after.events.n_relations)
         with whole_folder(target, replace_out) as aside:
             write_model(aside, {**read_config(run.folder), "run": asdict(config)}, after, parts)
             _write_rest(run, aside, after, reading.ids)

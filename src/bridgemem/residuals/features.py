@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -301,6 +302,12 @@ class FeatureReader:
         lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
         self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
         self.decayed[0] = 0.0
+
+    def by(self, transitions: Transitions) -> FeatureReader:
+        """The same over other transitions; indices are shared."""
+        made = copy.copy(self)
+        made.transitions = transitions
+        return made
 
     def read(self, queries: Queries, scores: Scores) -> Features:
         """The features of all candidates of a batch, from facts strictly before each query's step."""

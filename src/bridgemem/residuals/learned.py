@@ -1,15 +1,15 @@
 """The learned residual: window, mixture, gate and scale learned together, in place of the paper's fixed ones.
 
 S(q, c) = w log p0(c|q) + f(features of the candidate, relation) for every candidate the actor interacted with and, if
-wanted, for some unseen candidates; w log p0(c|q) for all others. Ranks do not change when a row is divided by w, so
-this is the backbone's own log score plus f / w where there is anything to read, and the untouched log score elsewhere.
+wanted, for some unseen candidates; w log p0(c|q) for all others, with one w that is chosen before f is fitted. Ranks do
+not change when a row is divided by w, so this is the backbone's own log score plus f / w where there is anything to
+read, and the untouched log score elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -30,34 +30,40 @@ from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.checkpoint import with_weights
 from bridgemem.training.devices import moved
 
-# scales at which the mass of the candidates that are not read is tabulated; between them it is interpolated
+# of the backbone's log score: what w is chosen from
 SCALES = tuple(float(s) for s in np.geomspace(0.2, 4.0, 13))
 # candidates that go through the network at once: on a CPU what stays in its cache
 _ROWS = {"cpu": 1 << 13, "cuda": 1 << 20}
+_CHUNK = 1 << 16  # rows that are summed at once in double precision
 
 
 @dataclass(frozen=True)
 class LearnedSettings(Declared):
     """A small network: tens of thousands of parameters.
 
+    epochs: of one cycle of the learning rate, which is the highest. train_queries, valid_queries: how many are learned
+    from at most. fit_share: the share of validation before the later part that residuals are compared on.
     unseen_candidates: how many of these are read too; 0 leaves them all in the backbone's order.
-    without: groups of features that are not read. max_pairs bounds the memory of fitting. cross_fit: the last share of
-    train that is learned from too, scored by a backbone trained on what came before it; for a small validation split.
+    without: groups of features that are not read. cross_fit: the last share of train that is learned from too, scored
+    by a backbone trained on what came before it; where nothing has to be trained, more than half of train unless told.
+    fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that ranks
+    better there on later validation, "each" one for each filter.
     """
 
     hidden: Units = 64
     relation_width: Units = 16
     dropout: BelowOne = 0.1
-    learning_rate: Positive = 2e-3
+    learning_rate: Positive = 5e-3
     weight_decay: NotNegative = 1e-3
     batch: Count = 256
-    max_epochs: Count = 20
-    patience: Count = 3
+    epochs: Count = 5
     fit_share: Inside = 0.8
-    max_pairs: Count = 8_000_000
+    train_queries: Count = 30_000
+    valid_queries: Count = 20_000
     unseen_candidates: Size = 60
     without: tuple[str, ...] = ()
     cross_fit: BelowOne = 0.0
+    fitted_under: Literal["raw", "auto", "each"] = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,6 +76,7 @@ class LearnedNet(nn.Module):
 
     mean: Tensor
     inverse: Tensor
+    log_scale: Tensor
 
     def __init__(self, n_directed: int, settings: LearnedSettings, members: int = 0) -> None:
         """members: how many the backbone is made of, if it is an ensemble; their log p is read too."""
@@ -91,7 +98,7 @@ class LearnedNet(nn.Module):
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.register_buffer("log_scale", torch.zeros(()))
         self.register_buffer("mean", torch.zeros(read))
         self.register_buffer("inverse", torch.ones(read))
 
@@ -99,23 +106,29 @@ class LearnedNet(nn.Module):
     def members(self) -> int:
         return len(self.mean) - len(NAMES)
 
-    def standardise(self, examples: Iterable[Tensor], without: tuple[str, ...] = ()) -> None:
-        """Learn mean and deviation of the features from examples, in parts since they may be many.
+    @property
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """Which features all candidates of a query share, and which are their own; int64 each."""
+        own = (*OF_CANDIDATE, *range(len(NAMES), len(self.mean)))
+        return torch.tensor(OF_QUERY, device=self.mean.device), torch.tensor(own, device=self.mean.device)
 
-        Groups that are left out read as their mean.
+    def standardise(self, of_query: Tensor, of_candidate: Tensor, without: tuple[str, ...] = ()) -> None:
+        """Learn mean and deviation of the features from examples: float [n, columns] of queries, [m, columns] of
+        candidates. Groups that are left out read as their mean.
         """
-        count, total, squares = 0, self.mean.double(), self.mean.double()
-        for part in examples:
-            x = part.double()
-            count, total, squares = count + len(x), total + x.sum(0), squares + x.square().sum(0)
-        if count > 1:  # a single one has no deviation
+        for columns, values in zip(self.columns, (of_query, of_candidate), strict=True):
+            count = len(values)
+            if count < 2:  # a single one has no deviation
+                continue
+            # in parts, since in double precision all of them would take four times their memory
+            total = sum(part.double().sum(0) for part in values.split(_CHUNK))
             mean = total / count
-            variance = (squares - count * mean.square()) / (count - 1)
-            self.mean.copy_(mean)
-            self.inverse.copy_(1 / variance.clamp(min=1e-6).sqrt())
-        columns = group_columns(self.members)
+            squares = sum((part.double() - mean).square().sum(0) for part in values.split(_CHUNK))
+            self.mean[columns] = mean.float()
+            self.inverse[columns] = (squares / (count - 1)).clamp(min=1e-6).rsqrt().float()
+        groups = group_columns(self.members)
         for group in without:
-            self.inverse[columns[group]] = 0.0
+            self.inverse[groups[group]] = 0.0
 
     def scaled(self, x: Tensor, columns: Tensor | slice = slice(None)) -> Tensor:
         """x float [m, features], or some columns of them, less their mean and by their deviation."""
@@ -130,30 +143,32 @@ class LearnedNet(nn.Module):
 
         The first layer is linear, so what the candidates of a query share goes through it once.
         """
-        first = self.body[0]
-        assert isinstance(first, nn.Linear)
-        read = len(self.mean)
-        own_columns = (*OF_CANDIDATE, *range(len(NAMES), read))
-        of_query, of_candidate = (torch.tensor(of, device=relation.device) for of in (OF_QUERY, own_columns))
-        weight = first.weight.T
-        shared = torch.cat([self.scaled(features.of_query, of_query), self.relation(relation)], dim=1)
-        by_query = torch.addmm(first.bias, shared, torch.cat([weight[of_query], weight[read:]]))
+        of_query, of_candidate = self.columns
+        by_query, own = self.first_layer(self.scaled(features.of_query, of_query), relation)
         columns = of_candidate.split([block.table.shape[1] for block in features.blocks])
         blocks = [replace(b, table=self.scaled(b.table, c)) for b, c in zip(features.blocks, columns, strict=True)]
-        own, made, size = weight[of_candidate], [], _ROWS.get(relation.device.type, _ROWS["cpu"])
+        made, size = [], _ROWS.get(relation.device.type, _ROWS["cpu"])
         for start in range(0, len(features.row), size):
             rows = slice(start, start + size)
             hidden = by_query.index_select(0, features.row[rows]).addmm_(gathered(blocks, rows), own)
             made.append(self.body[1:](hidden).squeeze(1))
         return torch.cat(made) if made else by_query.new_empty(0)
 
+    def first_layer(self, of_query: Tensor, relation: Tensor) -> tuple[Tensor, Tensor]:
+        """What queries add to the first layer [n, hidden], from their scaled columns, and the weights of the rest."""
+        first = self.body[0]
+        assert isinstance(first, nn.Linear)
+        weight, (shared, own) = first.weight.T, self.columns
+        values = torch.cat([of_query, self.relation(relation)], dim=1)
+        return torch.addmm(first.bias, values, torch.cat([weight[shared], weight[len(self.mean) :]])), weight[own]
+
     @property
     def scale(self) -> Tensor:
-        return self.log_scale.exp().clamp(SCALES[0], SCALES[-1])
+        return self.log_scale.exp()
 
 
 class Learned:
-    """A fitted learned residual for one filter."""
+    """A fitted learned residual."""
 
     def __init__(self, settings: LearnedSettings, net: LearnedNet) -> None:
         self.settings, self.net = settings, net.eval()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
+from bridgemem.backbones.trained import trained_again, training_free
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.evaluate import record
@@ -19,7 +21,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.features import GROUPS
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Slice, fit_cases, gather
+from bridgemem.residuals.learning import earlier_source, fit_cases, gather
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.residuals.validation import Validation
@@ -137,10 +139,10 @@ def _without(settings: LearnedSettings, *groups: str) -> LearnedSettings:
 
 def ablated_settings(run: Run) -> LearnedSettings:
     """The settings of a run's learned residual, or why they cannot be changed one by one."""
-    learned = run.learned(SELECTION_FILTERS[0])
+    learned = run.learned("raw")
     if learned is None:
         raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned.")
-    if learned.settings.cross_fit:
+    if learned.settings.cross_fit and not training_free(run.backbone()):
         raise RunError(
             f"{run.folder} was cross-fitted, and changes are fitted on validation alone; ablate a plain run."
         )
@@ -150,7 +152,7 @@ def ablated_settings(run: Run) -> LearnedSettings:
 def ablate_learned(
     run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
 ) -> list[Record]:
-    """One record per change of the learned residual and filter, each fitted anew on validation."""
+    """One record per change of the learned residual and filter, each fitted anew, without a filter."""
     as_fitted = ablated_settings(run)
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     dataset = dataset or run.dataset
@@ -158,28 +160,34 @@ def ablate_learned(
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.scorer(device), run.config.seed
     past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
-    source = Slice(Validation.of(dataset, backbone, device=device), run.transitions("train", device))
-    known = run.transitions("known", device)
+    validation, known = Validation.of(dataset, backbone, device=device), run.transitions("known", device)
+    train, again = run.transitions("train", device), run.backbone(device)
+    fit_again = partial(trained_again, again, None, run.config.backbone_seed, device, progress)
+    earlier = None
+    if training_free(again):
+        epochs = run.config.epochs
+        earlier = earlier_source(validation, fit_again, as_fitted, transitions=train, seed=seed, epochs=epochs)
     by_unseen: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(as_fitted).items():
         by_unseen.setdefault(changed.unseen_candidates, {})[label] = changed
     records = []
     for group in by_unseen.values():
-        cases = gather(source, next(iter(group.values())), seed=seed, progress=progress)
-        wanted = [(label, changed, name) for label, changed in group.items() for name in SELECTION_FILTERS]
-        with progress.task("fitting changed residuals", total=len(wanted)) as advance:
-            models = []
-            for label, changed, name in wanted:
-                models.append(fit_cases(cases, name, 2 * dataset.events.n_relations, changed, seed).model)
+        first = next(iter(group.values()))
+        cases = gather(validation, train, first, earlier=earlier, seed=seed, progress=progress)
+        models = []
+        with progress.task("fitting changed residuals", total=len(group)) as advance:
+            for label, changed in group.items():
+                models.append(fit_cases(cases, "raw", changed, seed=seed).model)
                 advance(1, note=label)
         queries = Queries.of(dataset.split(split))
         scoring = Scoring(backbone, past, known, learned=models)
         made = replay(scoring, queries, filters=filters, progress=progress, label="reading ablations")
-        for column, (label, changed, name) in enumerate(wanted, start=1):
+        for column, (label, changed) in enumerate(group.items(), start=1):
             own = {"lambda": None, "gate": None, "tau": None, **asdict(changed)}
-            method = f"ablation:learned={label}"
-            one = record(run, dataset, split, made, column, name, method, selections[name], device, own)
-            records.append(replace(one, fit_seconds=None, refit_seconds=None))
+            for name, selection in selections.items():
+                method = f"ablation:learned={label}"
+                one = record(run, dataset, split, made, column, name, method, selection, device, own)
+                records.append(replace(one, fit_seconds=None, refit_seconds=None))
     return records
 
 

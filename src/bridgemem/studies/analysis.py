@@ -35,7 +35,7 @@ def _own(records: list[Record], filter_name: str) -> list[Record]:
         standard = (seed == BACKBONE_SEED, rolling, r.seed == BACKBONE_SEED, r.device.startswith("cuda"))
         return (*(not wanted for wanted in standard), seed, r.seed)
 
-    found = [r for r in records if r.filter == filter_name and r.selected_by == filter_name and "mrr" in r.gain]
+    found = [r for r in records if r.filter == filter_name and r.selected_by and r.as_chosen and "mrr" in r.gain]
     return sorted(found, key=order)
 
 

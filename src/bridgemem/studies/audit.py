@@ -29,7 +29,7 @@ from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.learning import later_rows
+from bridgemem.residuals.learning import late_rows
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
@@ -84,7 +84,7 @@ def audit(
 
     def blind() -> Iterator[Finding]:
         frozen_at = history(run, known, split, "cpu").frozen_at
-        learned = [model for name in SELECTION_FILTERS if (model := run.learned(name)) is not None]
+        learned = [model for name in run.fit_names() if (model := run.learned(name)) is not None]
         return future_blind(run.scorer(), run.transitions(part), known, split, steps, drawn, frozen_at, learned)
 
     checks: dict[str, Callable[[], Iterable[Finding]]] = {
@@ -208,7 +208,7 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
         places: dict[Choice, int] = {OFF: 0} | {point: column for column, point in enumerate(points, start=1)}
         learned, column = run.learned(name), places.get(selection.choice)
         if learned is not None and column is not None:
-            rows = later_rows(queries, past, learned.settings, run.config.seed).numpy()
+            rows = late_rows(queries, learned.settings, run.config.seed).numpy()
             yield _preference(run, name, rows, *(replayed.of(name, c)[rows] for c in (0, column)))
 
 
@@ -264,9 +264,13 @@ def _metrics(run: Run, split: str) -> Finding:
                 gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row.gain[m], strict=True)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
     rows = sorted(Method(row.method, row.selected_by).column(row.filter) for row in measured)
-    wanted = sorted(method.column(f) for method in run.methods() for f in FILTERS)
-    seen = f"{len(measured)} rows, largest difference {worst:.1g}" + ("" if rows == wanted else ", rows are missing")
-    return Finding("metrics from ranks", worst < 1e-9 and rows == wanted, seen)
+    methods = [method for method in run.methods() if method.name != "learned"]
+    wanted = [method.column(f) for method in methods for f in FILTERS]
+    wanted += [run.method("learned", f).column(f) for f in FILTERS if run.fit_names()]
+    seen = f"{len(measured)} rows, largest difference {worst:.1g}" + (
+        "" if rows == sorted(wanted) else ", rows are missing"
+    )
+    return Finding("metrics from ranks", worst < 1e-9 and rows == sorted(wanted), seen)
 
 
 def _ranks(

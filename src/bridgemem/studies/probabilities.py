@@ -9,6 +9,7 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import HEADINGS, Table, figure, fitted_here, interval, place
 from bridgemem.ranking.metrics import METRICS
+from bridgemem.residuals.selection import SELECTION_FILTERS
 
 CALIBRATION = "calibration:"
 
@@ -29,7 +30,7 @@ def _measured(records: list[Record]) -> list[Record]:
 
 
 def _label(r: Record) -> str:
-    how = f", chosen under the {r.selected_by} filter" if r.selected_by else ""
+    how = f", chosen under the {r.selected_by} filter" if r.selected_by in SELECTION_FILTERS else ""
     name = r.method.removeprefix(CALIBRATION)
     what = r.backbone if name == "backbone" else f"{r.backbone} + {name}"
     return f"{place(r.dataset, r.split)}, {what}{how}{fitted_here(name, r.split)}"
@@ -88,7 +89,7 @@ def curve_tables(records: list[Record]) -> list[Table]:
 
 def horizon_table(records: list[Record]) -> Table:
     """Queries about several steps at once, each residual as chosen under the time-aware filter and read under it."""
-    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.selected_by in (None, "time")]
+    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.as_chosen]
     if not found:
         raise DataError(
             "no record of several steps at once was found; `bridgemem evaluate RUN --horizon 7` makes them."

@@ -122,10 +122,9 @@ def selected(records: Iterable[Record], filter_name: str) -> list[Record]:
     Nothing is chosen under raw: it shows the choice of the time-aware filter. A measurement repeated on another device
     is shown once.
     """
-    wanted = "time" if filter_name == "raw" else filter_name
     once: dict[tuple[object, ...], Record] = {}
     for r in sorted(records, key=lambda r: not r.device.startswith("cuda")):
-        if r.filter == filter_name and r.subset is None and r.selected_by in (None, wanted):
+        if r.filter == filter_name and r.subset is None and r.as_chosen:
             what = (r.dataset, r.split, r.backbone, r.method, r.fingerprint, r.history, r.horizon, r.cross_fit)
             # a backbone alone has no seed but its own
             seed = r.seed if r.method != "backbone" else None

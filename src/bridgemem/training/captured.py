@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,9 +105,12 @@ class DecoupledSteps(_CapturedStep):
     takes to train; and a handful of operations, however many parameters there are.
     """
 
-    def __init__(self, parameters: list[nn.Parameter], learning_rate: float, weight_decay: float = 0.01) -> None:
+    def __init__(
+        self, parameters: list[nn.Parameter], learning_rate: float, weight_decay: float = 0.01, clip: float = math.inf
+    ) -> None:
+        """clip: the largest norm of a gradient; longer ones are cut down to it."""
         super().__init__(parameters)
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
+        self.learning_rate, self.weight_decay, self.clip = learning_rate, weight_decay, clip
         self.vector = torch.cat([p.detach().flatten() for p in parameters])
         for parameter, part in zip(parameters, self.vector.split([p.numel() for p in parameters]), strict=True):
             parameter.data = part.view_as(parameter)
@@ -121,6 +125,8 @@ class DecoupledSteps(_CapturedStep):
 
     def _move(self, gradient: Tensor) -> None:
         self.taken += 1
+        if self.clip < math.inf:
+            gradient *= (self.clip / (gradient.norm() + 1e-6)).clamp_(max=1.0)
         self.vector *= 1 - self.learning_rate * self.weight_decay
         self.mean.lerp_(gradient, 1 - _BETAS[0])
         self.square.mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])

@@ -1,0 +1,216 @@
+"""Cases: queries with a sample of their candidates, weighted so that the loss over all of them is estimated unbiased.
+
+Of the candidates that are read each is kept with a probability pi that grows with p0, the answer always; a kept one
+counts 1 / pi times. The mass of the candidates that are not read is exact: one number for each query and filter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.backbones.scorer import Scorer, score_queries
+from bridgemem.events.queries import Queries
+from bridgemem.evidence.transitions import Transitions
+from bridgemem.memory.past import Past
+from bridgemem.memory.timeline import expand
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.ranking.ranks import batch_size
+from bridgemem.residuals.features import Candidates, FeatureReader, gathered
+from bridgemem.residuals.learned import SCALES
+
+KEEP_ALL = 40.0  # pi = rate + this times p0, so that whoever has a fortieth of the mass is always kept
+RATE = 0.03
+MOST_BY_RATE = 16  # candidates of a query that the rate alone keeps, however many it has
+SCALE_QUERIES = 1_500
+LEAST = 1e-30  # of the mass of the candidates that are not read
+
+
+@dataclass(frozen=True)
+class Source:
+    """Queries to learn from over one past, with a scorer and transitions that know nothing of their answers."""
+
+    queries: Queries
+    scorer: Scorer
+    transitions: Transitions
+
+
+@dataclass(frozen=True)
+class Cases:
+    """Queries ready for fitting: the candidates that were kept, flat, and the mass of all that are not read.
+
+    Of m candidates: x float16 [m, columns] of their own, logit float32 [m]: scale * log p0, log_weight float32 [m]:
+    -log pi, is_answer bool [m], removed: bool [m] for each filter.
+    Of n queries: of_query float32 [n, columns], relation, step int64 [n]; start int64 [n + 1]: where its candidates
+    begin; own float32 [n]: scale * log p0 of the answer; rest: for each filter float32 [n], log of the summed
+    p0^scale of the candidates that are neither read nor removed. n_directed: how many directed relations there are.
+    """
+
+    x: Tensor
+    logit: Tensor
+    log_weight: Tensor
+    is_answer: Tensor
+    removed: dict[str, Tensor]
+    of_query: Tensor
+    relation: Tensor
+    step: Tensor
+    start: Tensor
+    own: Tensor
+    rest: dict[str, Tensor]
+    scale: float
+    n_directed: int
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Cases]) -> Cases:
+        """The cases of all parts, in their order."""
+
+        def join(name: str) -> Tensor:
+            return torch.cat([getattr(p, name) for p in parts])
+
+        def join_each(name: str) -> dict[str, Tensor]:
+            return {f: torch.cat([getattr(p, name)[f] for p in parts]) for f in FILTERS}
+
+        sizes = torch.cat([p.start.diff() for p in parts]).cumsum(0)
+        return cls(
+            x=join("x"),
+            logit=join("logit"),
+            log_weight=join("log_weight"),
+            is_answer=join("is_answer"),
+            removed=join_each("removed"),
+            of_query=join("of_query"),
+            relation=join("relation"),
+            step=join("step"),
+            start=torch.cat([sizes.new_zeros(1), sizes]),
+            own=join("own"),
+            rest=join_each("rest"),
+            scale=parts[0].scale,
+            n_directed=parts[0].n_directed,
+        )
+
+    def candidates(self, rows: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
+        """The place in `rows` and the place among all of every candidate of these queries, int64 each."""
+        return expand(self.start[rows], self.start[rows + 1], size)
+
+    def touched(self, filter_name: str) -> float:
+        """The share of the queries of which a filter removes a candidate that was kept."""
+        row, _ = self.candidates(torch.arange(len(self), device=self.own.device))
+        return len(row[self.removed[filter_name]].unique()) / max(len(self), 1)
+
+    def take(self, rows: Tensor) -> Cases:
+        """Some of the queries, int64 [k]."""
+        _, at = self.candidates(rows)
+        sizes = self.start.diff()[rows].cumsum(0)
+        return Cases(
+            x=self.x[at],
+            logit=self.logit[at],
+            log_weight=self.log_weight[at],
+            is_answer=self.is_answer[at],
+            removed={f: of[at] for f, of in self.removed.items()},
+            of_query=self.of_query[rows],
+            relation=self.relation[rows],
+            step=self.step[rows],
+            start=torch.cat([sizes.new_zeros(1), sizes]),
+            own=self.own[rows],
+            rest={f: of[rows] for f, of in self.rest.items()},
+            scale=self.scale,
+            n_directed=self.n_directed,
+        )
+
+
+class CaseReader:
+    """Reads queries as cases over one past, at one scale of the backbone's log score."""
+
+    def __init__(self, past: Past, filters: Filters, unseen: int, scale: float, seed: int) -> None:
+        self.past, self.filters, self.unseen, self.scale = past, filters, unseen, scale
+        self.draw = torch.Generator(device=past.device).manual_seed(seed)
+        self._reader: FeatureReader | None = None
+
+    def read(self, source: Source, *, progress: Progress = SILENT) -> Cases:
+        """All queries of a source; filters are built from train + validation."""
+        if self._reader is None:
+            self._reader = FeatureReader(self.past, source.transitions, self.unseen)
+        reader = self._reader.by(source.transitions)
+        batches = _batches(source.queries, self.past)
+        with progress.task("reading what the learned residual is fitted on", total=len(source.queries)) as advance:
+            parts = []
+            for batch in batches:
+                parts.append(self._cases(batch, source.scorer, reader))
+                advance(len(batch))
+        return Cases.joined(parts)
+
+    def _cases(self, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
+        assert batch.answer is not None
+        scores = score_queries(scorer, batch, self.past)
+        found = reader.candidates(batch, scores)
+        kept, log_weight = self._kept(found, batch.answer)
+        mass = (self.scale * found.log_p).exp_()
+        mass.view(-1)[found.keys] = 0.0
+        rest, removed, some = mass.sum(1), {}, found.take(kept)
+        rests = {}
+        for name in FILTERS:
+            row, candidate = self.filters.mask(name, batch)
+            out = torch.zeros_like(rest).index_add_(0, row, mass[row, candidate])
+            rests[name] = (rest - out).clamp_(min=LEAST).log_()
+            removed[name] = torch.isin(some.keys, row * mass.shape[1] + candidate)
+        features = reader.features(batch, scores, some)
+        rows = torch.arange(len(batch) + 1, device=rest.device)
+        return Cases(
+            x=gathered(features.blocks).half(),
+            logit=self.scale * found.log_p.view(-1)[some.keys],
+            log_weight=log_weight,
+            is_answer=some.candidate == batch.answer[some.row],
+            removed=removed,
+            of_query=features.of_query,
+            relation=batch.relation,
+            step=batch.step,
+            start=torch.searchsorted(some.row, rows),
+            own=self.scale * found.log_p[rows[:-1], batch.answer],
+            rest=rests,
+            scale=self.scale,
+            n_directed=2 * reader.relations,
+        )
+
+    def _kept(self, found: Candidates, answer: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of the candidates are kept int64 [k], and what each counts: -log pi float32 [k]."""
+        row = found.row
+        many = torch.bincount(row, minlength=len(answer)).clamp_(min=1)
+        rate = (MOST_BY_RATE / many).clamp_(max=RATE)
+        pi = rate[row].add_(found.log_p.view(-1)[found.keys].exp_(), alpha=KEEP_ALL).clamp_(max=1.0)
+        pi[found.candidate == answer[row]] = 1.0
+        kept = (torch.rand(len(pi), generator=self.draw, device=pi.device) < pi).nonzero().squeeze(1)
+        return kept, -pi[kept].log()
+
+
+def _batches(queries: Queries, past: Past) -> Iterator[Queries]:
+    """Queries in batches on the device of the past."""
+    return queries.to(past.device).batches(batch_size(past.events.n_entities, past.device))
+
+
+def sampled(queries: Queries, most: int, seed: int) -> Tensor:
+    """Which of the queries are read: all of them, or that many; int64, ascending."""
+    if len(queries) <= most:
+        return torch.arange(len(queries))
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).choice(len(queries), most, replace=False)))
+
+
+def best_scale(scorer: Scorer, past: Past, queries: Queries, seed: int) -> float:
+    """The power of p0 under which the answers are likeliest."""
+    if not len(queries):
+        return 1.0
+    some = queries.take(sampled(queries, SCALE_QUERIES, seed))
+    total = np.zeros(len(SCALES))
+    for batch in _batches(some, past):
+        assert batch.answer is not None
+        log_p = score_queries(scorer, batch, past).of_candidates.float().log_softmax(1)
+        own = log_p.gather(1, batch.answer[:, None]).squeeze(1)
+        total += [float((own * s - (log_p * s).logsumexp(1)).double().sum()) for s in SCALES]
+    return SCALES[int(total.argmax())] if math.isfinite(float(total.max())) else 1.0
