@@ -45,7 +45,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "recurrence":
         return request.getfixturevalue("recurrence_run")
     run, data = tmp_path / "learned", request.getfixturevalue("own_csv")
-    learned = ("--residual", "learned", "--learned-set", "max_epochs=2")
+    learned = ("--residual", "learned", "--learned-set", "epochs=2")
     fitted = bridgemem("fit", "-d", data, "-b", "recurrence", "-o", run, *TINY_READER, *learned)
     assert fitted.code == 0, fitted.err
     return compared(run, (0.1, 0.05, 0.15))

@@ -91,7 +91,7 @@ def test_both_selections_are_kept_apart_each_with_its_lock(walk: Walk) -> None:
 def test_a_lost_file_is_named_and_nothing_is_answered_in_its_place(run_copy: Path) -> None:
     (run_copy / "epochs.json").unlink()
     with pytest.raises(RunError, match=r"epochs\.json is missing"):
-        Run(run_copy).preferred("time")
+        Run(run_copy).preferred()
     (run_copy / "data.npz").unlink()
     with pytest.raises(RunError, match=r"data\.npz is missing"):
         _ = Run(run_copy).dataset

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import time
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -26,7 +27,7 @@ from bridgemem.backbones.trained import (
     training_note,
 )
 from bridgemem.config import HistoryMode, Seed, Settings, check
-from bridgemem.errors import NotFoundError, RunError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
@@ -44,7 +45,7 @@ from bridgemem.hub import pull
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, Trains, earlier_source, fit_learned
+from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned
 from bridgemem.residuals.selection import Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
@@ -104,7 +105,7 @@ class Forecaster:
 
     Args:
         backbone: A registered name, the folder of a trained backbone, or a `Backbone`. "auto" counts: no training.
-        residual: "bridgemem", the paper's, or "learned", which is fitted next to it.
+        residual: "learned", which is fitted next to the paper's, or "bridgemem", the paper's alone.
         settings: Of the paper's residual.
         learned_settings: Of the learned residual.
         backbone_settings: Of a backbone that is named; those of the data set when left out.
@@ -124,7 +125,7 @@ class Forecaster:
         self,
         backbone: str | Path | Backbone = "auto",
         *,
-        residual: str = "bridgemem",
+        residual: str = "learned",
         settings: Settings | None = None,
         learned_settings: LearnedSettings | None = None,
         backbone_settings: Any = None,
@@ -142,24 +143,63 @@ class Forecaster:
         self._selected_by = "time"
         self._wanted: str | None = None
 
-    def fit(self, data: Any, *, progress: Progress = SILENT) -> Self:
-        """Fit on the train and validation splits of data, which is whatever `load` takes; returns the forecaster."""
+    def fit(
+        self, data: Any, *, folder: Path | str | None = None, replace: bool = False, progress: Progress = SILENT
+    ) -> Self:
+        """Fit on the train and validation splits of data; returns the forecaster.
+
+        Args:
+            data: Whatever `load` takes.
+            folder: The run folder to save to. The paper's residual is saved before the learned one is started, so
+                that an interrupted fit leaves a run that can be used, or none.
+            replace: Whether a run that is there is replaced.
+            progress: Where the parts of the fit are shown.
+        """
         self._check()
         dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
-        backbone, folder, note = self._started(dataset, progress)
-        frozen = self.history == "frozen"
-        validation = Validation.of(dataset, backbone, device=self.device, frozen=frozen)
+        backbone, home, note = self._started(dataset, progress)
+        validation = Validation.of(dataset, backbone, device=self.device, frozen=self.history == "frozen")
         fitted = fit_residual(validation, self.settings, seed=self.seed, progress=progress)
         config = self._config(dataset, backbone, fitted, note)
-        fits: dict[str, Fit] = {}
+        model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
+        self._take(model, home, folder, replace)
         if self.residual == "learned":
-            again = self._trained_again(backbone, folder, config.backbone_seed, progress)
-            fits = self._learned(validation, backbone, fitted, again, progress)
-        model = Model(dataset, backbone, fitted, config, fits, trained=note)
-        calibrations = calibrations_of(model, validation, progress=progress)
-        self._parts, self._folder = replace(model, calibrations=calibrations), folder
-        self._predictor, self._added = None, []
+            again = self._trained_again(backbone, home, config.backbone_seed, progress)
+            if fits := self._learned(validation, backbone, fitted, again, progress):
+                model = self._calibrated(dataclasses.replace(model, fits=fits), validation, progress)
+                self._take(model, home, folder, True)
+            held = model.held_out("raw")
+            if held is not None and held.above is not None:
+                self._fall_back(held, dataset, folder, progress)
         return self
+
+    def _fall_back(self, held: HeldOut, dataset: Dataset, folder: Path | str | None, progress: Progress) -> None:
+        """Where a naive forecaster is above both residuals, be that one, with the paper's residual; say so."""
+        name, mrr = held.above or "", max(held.learned, held.bridgemem)
+        auto = self.backbone == "auto"
+        then = "it is used instead" if auto else f"consider it as the backbone, --backbone {name}"
+        warnings.warn(
+            f"on the later part of validation {name} is above the model (MRR {held.naive[name][0]:.4f} and "
+            f"{mrr:.4f}, without a filter); {then}.",
+            stacklevel=3,
+        )
+        if auto:
+            own = {"settings": self.settings, "history": self.history, "seed": self.seed, "device": self.device}
+            made = Forecaster(name, residual="bridgemem", **own)
+            made.fit(dataset, folder=folder, replace=True, progress=progress)
+            self._parts, self._folder, self._predictor = made._parts, made._folder, None
+
+    def _calibrated(self, model: Model, validation: Validation, progress: Progress) -> Model:
+        """A model with probabilities for whatever has none yet."""
+        made = calibrations_of(model, validation, progress=progress)
+        return dataclasses.replace(model, calibrations={**model.calibrations, **made})
+
+    def _take(self, model: Model, home: Path | None, folder: Path | str | None, replace: bool) -> None:
+        """Be the forecaster of a fitted model, and save it where a folder is given. home: of its backbone."""
+        self._parts, self._folder, self._predictor, self._added = model, home, None, []
+        if folder is not None:
+            self.save(folder, replace=replace)
+            self._parts = model  # which still has in memory what the rest of a fit reads
 
     @property
     def parts(self) -> Parts:
@@ -345,8 +385,7 @@ class Forecaster:
         run = Run(source, data_dir=data_dir, memory_dir=memory_dir)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
         made._parts, made._selected_by, made._wanted = run, selected_by, residual
-        if run.file.learned is not None:
-            made.residual = "learned"
+        made.residual = "bridgemem" if run.file.learned is None else "learned"
         return made
 
     @property
@@ -366,7 +405,10 @@ class Forecaster:
         check("history", self.history, HistoryMode)
         check("seed", self.seed, Seed)
         if self.residual == "learned" and self.history == "frozen":
-            raise SettingsError("the learned residual is fitted with rolling history only; leave --history frozen out.")
+            raise SettingsError(
+                "the learned residual is fitted with rolling history only; leave --history frozen out, or say "
+                "--residual bridgemem."
+            )
         check_device(self.device)
 
     def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, TrainingNote]:
@@ -444,15 +486,20 @@ class Forecaster:
                 epochs=fitted.epochs,
                 progress=progress,
             )
-        return fit_learned(
-            validation,
-            fitted.train,
-            wanted,
-            earlier=earlier,
-            choices=fitted.choices,
-            seed=self.seed,
-            progress=progress,
-        )
+        try:
+            return fit_learned(
+                validation,
+                fitted.train,
+                wanted,
+                earlier=earlier,
+                choices=fitted.choices,
+                seed=self.seed,
+                progress=progress,
+            )
+        except DataError as problem:
+            said = str(problem).partition(";")[0].rstrip(".")
+            warnings.warn(f"no learned residual was fitted: {said}; forecasts use the paper's.", stacklevel=3)
+            return {}
 
 
 def _fetched(hub_id: str, progress: Progress) -> Run:

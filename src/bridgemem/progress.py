@@ -1,11 +1,12 @@
-"""How long work reports that it moves: a small protocol, silent by default, bars on a terminal."""
+"""How long work reports that it moves: a small protocol, silent by default, bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
     import rich.progress
@@ -64,9 +65,42 @@ class RichProgress:
             self._display.remove_task(bar)
 
 
+class LineProgress:
+    """Writes a line now and then while a task runs, with an estimate of the seconds left; short tasks write none."""
+
+    def __init__(self, out: TextIO, every: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._out, self._every, self._clock = out, every, clock
+        self._last = clock()
+
+    @contextmanager
+    def task(self, label: str, total: int | None = None) -> Iterator[Step]:
+        """A task that says how far it is."""
+        began, done, said = self._clock(), 0, ""
+
+        def step(advance: int = 1, /, *, note: str | None = None) -> None:
+            nonlocal done, said
+            done, said = done + advance, said if note is None else note
+            now = self._clock()
+            if now - self._last >= self._every:
+                self._last = now
+                self._out.write(_line(label, done, total, now - began, said))
+                self._out.flush()
+
+        yield step
+
+
+def _line(label: str, done: int, total: int | None, seconds: float, note: str) -> str:
+    if not total or done > total:
+        text = f"{label}: {done:,} done in {seconds:.0f} s"
+    else:
+        left = f", about {seconds * (total - done) / done:.0f} s left" if done else ""
+        text = f"{label}: {done:,} of {total:,} in {seconds:.0f} s{left}"
+    return f"{text} ({note})\n" if note else f"{text}\n"
+
+
 @contextmanager
 def terminal_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """The progress of a whole command: bars on stderr where that is a terminal, else silence.
+    """The progress of a whole command: bars on stderr where that is a terminal, else a line every ten seconds.
 
     Print results after the block: a bar that is still live would share their line.
 
@@ -74,8 +108,11 @@ def terminal_progress(*, quiet: bool = False) -> Iterator[Progress]:
     ...     with progress.task("reader epoch", total=20) as step:
     ...         step(1, note="nll 2.31")
     """
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield SILENT
+        return
+    if not sys.stderr.isatty():
+        yield LineProgress(sys.stderr)
         return
     with _rich_display() as display:
         yield RichProgress(display)

@@ -26,7 +26,7 @@ pytest_plugins = ("small_runs",)
 
 EVERY = int(os.environ.get("BRIDGEMEM_SWEEP", "1499"))
 ASKED = ("--subject", "Kel", "--relation", "visit")
-LEARNED = ("--residual", "learned", "--learned-set", "max_epochs=1", "--learned-set", "hidden=8")
+LEARNED = ("--residual", "learned", "--learned-set", "epochs=1", "--learned-set", "hidden=8")
 BY = ("support", "uncertainty", "repeat", "recency", "relation")
 DIGITS, HEX = "5,000 digits", "hex of 5,000 digits"
 NOTE, PART = "shards/test-00001-of-00002.json", "shards/test-00001-of-00002.parquet"

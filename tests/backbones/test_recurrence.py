@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bridgemem.backbones import BACKBONES, backbone_class, load_backbone
-from bridgemem.backbones.recurrence import FrequentPartner, Popularity, RecentPartner, Recurrence, RecurrenceDyadic
+from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic
 from bridgemem.errors import NotFoundError
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
@@ -17,7 +17,7 @@ from builders import dataset_of, random_log, rows_of, small_world
 from precision import close
 
 
-@pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic, FrequentPartner, RecentPartner])
+@pytest.mark.parametrize("kind", [Popularity, Recurrence, RecurrenceDyadic])
 @pytest.mark.parametrize("frozen", [None, 18])
 def test_scores_equal_the_formula(kind, frozen):
     events = random_log(8, n=150)
@@ -36,11 +36,7 @@ def test_scores_equal_the_formula(kind, frozen):
             triple = [t - t2 for a2, r2, c2, t2 in sides if (a2, r2, c2) == (a, r, c)]
             pair = [t - t2 for a2, _, c2, t2 in sides if (a2, c2) == (a, c)]
             expected = share if kind is Popularity else 0.001 * share
-            if kind is FrequentPartner:
-                expected += len(set(triple))
-            if pair and kind is RecentPartner:
-                expected += 1 / (1 + min(pair))
-            if triple and kind in (Recurrence, RecurrenceDyadic):
+            if triple and kind is not Popularity:
                 expected += 1 + 0.9 ** min(triple)
             if pair and kind is RecurrenceDyadic:
                 expected += 0.05 + 0.5 / (1 + min(pair))
@@ -57,9 +53,7 @@ def test_an_empty_past_leaves_popularity_alone():
         assert close(found, popular + math.log(0.001))
 
 
-@pytest.mark.parametrize(
-    "name", ["recurrence", "recurrence-dyadic", "popularity", "frequent-partner", "recent-partner"]
-)
+@pytest.mark.parametrize("name", ["recurrence", "recurrence-dyadic", "popularity"])
 def test_backbones_are_found_saved_and_loaded_by_name(tmp_path, name):
     world = small_world()
     backbone = backbone_class(name).fit(world.dataset)

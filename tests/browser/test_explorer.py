@@ -66,7 +66,7 @@ def run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("explored")
     folder = home / "run"
     for words in (
-        ("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--residual", "learned", *TINY_READER),
+        ("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, *TINY_READER, "--residual", "learned"),
         ("evaluate", folder, "--records", home / "records.jsonl"),
     ):
         done = bridgemem(*words)

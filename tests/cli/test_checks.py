@@ -40,7 +40,7 @@ def evaluated(recurrence_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with both residuals, evaluated."""
     run = tmp_path_factory.mktemp("learned") / "run"
-    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--residual", "learned", *TINY_READER)
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--residual", "learned")
     assert fitted.code == 0, fitted.err
     assert bridgemem("evaluate", run).code == 0
     return run

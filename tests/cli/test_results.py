@@ -139,7 +139,7 @@ def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
 def learned_fit(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A run with a learned residual, compared on 24 queries, and what fitting it printed."""
     run = tmp_path_factory.mktemp("learned") / "run"
-    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, "--residual", "learned", *TINY_READER)
+    fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--residual", "learned")
     assert fitted.code == 0, fitted.err
     return run, fitted
 
@@ -173,7 +173,7 @@ def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(lear
 
 
 def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv: Path, tmp_path: Path) -> None:
-    few = (*TINY_READER, "--learned-set", "max_epochs=1", "--residual", "learned", "--json", "-q")
+    few = (*TINY_READER, "--learned-set", "epochs=1", "--residual", "learned", "--json", "-q")
     made = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).json
     held = Run(tmp_path / "run").held_out("time")
     assert held is not None

@@ -172,7 +172,7 @@ def test_a_card_is_not_written_for_a_changed_selection(walk: Walk, tmp_path: Pat
 
 
 def test_a_learned_residual_is_shown_next_to_the_paper_s_one(own_csv: Path, tmp_path: Path) -> None:
-    few = ("--learned-set", "max_epochs=1")
+    few = ("--learned-set", "epochs=1")
     run = tmp_path / "run"
     fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--residual", "learned", *few)
     assert fitted.code == 0, fitted.err

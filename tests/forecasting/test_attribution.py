@@ -55,7 +55,8 @@ def opinionated(n_relations: int, settings: LearnedSettings = SETTINGS, seed: in
         for parameter in net.body.parameters():
             nn.init.normal_(parameter, std=0.4)
         net.log_scale.data.fill_(0.3)
-        net.standardise([torch.randn(500, len(NAMES) + members) * 2 + 1], settings.without)
+        x = torch.randn(500, len(NAMES) + members) * 2 + 1
+        net.standardise(*(x[:, columns] for columns in net.columns), settings.without)
     return Learned(settings, net)
 
 

@@ -54,7 +54,7 @@ def both_run(request: pytest.FixtureRequest, own_csv: Path, tmp_path_factory: py
         trained = bridgemem("train", request.param, "-d", own_csv, "-o", home / "backbone", *options)
         assert trained.code == 0, trained.err
         backbone = home / "backbone"
-    learned = ("--residual", "learned", "--learned-set", "max_epochs=2", "--learned-set", "unseen_candidates=3")
+    learned = ("--residual", "learned", "--learned-set", "epochs=2", "--learned-set", "unseen_candidates=3")
     fitted = bridgemem("fit", "-d", own_csv, "-b", backbone, "-o", home / "run", *TINY_READER, *learned)
     assert fitted.code == 0, fitted.err
     return Run(home / "run")
@@ -75,7 +75,7 @@ def learned_run(own_csv: Path, walk: Walk, tmp_path_factory: pytest.TempPathFact
         "--residual",
         "learned",
         "--learned-set",
-        "max_epochs=2",
+        "epochs=2",
     )
     assert fitted.code == 0, fitted.err
     return compared(run, (0.1, 0.05, 0.15))

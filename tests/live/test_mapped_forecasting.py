@@ -123,7 +123,7 @@ def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp
 def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp_path, own_csv, walk):
     (tmp_path / "copy").mkdir()
     learned = tmp_path / "learned"
-    residual = ("--residual", "learned", "--learned-set", "max_epochs=1")
+    residual = ("--residual", "learned", "--learned-set", "epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *residual).code == 0
     with EventStore(tmp_path / "store.duckdb") as store:
         with pytest.raises(SettingsError, match="--residual bridgemem"):

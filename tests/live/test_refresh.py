@@ -185,7 +185,7 @@ def test_the_learned_residual_is_carried_over(own_csv: Path, store: EventStore, 
     from commands import TINY_READER, bridgemem
 
     folder = tmp_path / "run"
-    options = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
+    options = (*TINY_READER, "--residual", "learned", "--learned-set", "epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, *options).code == 0
     LiveForecaster(loaded(folder), store).add(NEW_NAMES, "wire", "1")
     new = Run(refresh(Run(folder), store).run)

@@ -101,4 +101,6 @@ def test_a_fit_scores_every_validation_query_once(monkeypatch: pytest.MonkeyPatc
     quick, small = Settings(max_epochs=1), LearnedSettings(epochs=1, unseen_candidates=3, hidden=4)
     Forecaster("recurrence-dyadic", residual=residual, settings=quick, learned_settings=small).fit(dataset)
     valid = Queries.of(dataset.valid)
+    # late train is read once too, by a backbone of before
+    asked = [query for query in asked if query[2] >= dataset.valid_start]
     assert len(asked) == len(valid)

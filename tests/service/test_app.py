@@ -107,7 +107,7 @@ def test_the_parts_of_an_explanation_sum_to_the_score_of_the_forecast(client: An
 
 
 def test_a_learned_residual_is_explained_by_groups_that_sum_to_it(own_csv: Path, tmp_path: Path) -> None:
-    few = (*TINY_READER, "--residual", "learned", "--learned-set", "max_epochs=1")
+    few = (*TINY_READER, "--residual", "learned", "--learned-set", "epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).code == 0
     with EventStore(tmp_path / "events.duckdb") as store:
         client = TestClient(create_app(LiveForecaster(loaded(tmp_path / "run", residual="learned"), store)))

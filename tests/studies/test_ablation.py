@@ -191,7 +191,7 @@ def test_settings_that_are_the_run_s_own_are_no_change() -> None:
 @pytest.fixture(scope="module")
 def learned_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("learned") / "run"
-    done = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, "--residual", "learned", *TINY_READER)
+    done = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", folder, *TINY_READER, "--residual", "learned")
     assert done.code == 0, done.err
     return Run(folder)
 

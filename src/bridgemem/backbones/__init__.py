@@ -55,15 +55,10 @@ BACKBONES = {
         "recurrence, every event of the pair by what it leads to, usual answers",
         False,
     ),
-    "frequent-partner": Entry(
-        "bridgemem.backbones.recurrence",
-        "FrequentPartner",
-        "the most frequent partner of the actor under the relation",
-        False,
+    "most-frequent": Entry(
+        "bridgemem.backbones.naive", "MostFrequent", "the most frequent partner under the relation", False
     ),
-    "recent-partner": Entry(
-        "bridgemem.backbones.recurrence", "RecentPartner", "the last partner of the actor, whatever happened", False
-    ),
+    "most-recent": Entry("bridgemem.backbones.naive", "MostRecent", "the last partner under the relation", False),
     "popularity": Entry("bridgemem.backbones.recurrence", "Popularity", "the most active entities, for all", False),
     "stored": Entry("bridgemem.backbones.stored", "Stored", "the scores of any outside model, from a folder", False),
 }

@@ -1,4 +1,4 @@
-"""Training-free backbones: popularity, recurrence, recurrence with dyadic recency, and the two naive partners."""
+"""Training-free backbones: popularity, recurrence of the exact triple, and recurrence with dyadic recency."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ from bridgemem.training.checkpoint import Training
 class RecurrenceSettings(Declared):
     """score = popularity_weight * share of c
 
-    + [triple seen] (triple * (1 + decay^lag) + frequency * snapshots with it)
-    + [pair seen either way] (seen_pair + recency / (1 + lag)).
+    + [triple seen] triple * (1 + decay^lag) + [pair seen either way] (seen_pair + recency / (1 + lag)).
     """
 
     popularity_weight: Finite = 0.001
     decay: Share = 0.9
     triple: Finite = 1.0
-    frequency: Finite = 0.0
     seen_pair: Finite = 0.0
     recency: Finite = 0.0
 
@@ -56,12 +54,12 @@ class Popularity(Backbone):
     def score(self, queries: Queries, past: Past) -> Scores:
         s = self.settings
         score = (s.popularity_weight * self.share).repeat(len(queries), 1)
-        if s.triple or s.frequency:
+        if s.triple:
             seen = past.occurrences(queries.actor, queries.relation, queries.step)
             lag = (queries.step[seen.row] - seen.step).to(score.dtype)
             # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
             fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
-            score[seen.row, seen.candidate] += s.triple * (1 + fresh) + s.frequency * seen.count
+            score[seen.row, seen.candidate] += s.triple * (1 + fresh)
         if s.seen_pair or s.recency:
             states = past.dyads.partners(queries.actor, queries.step, k=1, window=0, until=past.cut(queries.step))
             lag = states.lag[:, 0].to(score.dtype)
@@ -97,17 +95,3 @@ class RecurrenceDyadic(Popularity):
 
     name: ClassVar[str] = "recurrence-dyadic"
     default: ClassVar[RecurrenceSettings] = RecurrenceSettings(seen_pair=0.05, recency=0.5)
-
-
-class FrequentPartner(Popularity):
-    """The partner that the actor had most often under this very relation: what anybody would try first."""
-
-    name: ClassVar[str] = "frequent-partner"
-    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(triple=0.0, frequency=1.0)
-
-
-class RecentPartner(Popularity):
-    """The partner of the actor's last event, whatever happened and whoever began it."""
-
-    name: ClassVar[str] = "recent-partner"
-    default: ClassVar[RecurrenceSettings] = RecurrenceSettings(triple=0.0, recency=1.0)

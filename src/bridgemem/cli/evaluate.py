@@ -27,7 +27,7 @@ def no_test(dataset: Dataset, wanted: str) -> str:
 
 def show(records: list[Any], title: str) -> None:
     """The metrics of every method, one table a filter."""
-    from bridgemem.evaluation.tables import FILTER_WORDS
+    from bridgemem.evaluation.tables import FILTER_WORDS, interval
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.studies.report import filter_table
 
@@ -35,6 +35,14 @@ def show(records: list[Any], title: str) -> None:
     for f in FILTERS:
         made = filter_table(records, f)
         table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
+    naive = {(r.backbone, r.filter): r.settings for r in records if "model_gain" in r.settings}
+    if naive:
+        model = next(iter(naive.values()))["model"]
+        rows = [
+            [name, *(interval(naive[name, f]["model_gain"]) for f in FILTERS)]
+            for name in dict.fromkeys(name for name, _ in naive)
+        ]
+        table(f"\nGain in MRR of {model} over naive forecasters", ["", *(FILTER_WORDS[f] for f in FILTERS)], rows)
 
 
 def evaluate(

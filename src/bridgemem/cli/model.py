@@ -41,7 +41,7 @@ Method = Annotated[
     str,
     typer.Option(
         "--residual",
-        help="Residual to fit: bridgemem, or learned next to it (default: bridgemem).",
+        help="Residual to fit: learned, next to the paper's, or bridgemem alone (default: learned).",
     ),
 ]
 LearnedSet = Annotated[
@@ -128,6 +128,19 @@ def _going_on(backbone: Path) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+@contextmanager
+def _usable(run: Path) -> Iterator[None]:
+    """At Ctrl-C, say that the run holds the paper's residual, where it was saved before the learned one was done."""
+    before = run.is_dir()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if before or not run.is_dir():
+            raise
+        warn(f"bridgemem: interrupted; {run} holds the bridgemem residual and can be used, without the learned one.")
+        raise typer.Exit(1) from None
+
+
 def train(
     name: Annotated[str, typer.Argument(help="The backbone, as in `cenet`.")],
     data: Data,
@@ -159,15 +172,16 @@ def train(
 
 def fit(
     data: Data,
-    backbone: Annotated[
-        str, typer.Option("--backbone", "-b", help="Folder of a trained backbone, or a training-free name.")
-    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
+    backbone: Annotated[
+        str,
+        typer.Option("--backbone", "-b", help="Folder of a trained backbone, or a training-free name; auto: counting."),
+    ] = "auto",
     seed: Seed = 42,
     device: Device = "cpu",
     step: Step = None,
     history: HistoryKind = "rolling",
-    residual: Method = "bridgemem",
+    residual: Method = "learned",
     set_: Set = None,
     learned_set: LearnedSet = None,
     data_dir: DataDir = None,
@@ -183,12 +197,13 @@ def fit(
     from bridgemem.events.loading import load
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
+    from bridgemem.ranking.filters import FILTERS
     from bridgemem.storage.schema import override
     from bridgemem.storage.whole import reserved_free
 
     began = time.perf_counter()
     settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
-    if not Path(backbone).is_dir():
+    if backbone != "auto" and not Path(backbone).is_dir():
         _check_training_free(backbone, data)
     model = Forecaster(
         backbone,
@@ -201,23 +216,23 @@ def fit(
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
         dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
-        with _going_on(earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)):
-            made = model.fit(dataset, progress=progress).parts
+        with _going_on(earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)), _usable(out):
+            made = model.fit(dataset, folder=out, replace=force, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted
-        model.save(out, replace=force)
     seconds = time.perf_counter() - began
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
     result = {"run": out, "epochs": fitted.epochs, "selections": selections}
     result |= {"fit_seconds": fitted.select_fit_seconds, "seconds": seconds}
-    held_out = {name: held for name in fitted.selections if (held := made.held_out(name)) is not None}
+    held_out = {name: held for name in FILTERS if (held := made.held_out(name)) is not None}
     if held_out:
-        result["held_out"] = {name: {**asdict(held), "forecasts": held.better} for name, held in held_out.items()}
+        result["held_out"] = {name: {**asdict(held), "better": held.better} for name, held in held_out.items()}
+        result["forecasts"] = made.preferred()
 
     def text() -> None:
         _show_selections(dataset.name, fitted, seconds)
-        for name, held in held_out.items():
-            _show_held_out(name, held)
+        if held_out:
+            _show_held_out(held_out, made.preferred())
         say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
 
     emit(result, as_json, text)
@@ -254,18 +269,25 @@ def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
         )
 
 
-def _show_held_out(filter_name: str, held: HeldOut) -> None:
+def _show_held_out(held_out: dict[str, HeldOut], preferred: str) -> None:
     """What each residual made of the later part of validation, and which of them forecasts are made with."""
     from bridgemem.evaluation.tables import FILTER_WORDS, figure, interval
 
-    found = {"backbone": held.backbone, "bridgemem": held.bridgemem, "learned, before it was fitted here": held.learned}
-    title = f"\nThe later part of validation, {FILTER_WORDS[filter_name]}, {held.queries:,} queries"
-    table(title, ["residual", "MRR"], [[name, figure(mrr)] for name, mrr in found.items()])
-    other, beyond = ("bridgemem", "is above") if held.better == "learned" else ("learned", "is not above")
-    say(
-        f"Forecasts under this filter use the {held.better} residual: the learned one's gain over the paper's, "
-        f"{interval(list(held.gain))}, {beyond} a standard error. --residual {other} asks for the other.\n"
+    first, shown = next(iter(held_out.values())), dict[str, list[str]]()
+    for name in first.naive:
+        shown[name] = [figure(held.naive[name][0]) for held in held_out.values()]
+    shown["backbone"] = [figure(held.backbone) for held in held_out.values()]
+    shown["bridgemem"] = [figure(held.bridgemem) for held in held_out.values()]
+    shown["learned, quickly fitted"] = [figure(held.learned) for held in held_out.values()]
+    title = (
+        f"\nMRR on the later part of validation, {counted(first.queries, 'query')}; learned from what came before it"
     )
+    table(title, ["", *(FILTER_WORDS[name] for name in held_out)], [[name, *row] for name, row in shown.items()])
+    best = first.better
+    over = {"bridgemem": first.gain} if best == "learned" else {}
+    for name, gain in {**over, **{name: found[1:] for name, found in first.naive.items()}}.items():
+        say(f"Gain of {best} over {name}, without a filter: {interval(list(gain))}.")
+    say(f"Forecasts use the {preferred} residual; --residual asks for the other.\n")
 
 
 def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSettings | None:

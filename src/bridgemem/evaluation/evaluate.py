@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from bridgemem.backbones import backbone_class
+from bridgemem.backbones.naive import naive_backbones
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
@@ -27,7 +28,6 @@ from bridgemem.runs import Run
 from bridgemem.storage.tables import ASKED, write_table
 from bridgemem.training.devices import describe_device
 
-TRAINING_FREE = ("recurrence", "recurrence-dyadic")
 # the columns of a table of ranks next to the ranks: what was asked, and what was known of it
 KNOWN = (*ASKED, "uncertainty", "answer_support", "answer_lag", "triple_seen")
 
@@ -42,6 +42,8 @@ def evaluate(
 ) -> list[Record]:
     """Metrics of a fitted model on a split, under all filters, for the backbone and for each locked selection.
 
+    Naive forecasters are measured in the same pass, for comparison: see `naive_backbones`.
+
     Test is opened only after every selection record was found intact. The figures of a run folder are written into it.
     cells: queries times entities in a batch.
     """
@@ -50,10 +52,15 @@ def evaluate(
     dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
-    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
+    naive = naive_backbones(dataset.without_test(), device, other_than=run.config.backbone)
+    queries = Queries.of(dataset.split(split))
+    reading = read(run, dataset, split, queries, device, progress, cells, beside=naive)
     if isinstance(run, Run):
-        return conclude(run, dataset, split, reading, device)
-    return records_of(run, dataset, split, reading, {name: run.selection(name) for name in SELECTION_FILTERS}, device)
+        records = conclude(run, dataset, split, reading, device)
+    else:
+        selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+        records = records_of(run, dataset, split, reading, selections, device)
+    return [*records, *_naive_records(run, dataset, split, reading, naive, device)]
 
 
 def conclude(
@@ -88,12 +95,15 @@ def read(
     device: str = "cpu",
     progress: Progress = SILENT,
     cells: int | None = None,
+    beside: Sequence[Scorer] = (),
 ) -> Reading:
-    """Rank queries of a split by all that the run has, under every filter."""
+    """Rank queries of a split by all that the run has, under every filter; beside: by other scorers too."""
     part = "known" if split == "test" else "train"
     past = history(run, dataset, split, device)
     filters, scoring = Filters(dataset.events, device), scoring_of(run, past, part)
-    replayed = replay(scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells)
+    replayed = replay(
+        scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells, beside=beside
+    )
     return Reading(replayed, {name: column for column, name in enumerate(run.methods())})
 
 
@@ -132,6 +142,30 @@ def evaluate_backbone(
         )
         for f in FILTERS
     ]
+
+
+def _naive_records(
+    run: Parts, dataset: Dataset, split: str, reading: Reading, naive: Sequence[Scorer], device: str
+) -> list[Record]:
+    """Metrics of naive forecasters, and in the settings what the model that forecasts gains over each of them."""
+    replayed, records = reading.replayed, []
+    model = run.preferred() if run.fit_names() else "bridgemem"
+    for column, scorer in enumerate(naive, start=len(reading.columns)):
+        for f in FILTERS:
+            own, after = replayed.of(f, column), replayed.of(f, reading.columns[run.method(model, f)])
+            gain = paired_gains(own, after, replayed.queries.step.numpy())["mrr"]
+            one = Record(
+                **_base(dataset, split, scorer.name, device, len(replayed.queries)),
+                method="backbone",
+                filter=f,
+                selected_by=None,
+                history=run.config.history,
+                seed=0,
+                settings={"model": model, "model_gain": [gain.value, gain.low, gain.high]},
+                **_values(replayed, f, column),
+            )
+            records.append(one)
+    return records
 
 
 def record(

@@ -37,7 +37,7 @@ from bridgemem.runs import Run
 from bridgemem.training.devices import describe_device
 
 # two numbers need no more queries than this, and a reliability curve few more
-MOST_FITTED = 20_000
+MOST_FITTED = 3_000
 MOST_MEASURED = 100_000
 SHOWN = 10  # candidates of a query that a forecast shows
 

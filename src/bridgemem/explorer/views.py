@@ -21,7 +21,7 @@ from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
-from bridgemem.residuals.method import BACKBONE
+from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table
@@ -197,7 +197,8 @@ def _parts(run: Run, split: str, measured: tuple[Measured, ...]) -> tuple[Part, 
     found = []
     for f in SELECTION_FILTERS:
         for method in (m.method for m in measured if m.filter == f and m.method != "backbone"):
-            after = columns.get(run.method(method, f).column(f))
+            # the learned residual may be one for all filters
+            after = next((columns[c] for by in (f, "raw") if (c := Method(method, by).column(f)) in columns), None)
             if after is None:
                 continue
             for name, mask in masks.items():

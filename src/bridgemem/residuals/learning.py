@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.naive import naive_backbones
 from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Size
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
@@ -52,6 +53,7 @@ class HeldOut(Declared):
 
     learned: as quickly fitted on what came before that part. bridgemem: the paper's as selected; without a filter as
     selected under the time-aware one. gain: of the learned over the paper's, and both ends of its 95 % interval.
+    naive: the MRR of each naive forecaster, and the gain of the better residual over it with both ends.
     """
 
     queries: Size
@@ -59,6 +61,13 @@ class HeldOut(Declared):
     bridgemem: Finite
     learned: Finite
     gain: Annotated[tuple[Finite, ...], Range(ge=3, le=3)]
+    naive: dict[str, tuple[Finite, ...]] = field(default_factory=dict)
+
+    @property
+    def above(self) -> str | None:
+        """The best naive forecaster among those that are above both residuals by more than a standard error."""
+        found = {name: mrr for name, (mrr, value, low, high) in self.naive.items() if _beyond((-value, -high, -low))}
+        return max(found, key=lambda name: found[name], default=None)
 
     @property
     def better(self) -> str:
@@ -226,12 +235,13 @@ def _early(cases: Cases, cut: int, seed: int) -> Tensor:
 class _Compared:
     """Later validation, ranked by the backbone, the paper's residual as chosen under each filter, and each network.
 
-    columns: of the choices by filter, and of the networks by the filter they were fitted under.
+    columns: of the choices by filter, of the networks by the filter they were fitted under, of naive forecasters.
     """
 
     replayed: Replay
     chosen: dict[str, int]
     learned: dict[str, int]
+    naive: dict[str, int]
 
     @classmethod
     def of(
@@ -245,10 +255,13 @@ class _Compared:
     ) -> _Compared:
         scoring = validation.scoring(transitions, choices=list(choices.values()), learned=list(models.values()))
         label = "comparing the residuals"
-        replayed = replay(scoring, late, filters=validation.filters, progress=progress, label=label)
+        beside = naive_backbones(validation.dataset, validation.device, other_than=validation.backbone.name)
+        replayed = replay(scoring, late, filters=validation.filters, progress=progress, label=label, beside=beside)
+        naive = {scorer.name: scoring.columns + place for place, scorer in enumerate(beside)}
         chosen = {name: column for column, name in enumerate(choices, start=1)}
         chosen.setdefault("raw", chosen["time"])
-        return cls(replayed, chosen, {name: column for column, name in enumerate(models, start=1 + len(choices))})
+        learned = {name: column for column, name in enumerate(models, start=1 + len(choices))}
+        return cls(replayed, chosen, learned, naive)
 
     def gain(self, filter_name: str, before: int, after: int) -> tuple[float, float, float]:
         ranks = [self.replayed.of(filter_name, column) for column in (before, after)]
@@ -261,8 +274,13 @@ class _Compared:
     def held_out(self, filter_name: str, fit: str) -> HeldOut:
         chosen, learned = self.chosen[filter_name], self.learned[fit]
         backbone, bridgemem, own = (self.replayed.metrics(filter_name, c).mrr for c in (0, chosen, learned))
-        gain = self.gain(filter_name, chosen, learned)
-        return HeldOut(len(self.replayed.queries), backbone, bridgemem, own, gain)
+        held = HeldOut(len(self.replayed.queries), backbone, bridgemem, own, self.gain(filter_name, chosen, learned))
+        best = learned if held.better == "learned" else chosen
+        naive = {
+            name: (self.replayed.metrics(filter_name, column).mrr, *self.gain(filter_name, column, best))
+            for name, column in self.naive.items()
+        }
+        return replace(held, naive=naive)
 
 
 def _beyond(gain: Sequence[float]) -> bool:

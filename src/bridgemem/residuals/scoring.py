@@ -205,9 +205,13 @@ def replay(
     progress: Progress = SILENT,
     label: str = "ranking",
     cells: int | None = None,
+    beside: Sequence[Scorer] = (),
 ) -> Replay:
-    """Rank the answers of all queries under every filter, by the backbone and after each residual of the scoring."""
-    columns = scoring.columns
+    """Rank the answers of all queries under every filter, by the backbone and after each residual of the scoring.
+
+    beside: other scorers, each of which ranks the same batches as a further column, after all those of the scoring.
+    """
+    columns = scoring.columns + len(beside)
     parts = [torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)]
     for batch in scoring.batches(queries, cells=cells, progress=progress, label=label):
         asked, scores = batch.queries, batch.scores
@@ -215,6 +219,8 @@ def replay(
         assert scores.uncertainty is not None
         masks = [filters.mask(name, asked) for name in FILTERS]
         made = answer_ranks(scores.log_p, asked.answer, batch.row, batch.candidate, batch.delta, masks)
+        others = [_ranks_by(scorer, asked, scoring.past, masks) for scorer in beside]
+        made = torch.cat([made, *others], dim=1)
         seen = scoring.past.happened(asked.actor, asked.relation, asked.answer, asked.step)
         known = torch.stack([scores.uncertainty.double(), *batch.of_answers(), seen.double()])
         # all that is kept of a batch comes back at once
@@ -223,3 +229,11 @@ def replay(
     uncertainty, support, lag, triple_seen = rows[-4:]
     ranks = rows[:-4].reshape(len(FILTERS), columns, len(queries))
     return Replay(queries, ranks, uncertainty, support, lag, triple_seen.astype(bool))
+
+
+def _ranks_by(scorer: Scorer, queries: Queries, past: Past, masks: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """Ranks of the answers by a scorer alone, float64 [filters, 1, n]."""
+    assert queries.answer is not None
+    log_p, nobody = score_queries(scorer, queries, past).log_p, queries.actor.new_empty(0)
+    nothing = torch.empty((0, 1), dtype=torch.float64, device=log_p.device)
+    return answer_ranks(log_p, queries.answer, nobody, nobody, nothing, masks)

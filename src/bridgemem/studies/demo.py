@@ -66,7 +66,9 @@ def run_demo(
     with progress.task("simulating the world"):
         made = simulate(world)
     dataset = made.dataset
-    model = Forecaster("cenet", backbone_settings=backbone, settings=settings, seed=seed, device=device)
+    model = Forecaster(
+        "cenet", residual="bridgemem", backbone_settings=backbone, settings=settings, seed=seed, device=device
+    )
     model.fit(dataset, progress=progress)
     queries = Queries.of(dataset.test)
     reading = read(model.parts, dataset, "test", queries, device, progress)

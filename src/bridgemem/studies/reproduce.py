@@ -9,7 +9,7 @@ from typing import Any
 from bridgemem.backbones.trained import default_settings, train, trained_so
 from bridgemem.config import HistoryMode, Settings
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.evaluation.evaluate import TRAINING_FREE, evaluate, evaluate_backbone
+from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.forecaster import Forecaster
@@ -80,6 +80,4 @@ def reproduce(
             run = Run(model.fit(dataset, progress=progress).save(folder, replace=True))
         records += evaluate(run, dataset, split, device, progress)
         made.append(run)
-    for name in TRAINING_FREE:
-        records += evaluate_backbone(name, dataset, split, device, progress)
     return Reproduction(dataset, split, made, records)
