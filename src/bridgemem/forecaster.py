@@ -184,8 +184,7 @@ class Forecaster:
             stacklevel=3,
         )
         if auto:
-            own = {"settings": self.settings, "history": self.history, "seed": self.seed, "device": self.device}
-            made = Forecaster(name, residual="bridgemem", **own)
+            made = Forecaster(name, residual="bridgemem", settings=self.settings, seed=self.seed, device=self.device)
             made.fit(dataset, folder=folder, replace=True, progress=progress)
             self._parts, self._folder, self._predictor = made._parts, made._folder, None
 

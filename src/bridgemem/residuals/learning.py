@@ -276,7 +276,7 @@ class _Compared:
         backbone, bridgemem, own = (self.replayed.metrics(filter_name, c).mrr for c in (0, chosen, learned))
         held = HeldOut(len(self.replayed.queries), backbone, bridgemem, own, self.gain(filter_name, chosen, learned))
         best = learned if held.better == "learned" else chosen
-        naive = {
+        naive: dict[str, tuple[float, ...]] = {
             name: (self.replayed.metrics(filter_name, column).mrr, *self.gain(filter_name, column, best))
             for name, column in self.naive.items()
         }
