@@ -1,4 +1,4 @@
-"""Progress: silent where nobody watches, bars on a terminal, never in the way of results."""
+"""Progress: silent where nobody watches, bars on a terminal, lines elsewhere, never in the way of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as RichDisplay
 
-from bridgemem.progress import SILENT, RichProgress, terminal_progress
+from bridgemem.progress import SILENT, LineProgress, RichProgress, terminal_progress
 
 
 class TerminalStream(io.StringIO):
@@ -55,11 +55,27 @@ def test_silence_takes_every_call_that_a_bar_takes(capsys: pytest.CaptureFixture
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_a_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_short_work_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with terminal_progress() as progress, progress.task("epochs", total=2) as step:
         step(1)
-    assert progress is SILENT
+    assert isinstance(progress, LineProgress)
     assert capsys.readouterr() == ("", "")
+
+
+def test_without_a_terminal_long_work_writes_a_line_now_and_then() -> None:
+    now, out = [0.0], io.StringIO()
+    progress = LineProgress(out, every=10.0, clock=lambda: now[0])
+    with progress.task("epochs", total=1000) as step, progress.task("mining") as other:
+        for _ in range(4):
+            now[0] += 4.0
+            step(100, note="nll 2.31")
+        now[0] += 12.0
+        other(5)
+        step(100)
+    assert out.getvalue().splitlines() == [
+        "epochs: 300 of 1,000 in 12 s, about 28 s left (nll 2.31)",
+        "mining: 5 done in 28 s",
+    ]
 
 
 def test_quiet_wins_over_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
