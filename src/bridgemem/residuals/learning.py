@@ -139,7 +139,7 @@ def earlier_source(
     dataset, device = validation.dataset, validation.device
     share = settings.cross_fit or FREE_SHARE
     split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
-    before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs, progress)
+    before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
     queries = Queries.of(split.valid)
     rows = sampled(queries, settings.train_queries, seed)
     return Source(queries.take(rows), train(split).to(device), before)
