@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import CountingStream, TrainedSettings
-from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.backbones.stream import Block, Stream, StreamNet, StreamSettings, _Trainer, learning_rate
+from bridgemem.backbones.typed import RecurrenceTyped
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -344,14 +344,14 @@ def test_settings_that_cannot_be_used_are_refused(wrong: dict[str, Any]) -> None
 
 
 def test_counting_and_stream_are_two_members_of_one_backbone(tmp_path: Path) -> None:
-    own = {"recurrence-dyadic": RecurrenceDyadic.default, "stream": TINY}
+    own = {"recurrence-typed": RecurrenceTyped.default, "stream": TINY}
     settings = TrainedSettings(tuple(own), own=own)
     both = CountingStream.fit(small(), settings)
     assert CountingStream.default.members == settings.members
     queries, past = Queries.of(small().valid), Past(small().events)
     members = both.score(queries, past).members
     assert members is not None
-    alone = (RecurrenceDyadic.fit(small()), tiny())
+    alone = (RecurrenceTyped.fit(small()), tiny())
     for member, backbone in zip(members, alone, strict=True):
         assert close(member, backbone.score(queries, past).log_p.log_softmax(1).double(), FLOAT32)
     both.save(tmp_path / "both")

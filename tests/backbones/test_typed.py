@@ -28,7 +28,7 @@ def dataset() -> Dataset:
 
 @cache
 def fitted(k: int = 3) -> RecurrenceTyped:
-    return RecurrenceTyped.fit(dataset(), TypedSettings(ks=(k,), smoothing=0.5))
+    return RecurrenceTyped.fit(dataset(), TypedSettings(ks=(k,), frequencies=(0.3,), smoothing=0.5))
 
 
 def sides(events: EventLog) -> list[tuple[int, int, int, int]]:
@@ -57,7 +57,7 @@ def test_scores_equal_the_formula(frozen: int | None) -> None:
             expected = 0.1 * (answers.count(c) + 5 * share) / (len(answers) + 5)
             triple = [t - t2 for a2, r2, c2, t2 in past if (a2, r2, c2) == (a, r, c)]
             if triple:
-                expected += 2 * (1 + 0.5 ** min(triple))
+                expected += 2 * (1 + 0.5 ** min(triple)) + 0.3 * math.log(1 + len(set(triple)))
             for _, r2, _, t2 in [side for side in past if (side[0], side[2]) == (a, c)][-3:]:
                 factor = float(seen.lag[int(math.log2(t - t2))])
                 expected += confidence.get((r2, r), float(seen.usual)) * factor
@@ -90,11 +90,19 @@ def lasting() -> Dataset:
 
 
 def test_facts_that_last_are_told_from_events_that_repeat() -> None:
-    settings = TypedSettings(triple=0.0)
+    settings = TypedSettings(triple=0.0, frequencies=(0.0,))
     assert RecurrenceTyped.fit(lasting(), settings).confidence.k == 1
     rows = [(a, 0, 10 + (a + (t % 4 == 0) * (1 + t % 5)) % 10, t) for a in range(10) for t in range(60)]
     repeating = Dataset("repeating", log_of(rows, 20, 2), 54)
     assert RecurrenceTyped.fit(repeating, settings).confidence.k == 16
+
+
+def test_the_frequency_is_chosen_by_what_repeats() -> None:
+    """The usual partner comes two times in three, and never last before a query of train's end."""
+    rows = [(a, 0, 10 + (a if t % 3 else a + 1 + t % 7) % 10, t) for a in range(10) for t in range(60)]
+    settings = TypedSettings(ks=(1,), frequencies=(0.0, 5.0))
+    assert RecurrenceTyped.fit(Dataset("usual", log_of(rows, 20, 2), 54), settings).frequency == 5.0
+    assert RecurrenceTyped.fit(lasting(), settings).frequency == 0.0
 
 
 def test_it_keeps_the_contract() -> None:

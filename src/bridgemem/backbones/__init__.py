@@ -37,7 +37,7 @@ BACKBONES = {
     "tpar": Entry("bridgemem.backbones.tpar", "Tpar", "TPAR: recursive encoding of the temporal paths from the actor"),
     "csi": Entry("bridgemem.backbones.csi", "Csi", "CSI (reconstructed): paths split into causal and shortcut links"),
     "stream": Entry("bridgemem.backbones.stream", "Stream", "attention over an actor's own last events, with a copy"),
-    "counting+stream": Entry("bridgemem.backbones.ensemble", "CountingStream", "recurrence-dyadic and stream together"),
+    "counting+stream": Entry("bridgemem.backbones.ensemble", "CountingStream", "recurrence-typed and stream together"),
     "ensemble": Entry(
         "bridgemem.backbones.ensemble", "Ensemble", "several of the trained ones, with an equal say each"
     ),

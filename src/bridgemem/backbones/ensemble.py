@@ -128,7 +128,7 @@ class CountingStream(Ensemble):
     """Counting and the stream reader: what repeats, and what an actor's last events say."""
 
     name: ClassVar[str] = "counting+stream"
-    default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-dyadic", "stream"))
+    default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
 
 
 def _table(member: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -16,8 +16,11 @@ from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.memory.dyads import PairStates
+from bridgemem.memory.index import Occurrences
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
+from bridgemem.ranking.filters import Filters
+from bridgemem.ranking.ranks import answer_ranks, batch_size
 from bridgemem.storage.tensors import TensorSpec, check_tensors
 from bridgemem.training.checkpoint import Training
 
@@ -31,16 +34,19 @@ ROWS = 256  # queries read at once in counting
 class TypedSettings(Declared):
     """score = popularity_weight * share of c among the answers of r
 
-    + [triple seen] triple * (1 + decay^lag) + the sum over the last k events of the pair of confidence(r', r) * f(lag).
+    + [triple seen] (triple * (1 + decay^lag) + frequency * log(1 + snapshots with it))
+    + the sum over the last k events of the pair of confidence(r', r) * f(lag).
 
-    ks: what k is chosen from, on `trials` queries of the last tenth of train: facts that last want 1, events many.
-    Confidence and f are counted on `queries` queries from before, as if `smoothing` more had gone as usual.
+    ks, frequencies: what k and frequency are chosen from, on `trials` queries of the last tenth of train: facts that
+    last want the last event alone, events that repeat want many. Confidence and f are counted on `queries` queries from
+    before, as if `smoothing` more had gone as usual.
     """
 
     popularity_weight: Finite = 0.1
     triple: Finite = 2.0
     decay: Share = 0.5
     ks: Annotated[tuple[Recent, ...], Range(ge=1, note="number")] = (1, 16)
+    frequencies: Annotated[tuple[NotNegative, ...], Range(ge=1, note="number")] = (0.0, 0.3, 1.0)
     queries: Count = 20_000
     trials: Count = 2_000
     smoothing: Positive = 10.0
@@ -137,45 +143,55 @@ class Usual:
         return (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
 
 
+def _with_frequency(score: Tensor, seen: Occurrences, frequency: float) -> Tensor:
+    """The scores with what the number of snapshots adds to the triples that were seen, in place."""
+    score[seen.row, seen.candidate] += frequency * seen.count.to(score.dtype).log1p()
+    return score
+
+
 class RecurrenceTyped(Backbone):
     """Recurrence, then every event of the pair by what it leads to, then the relation's usual answers."""
 
     name: ClassVar[str] = "recurrence-typed"
     default: ClassVar[TypedSettings] = TypedSettings()
 
-    def __init__(self, settings: TypedSettings, usual: Usual, confidence: Confidence) -> None:
-        self.settings, self.usual, self.confidence = settings, usual, confidence
+    def __init__(self, settings: TypedSettings, usual: Usual, confidence: Confidence, frequency: float) -> None:
+        self.settings, self.usual, self.confidence, self.frequency = settings, usual, confidence, frequency
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        s, seed, device, progress = settings, training.seed, training.device, training.progress
-        train = Queries.of(dataset.train).to(device)
+        s, device, train = settings, training.device, Queries.of(dataset.train).to(training.device)
         past, n = Past(dataset.train, device=device), len(train)
         usual = Usual.of(train, dataset.train.n_entities, dataset.train.n_relations)
-        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(device)
+        order = torch.randperm(n).to(device)
         counted = train.take(order[(order >= n // 2) & (order < n - n // 10)][: s.queries])
         tried = train.take(order[order >= n - n // 10][: s.trials])
-        made = [cls(s, usual, count_confidence(counted, past, k, s)) for k in s.ks]
-        with progress.task("choosing k", total=len(made)) as advance:
-            gains = []
-            for option in made:
-                gains.append(option._mrr(tried, past) if len(made) > 1 else 0.0)
+        made: list[tuple[float, Self]] = []
+        filters = Filters(dataset.train, device)
+        with training.progress.task("counting", total=len(s.ks)) as advance:
+            for k in s.ks:
+                counts = count_confidence(counted, past, k, s)
+                each = [cls(s, usual, counts, frequency) for frequency in s.frequencies]
+                made += zip(each[0]._trial(tried, past, filters), each, strict=True)
                 advance(1)
-        # of equals the smaller k
-        return made[max(range(len(made)), key=lambda i: (gains[i], -s.ks[i]))]
+        # of equals the first
+        return max(made, key=lambda one: one[0])[1]
 
-    def _mrr(self, queries: Queries, past: Past) -> float:
-        """The mean reciprocal rank with nothing filtered, ties in the middle."""
-        total = 0.0
-        for batch in queries.batches(ROWS):
+    def _trial(self, queries: Queries, past: Past, filters: Filters) -> list[float]:
+        """The sum of reciprocal ranks with each frequency, time-aware: others true at the same step say nothing."""
+        totals = [0.0] * len(self.settings.frequencies)
+        for batch in queries.batches(batch_size(past.events.n_entities, past.device)):
             assert batch.answer is not None
-            scores = self.score(batch, past).log_p
-            own = scores.gather(1, batch.answer[:, None])
-            rank = (1 + (scores > own).sum(1) + (scores >= own).sum(1)).double() / 2
-            total += float((1 / rank).sum())
-        return total / max(len(queries), 1)
+            (plain, seen), mask = self._parts(batch.unanswered(), past), filters.mask("time", batch)
+            nothing = batch.answer.new_empty(0)
+            for i, frequency in enumerate(self.settings.frequencies):
+                score = _with_frequency(plain.clone(), seen, frequency)
+                ranks = answer_ranks(score, batch.answer, nothing, nothing, score.new_empty((0, 1)), [mask])
+                totals[i] += float((1 / ranks).sum())
+        return totals
 
-    def score(self, queries: Queries, past: Past) -> Scores:
+    def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
+        """All of the score but frequency, float64 [n, E], and the triples that were seen."""
         s = self.settings
         score = s.popularity_weight * self.usual.of_relations(queries.relation, s.popularity_smoothing)
         seen = past.occurrences(queries.actor, queries.relation, queries.step)
@@ -185,7 +201,10 @@ class RecurrenceTyped(Backbone):
         score[seen.row, seen.candidate] += s.triple * (1 + fresh)
         states = past.dyads.partners(queries.actor, queries.step, self.confidence.k, 0, past.cut(queries.step))
         score[states.row, states.candidate] += self.confidence.sums(queries.relation, states, past.events.n_relations)
-        return Scores(log_base(score))
+        return score, seen
+
+    def score(self, queries: Queries, past: Past) -> Scores:
+        return Scores(log_base(_with_frequency(*self._parts(queries, past), self.frequency)))
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
         own, seen = self.usual, self.confidence
@@ -198,13 +217,15 @@ class RecurrenceTyped(Backbone):
         start = own.start[torch.where(place <= n_relations, forward, (place - n_relations).clamp(max=old) + old)]
         before, after = (renumbered(r, old, n_relations) for r in (seen.before, seen.after))
         usual = Usual(start, own.answer, own.count, share)
-        return type(self)(self.settings, usual, Confidence(seen.k, before, after, seen.value, seen.usual, seen.lag))
+        confidence = replace(seen, before=before, after=after)
+        return type(self)(self.settings, usual, confidence, self.frequency)
 
     def tensors(self) -> dict[str, Tensor]:
         seen = self.confidence
         usual = {name: getattr(self.usual, name) for name in ("start", "answer", "count", "share")}
         counted = {name: getattr(seen, name) for name in ("before", "after", "value", "usual", "lag")}
-        return {"k": torch.tensor(seen.k, device=seen.value.device), **usual, **counted}
+        chosen = {"k": torch.tensor(seen.k), "frequency": torch.tensor(self.frequency, dtype=torch.float64)}
+        return {**{name: value.to(seen.value.device) for name, value in chosen.items()}, **usual, **counted}
 
     @classmethod
     def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
@@ -213,6 +234,7 @@ class RecurrenceTyped(Backbone):
             tensors,
             {
                 "k": TensorSpec((), whole),
+                "frequency": TensorSpec(()),
                 "start": TensorSpec(("relations and one",), whole),
                 **dict.fromkeys(("answer", "count"), TensorSpec(("answers",), whole)),
                 "share": TensorSpec(("entities",)),
@@ -231,7 +253,8 @@ class RecurrenceTyped(Backbone):
             raise ValueError("answer holds entities that there are not")
         usual = Usual(start, answer, tensors["count"], tensors["share"].double())
         floats = (tensors[name].double() for name in ("value", "usual", "lag"))
-        return cls(settings, usual, Confidence(k, tensors["before"], tensors["after"], *floats))
+        confidence = Confidence(k, tensors["before"], tensors["after"], *floats)
+        return cls(settings, usual, confidence, float(tensors["frequency"]))
 
     def to(self, device: str) -> Self:
         return self.restore(self.settings, {name: tensor.to(device) for name, tensor in self.tensors().items()})
