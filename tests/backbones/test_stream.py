@@ -326,7 +326,7 @@ def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, m
     else:
         dataset = replace(dataset, valid_start=dataset.valid_start - 1)
     watched = Watching()
-    Stream.fit(dataset, settings, seed, progress=watched, checkpoint=tmp_path / "state")
+    Stream.fit(dataset, settings, seed=seed, progress=watched, checkpoint=tmp_path / "state")
     assert watched.begun == 0
 
 
