@@ -14,12 +14,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.est import EncoderLayer, Est, EstNet, EstSettings, Sequences, _Trainer, learning_rate
+from bridgemem.backbones.est import EncoderLayer, Est, EstNet, EstSettings, _Trainer, learning_rate
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -28,7 +26,7 @@ from bridgemem.memory.past import Past
 from bridgemem.progress import Step
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
-from builders import dataset_of, few, log_of, logs, random_log, rows_of
+from builders import dataset_of, log_of, random_log, rows_of
 from precision import TRAINED, close
 
 TINY_EST = EstSettings(width=8, time_width=4, k=5, layers=2, heads=2, hidden=8, epochs=3, batch=200)
@@ -155,20 +153,6 @@ def test_a_past_without_any_event_can_be_asked() -> None:
     assert close(found, torch.full((1, 6), -math.log(6)))
 
 
-@few
-@given(events=logs(), step=st.integers(0, 95), k=st.integers(1, 7))
-def test_tokens_equal_a_slow_walk(events: EventLog, step: int, k: int) -> None:
-    sequences = Sequences.of(events, k, "cpu")
-    actor, steps = torch.arange(events.n_entities), torch.full((events.n_entities,), step)
-    tokens = sequences.read(*sequences.line.before(actor, steps), steps)
-    assert not tokens.lag[~tokens.mask].any()
-    for a in range(events.n_entities):
-        expected = [(r, o, step - t) for b, r, o, t in sides(events) if b == a and t < step][-k:]
-        assert tokens.mask[a].tolist() == [False] * (k - len(expected)) + [True] * len(expected)
-        columns = (column[a][tokens.mask[a]].tolist() for column in (tokens.relation, tokens.tail, tokens.lag))
-        assert list(zip(*columns, strict=True)) == expected
-
-
 def test_states_are_written_as_by_a_loop_over_the_actors() -> None:
     events = random_log(1)
     net = network(events)
@@ -205,8 +189,7 @@ def test_the_loss_and_its_gradient_equal_a_plain_computation(mask_past: bool, sp
             masked[row, c] |= (a2, r2) == (a, r) and t2 < t
     assert masked[torch.arange(len(queries)), queries.answer].any(), "answers that came before must be among them"
     masked[torch.arange(len(queries)), queries.answer] = False
-    sequences = Sequences.of(events, 5, "cpu")
-    tokens = sequences.read(*sequences.line.before(queries.actor, queries.step), queries.step)
+    tokens = Past(events).last_events(queries.actor, queries.step, 5)
     scores = net.scores(*net.context(queries.actor, queries.relation, queries.step, tokens))
     expected = F.cross_entropy(scores.masked_fill(masked, -1e9) if mask_past else scores, queries.answer)
     batch = trainer.queries[:, 150:260]

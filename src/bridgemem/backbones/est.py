@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,11 +25,11 @@ from bridgemem.config import (
 )
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
+from bridgemem.memory.actors import ActorEvents, LastEvents
 from bridgemem.memory.occurrences import first_meetings
 from bridgemem.memory.past import Past
-from bridgemem.memory.timeline import Timeline, expand
+from bridgemem.memory.timeline import expand
 from bridgemem.progress import Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.captured import Steps
@@ -71,49 +70,6 @@ class EstSettings(Declared):
         super().__post_init__()
         if self.width % self.heads:
             raise SettingsError(f"heads must divide the width {self.width}, and {self.heads} does not.")
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The last k events of n actors, the latest in the last slot.
-
-    relation (directed), tail: int64 [n, k]; lag int64 [n, k] in steps; mask bool [n, k]: whether the slot holds an
-    event. The ids of an empty slot mean nothing, and its lag is 0.
-    """
-
-    relation: Tensor
-    tail: Tensor
-    lag: Tensor
-    mask: Tensor
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """Both sides of every event under the one who acts, in total order: an actor's past is one slice.
-
-    facts int64 [k + m, 3] are (relation, tail, step), after k blanks that let a slice reach before the first one.
-    """
-
-    line: Timeline
-    facts: Tensor
-    slots: Tensor
-
-    @classmethod
-    def of(cls, events: EventLog, k: int, device: str | torch.device) -> Sequences:
-        sides = Queries.of(events)
-        assert sides.answer is not None
-        line = Timeline.build(sides.actor.numpy(), sides.step.numpy(), np.arange(len(sides)), device)
-        columns = torch.stack([sides.relation, sides.answer, sides.step], dim=1).to(device)
-        facts = F.pad(columns[line.value], (0, 0, k, 0))
-        return cls(line, facts, torch.arange(k, device=device))
-
-    def read(self, start: Tensor, stop: Tensor, step: Tensor) -> Tokens:
-        """The last k events of each slice of `line`, as seen from a step; int64 [n] each."""
-        at = stop[:, None] + self.slots  # the blanks in front are k, so this is the k-th last and those after it
-        mask = at >= (start + len(self.slots))[:, None]
-        relation, tail, then = self.facts[at].unbind(2)
-        # the slots in front hold another actor's events, perhaps later ones, whose lag has no logarithm
-        return Tokens(relation, tail, (step[:, None] - then) * mask, mask)
 
 
 class EncoderLayer(nn.Module):
@@ -196,21 +152,21 @@ class EstNet(nn.Module):
         active = self.slow.abs().sum(1, keepdim=True) > 1e-6
         return torch.where(active, torch.lerp(state, self.entity, gate), self.entity)
 
-    def encode(self, relation: Tensor, tokens: Tokens) -> Tensor:
+    def encode(self, relation: Tensor, tokens: LastEvents) -> Tensor:
         """The events after the Transformer, zero in empty slots, [n, k, d]; relation [n, d] vectors of the queries."""
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
-        tail, verb = F.embedding(tokens.tail, self.nodes()), F.embedding(tokens.relation, self.relation)
+        tail, verb = F.embedding(tokens.partner, self.nodes()), F.embedding(tokens.relation, self.relation)
         tail = torch.tanh(self.struct(torch.cat([tail, verb], dim=2)))
         lag = self.elapsed(tokens.lag * self.settings.time_unit)
         x = self.token(torch.cat([tail, verb, lag], dim=2)) + self.hyper(relation)[:, None] + self.position
         # rows without any event see their last slot, since attention over nothing is not a number
-        visible = tokens.mask.clone()
+        visible = tokens.found.clone()
         visible[:, -1].fill_(True)
         for layer in self.encoder:
             x = layer(x, visible[:, None, None])
-        return self.norm(x) * tokens.mask[:, :, None]
+        return self.norm(x) * tokens.found[:, :, None]
 
-    def context(self, actor: Tensor, relation: Tensor, step: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+    def context(self, actor: Tensor, relation: Tensor, step: Tensor, tokens: LastEvents) -> tuple[Tensor, Tensor]:
         """The events of n queries pooled for them, [n, d], zero without any; and the relation's vectors [n, d].
 
         actor, relation, step int64 [n].
@@ -220,7 +176,7 @@ class EstNet(nn.Module):
         seq = self.encode(verb, tokens)
         of_event, of_query = self.attention.weight.chunk(2, dim=1)
         fit = torch.tanh(seq @ of_event.T + F.linear(asked, of_query, self.attention.bias)[:, None])
-        share = fit.masked_fill(~tokens.mask[:, :, None], MASKED).softmax(1)
+        share = fit.masked_fill(~tokens.found[:, :, None], MASKED).softmax(1)
         return (share * seq).sum(1), verb
 
     def scores(self, context: Tensor, verb: Tensor) -> Tensor:
@@ -257,14 +213,14 @@ class _Trainer:
         train = Queries.of(dataset.train)
         assert train.answer is not None
         key = train.actor * (2 * n_relations) + train.relation
-        self.sequences = Sequences.of(dataset.train, self.settings.k, device)
+        self.events = ActorEvents.build(dataset.train, device)
         self.answers = first_meetings(key.numpy(), train.answer.numpy(), train.step.numpy(), device)
         actor, relation, step, answer = torch.stack([train.actor, train.relation, train.step, train.answer]).to(device)
         # all that is read of a query, side by side, so that an epoch is shuffled at once
         self.queries = torch.stack(
             [
                 *(actor, relation, step, answer),
-                *self.sequences.line.before(actor, step),
+                *self.events.line.before(actor, step),
                 *self.answers.before(key.to(device), step),
             ]
         )
@@ -282,7 +238,7 @@ class _Trainer:
         """Cross-entropy of a batch [8, n] that masks `most` past answers or fewer, and its contexts, no gradient."""
         net = self.net
         actor, relation, step, answer, start, stop, first, last = batch.unbind(0)
-        context, verb = net.context(actor, relation, step, self.sequences.read(start, stop, step))
+        context, verb = net.context(actor, relation, step, self.events.in_slices(start, stop, step, self.settings.k))
         scores = net.scores(context, verb)
         if self.settings.mask_past:
             # past autograd, which would copy the gradient of all scores; a masked score has none in the softmax
@@ -343,10 +299,6 @@ class Est(NetBackbone):
     default: ClassVar[EstSettings] = EstSettings()
     net: EstNet
 
-    def __init__(self, settings: EstSettings, net: EstNet) -> None:
-        super().__init__(settings, net)
-        self._read: tuple[Past, Sequences] | None = None
-
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         train = dataset.train
@@ -356,18 +308,11 @@ class Est(NetBackbone):
         _Trainer(net, dataset, training.state(cls.name, train.fingerprint, settings, net)).run(training.progress)
         return cls(settings, net)
 
-    def _sequences(self, past: Past) -> Sequences:
-        """The events of a history by actor, kept as long as the same history is asked."""
-        if self._read is None or self._read[0] is not past:
-            self._read = past, Sequences.of(past.events, self.settings.k, self.net.entity.device)
-        return self._read[1]
-
     @torch.no_grad()
     def score(self, queries: Queries, past: Past) -> Scores:
-        net, sequences = self.net, self._sequences(past)
-        log_p = []
+        net, log_p = self.net, []
         for q in queries.batches(ROWS):
-            tokens = sequences.read(*sequences.line.before(q.actor, past.cut(q.step)), q.step)
+            tokens = past.last_events(q.actor, q.step, self.settings.k)
             log_p.append(net.scores(*net.context(q.actor, q.relation, q.step, tokens)).log_softmax(1))
         return Scores(torch.cat(log_p) if log_p else net.entity.new_empty(0, len(net.entity)))
 
