@@ -167,7 +167,7 @@ def test_the_package_shows_few_names_and_all_of_them_exist() -> None:
         _ = bridgemem.forecast_all
 
 
-def stop(*_: object) -> None:
+def stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

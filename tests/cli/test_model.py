@@ -15,6 +15,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
 from bridgemem.events.packs import pack
 from bridgemem.runs import Run
+from bridgemem.storage.files import FORMAT
 from bridgemem.studies import demo as demo_module
 from bridgemem.studies.demo import Demo
 from commands import (
@@ -375,7 +376,7 @@ def test_data_that_changed_since_the_fit_keeps_test_closed(run_copy: Path, tmp_p
 
 def test_a_run_of_another_format_is_refused(run_copy: Path) -> None:
     config = run_copy / "config.toml"
-    config.write_text(config.read_text().replace("format = 1", "format = 2"))
+    config.write_text(config.read_text().replace(f"format = {FORMAT}", "format = 999"))
     assert "another format version" in bridgemem("evaluate", run_copy).refused()
 
 

@@ -65,7 +65,7 @@ def test_a_killed_fit_leaves_no_run_and_can_be_started_again(
     assert bridgemem("evaluate", run).code == 0
 
 
-def stop(*_: object) -> None:
+def stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -71,7 +71,7 @@ def test_a_run_that_appears_during_a_fit_stays_and_the_fitted_one_gets_another_n
     assert left_in(tmp_path) == ["run", "run-2"]
 
 
-def stop(*_: object) -> None:
+def stop(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -616,7 +616,17 @@ def test_unknown_methods_and_impossible_settings_are_refused(tmp_path: Path) -> 
     assert outcome.code == 2
     assert "residual is bridgemem or learned" in outcome.err
     fixed = bridgemem(
-        "fit", "-d", "world", "-b", "recurrence", "-o", tmp_path / "run", "--learned-set", "unseen_candidates=3"
+        "fit",
+        "-d",
+        "world",
+        "-b",
+        "recurrence",
+        "-o",
+        tmp_path / "run",
+        "--residual",
+        "bridgemem",
+        "--learned-set",
+        "unseen_candidates=3",
     )
     assert fixed.code == 2
     assert "--residual learned" in fixed.err

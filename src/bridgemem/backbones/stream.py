@@ -255,7 +255,7 @@ class _Trainer:
 
 
 class Stream(NetBackbone):
-    """An attention reader over an actor's own last events, whoever began them.
+    """An attention reader over an actor's own last events, in either role.
 
     The score of an entity is its vector times what was read, and what every event with it adds. Epochs are fixed, and
     validation is never read.

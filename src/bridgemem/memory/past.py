@@ -151,7 +151,7 @@ class Past:
         return self._base.dyads if self._delta is None else OverlayDyads(self._base.dyads, self._delta.dyads)
 
     def last_events(self, actor: Tensor, step: Tensor, k: int) -> LastEvents:
-        """The last k events of each actor before the step, whoever began them."""
+        """The last k events of each actor before the step, in either role."""
         until = self.cut(step)
         if self._delta is None:
             return self._base.by_actor.last(actor, step, k, until)

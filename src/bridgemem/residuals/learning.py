@@ -223,7 +223,7 @@ def late_rows(queries: Queries, settings: LearnedSettings, seed: int) -> Tensor:
 
 
 def _early(cases: Cases, cut: int, seed: int) -> Tensor:
-    """Which of the cases the networks of the comparison are fitted on: of those before the later part, so many."""
+    """Which of the cases the networks of the comparison are fitted on: a sample of those before the later part."""
     rows = (cases.step < cut).nonzero().squeeze(1)
     draw = np.random.default_rng(seed)
     if len(rows) > QUICK_QUERIES:
