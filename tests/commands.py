@@ -145,7 +145,7 @@ def compared(run: Path, gain: tuple[float, float, float] | None) -> Path:
     for fit in values["learned"].values():
         held = fit.pop("held_out")
         if gain is not None:
-            fit["held_out"] = {**held, "gain": gain}
+            fit["held_out"] = {name: {**of, "gain": gain} for name, of in held.items()}
     path.write_text(json.dumps(values))
     return run
 

@@ -44,6 +44,7 @@ from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.hub import pull
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
+from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned
 from bridgemem.residuals.selection import Fitted
@@ -162,10 +163,13 @@ class Forecaster:
         fitted = fit_residual(validation, self.settings, seed=self.seed, progress=progress)
         config = self._config(dataset, backbone, fitted, note)
         model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
+        earlier = None
+        if self.residual == "learned":  # before anything is saved: a backbone may have to be trained again for it
+            again = self._trained_again(backbone, home, config.backbone_seed, progress)
+            earlier = self._earlier(validation, backbone, fitted, again, progress)
         self._take(model, home, folder, replace)
         if self.residual == "learned":
-            again = self._trained_again(backbone, home, config.backbone_seed, progress)
-            if fits := self._learned(validation, backbone, fitted, again, progress):
+            if fits := self._learned(validation, fitted, earlier, progress):
                 model = self._calibrated(dataclasses.replace(model, fits=fits), validation, progress)
                 self._take(model, home, folder, True)
             held = model.held_out("raw")
@@ -470,13 +474,15 @@ class Forecaster:
         home = None if folder is None or not self._cross_fit else earlier_backbone(folder, self._cross_fit)
         return partial(trained_again, backbone, home, seed, self.device, progress)
 
-    def _learned(
+    def _earlier(
         self, validation: Validation, backbone: Backbone, fitted: Fitted, again: Trains, progress: Progress
-    ) -> dict[str, Fit]:
-        """The learned residual, fitted on late train too where the backbone is not trained or is trained again."""
-        wanted, earlier = self.learned_settings or LearnedSettings(), None
-        if wanted.cross_fit or training_free(backbone):
-            earlier = earlier_source(
+    ) -> Source | None:
+        """Late train to learn from, where the backbone is not trained or is trained again; None elsewhere."""
+        wanted = self.learned_settings or LearnedSettings()
+        if not wanted.cross_fit and not training_free(backbone):
+            return None
+        try:
+            return earlier_source(
                 validation,
                 again,
                 wanted,
@@ -485,6 +491,14 @@ class Forecaster:
                 epochs=fitted.epochs,
                 progress=progress,
             )
+        except DataError:  # train has a single step
+            return None
+
+    def _learned(
+        self, validation: Validation, fitted: Fitted, earlier: Source | None, progress: Progress
+    ) -> dict[str, Fit]:
+        """The learned residuals; none where there is too little to learn from, which a warning says."""
+        wanted = self.learned_settings or LearnedSettings()
         try:
             return fit_learned(
                 validation,

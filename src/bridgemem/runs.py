@@ -215,8 +215,11 @@ class Run(Parts):
             return Transitions.restore(self.settings, part_of(self._tensors, f"{part}.")).to(device)
 
     def fit_names(self) -> tuple[str, ...]:
-        found = {name.split(".")[1] for name in self._tensors if name.startswith("learned.")}
+        found = self._fits()
         return tuple(name for name in FILTERS if name in found)
+
+    def _fits(self) -> dict[str, FitNote]:
+        return read_as(self.folder / "epochs.json", EpochsFile, BACK).learned
 
     def learned(self, filter_name: str, device: str = "cpu") -> Learned | None:
         """The learned residual that ranks under a filter, or None where the run has none."""
@@ -230,11 +233,11 @@ class Run(Parts):
             return Learned.restore(self.file.learned, own).to(device)
 
     def learning(self, filter_name: str) -> FitNote:
-        name = serving(self.fit_names(), filter_name) or filter_name
-        found = read_as(self.folder / "epochs.json", EpochsFile, BACK).learned.get(name)
-        if found is None:
-            raise RunError(f"{self.folder}/epochs.json: learned.{name} is missing; {BACK}.")
-        return found
+        found = self._fits()
+        name = serving(found, filter_name)
+        if name is None:
+            raise RunError(f"{self.folder}/epochs.json: learned.raw is missing; {BACK}.")
+        return found[name]
 
     def refreshes(self) -> list[Refreshed]:
         """What `refresh` did to the run since it was fitted, oldest first."""

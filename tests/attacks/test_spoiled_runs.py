@@ -196,7 +196,7 @@ TOML_PLACES = ("run.dataset", "run.seed", "run.refit_seconds", "settings.k", "se
 JSON_PLACES = {
     "backbone/trained.json": ("parameters", "seed"),
     "calibration.json": ("bridgemem.time", "bridgemem.time.temperature"),
-    "epochs.json": ("epochs", "learned.static.settings.hidden", "learned.static.held_out", "learned.time.parameters"),
+    "epochs.json": ("epochs", "learned.raw.settings.hidden", "learned.raw.held_out", "learned.raw.parameters"),
     "metrics.json": ("test.0.mrr", "test.14.settings.window", "test.0.queries"),
     "selection.json": ("time.choice.lam", "time.queries", "static.chosen.mrr"),
     NOTE: ("of", "rows"),
@@ -223,8 +223,8 @@ def test_values_of_another_kind(whole: Path, refreshed: Path, attack: Callable[.
     wrong: dict[str, tuple[tuple[str, tuple[tuple[str, str], ...]], ...]] = {
         "config.toml": (("explain learned", (("learned", "-1"), ("learned", "text"), ("settings", "list"))),),
         "epochs.json": (
-            ("join", (("learned", "null"), ("learned.time.settings", "missing"))),
-            ("forecast", (("learned", "list"), ("learned.time", "text"))),
+            ("join", (("learned", "null"), ("learned.raw.settings", "missing"))),
+            ("forecast", (("learned", "list"), ("learned.raw", "text"))),
         ),
         "metrics.json": (("ablate", (("test", "table"), ("whole", "list"))), ("card", (("test.0.mrr", "text"),))),
         "backbone/trained.json": (("by calibration", (("seed", "text"), ("device", "list"))),),
@@ -262,7 +262,7 @@ def test_tensors_of_foreign_types_and_lengths(whole: Path, attack: Callable[...,
     for tensor in ("known.log_prior", "known.reader.head.3.weight"):
         for spoiling in found(whole, "model.safetensors", *((tensor, how) for how in (*types, *shapes))):
             attack(whole, spoiling, "forecast within")
-    for spoiling in found(whole, "model.safetensors", *(("learned.time.log_scale", how) for how in types)):
+    for spoiling in found(whole, "model.safetensors", *(("learned.raw.log_scale", how) for how in types)):
         attack(whole, spoiling, "forecast learned")
     for tensor in ("oracle.1.running_mean", "relation"):
         for spoiling in found(whole, BACKBONE, *((tensor, how) for how in (*types, *shapes))):

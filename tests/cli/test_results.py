@@ -19,6 +19,7 @@ from bridgemem.evaluation.card import card
 from bridgemem.evaluation.tables import figure
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.ranking.filters import FILTERS
 from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, Outcome, Walk, bridgemem, compared, left_in, planted_rows, write_rows
 from fits import loaded
@@ -153,16 +154,17 @@ def learned_run(learned_fit: tuple[Path, Outcome], tmp_path_factory: pytest.Temp
 
 def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(learned_fit: tuple[Path, Outcome]) -> None:
     folder, fitted = learned_fit
-    for name, words in (("static", "static filter"), ("time", "time-aware filter")):
+    for name in FILTERS:
         held = Run(folder).held_out(name)
         assert held is not None
-        title = f"The later part of validation, {words}, {held.queries} queries\n"
+        title = f"MRR on the later part of validation, {held.queries} queries;"
         shown = fitted.out.partition(title)[2].partition("asks for the other")[0]
-        for mrr in (held.backbone, held.bridgemem, held.learned):
+        naive = [mrr for mrr, *_ in held.naive.values()]
+        for mrr in (held.backbone, held.bridgemem, held.learned, *naive):
             assert figure(mrr) in shown
-        assert (
-            f"use the {held.better} residual: the learned one's gain over the paper's, {held.gain[0]:+.4f} [" in shown
-        )
+        assert list(held.naive) == ["most-frequent", "most-recent", "recurrence-dyadic"]
+        assert all(f"over {other}, without a filter: " in shown for other in held.naive)
+    assert f"Forecasts use the {Run(folder).preferred()} residual; --residual asks for the other." in fitted.out
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name, words in (("static", "static filter"), ("time", "time-aware filter")):
         held = Run(folder).held_out(name)
@@ -177,7 +179,9 @@ def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv
     made = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "run", *few).json
     held = Run(tmp_path / "run").held_out("time")
     assert held is not None
-    assert made["held_out"]["time"] == {**asdict(held), "gain": list(held.gain), "forecasts": held.better}
+    naive = {name: list(found) for name, found in held.naive.items()}
+    assert made["held_out"]["time"] == {**asdict(held), "gain": list(held.gain), "naive": naive, "better": held.better}
+    assert made["forecasts"] == Run(tmp_path / "run").preferred()
     plain = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "two", *TINY_READER, "--json", "-q")
     assert "held_out" not in plain.json
 
@@ -216,8 +220,8 @@ def test_a_damaged_comparison_is_refused_in_a_sentence(
 ) -> None:
     run = Path(shutil.copytree(learned_fit[0], tmp_path / "run"))
     values = json.loads((run / "epochs.json").read_text())
-    own = values["learned"]["time"]
-    own["held_out"] = noted if "queries" in noted else {**own["held_out"], **noted}
+    own = values["learned"]["raw"]["held_out"]
+    own["raw"] = noted if "queries" in noted else {**own["raw"], **noted}
     (run / "epochs.json").write_text(json.dumps(values))
     bridgemem("forecast", run, *ASKED).refused()
 
@@ -231,8 +235,9 @@ def test_both_residuals_of_a_run_can_be_asked_for(learned_run: Path, recurrence_
     assert {c["name"]: c["backbone_rank"] for c in learned}.items() >= {
         (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in learned}
     }
+    # a forecast knows no filter: the learned residual is the same whatever the paper's was chosen under
     static = bridgemem("forecast", learned_run, *ASKED, "--selected-by", "static", "--json").json
-    assert [c["residual"] for c in static] != [c["residual"] for c in learned]
+    assert [c["residual"] for c in static] == [c["residual"] for c in learned]
     assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--residual", "bridgemem").out
 
 

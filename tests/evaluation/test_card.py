@@ -176,7 +176,7 @@ def test_a_learned_residual_is_shown_next_to_the_paper_s_one(own_csv: Path, tmp_
     run = tmp_path / "run"
     fitted = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *TINY_READER, "--residual", "learned", *few)
     assert fitted.code == 0, fitted.err
-    assert "learned one, fitted on validation" in (run / "README.md").read_text(encoding="utf-8")
+    assert "learned one, fitted without a filter" in (run / "README.md").read_text(encoding="utf-8")
     evaluate(Run(run))
     assert (run / "README.md").read_text(encoding="utf-8").count("| with the learned one |") == len(FILTERS)
 

@@ -322,7 +322,9 @@ def calibrate(
         header = ["method", "temperature", "floor", "-log p of the scores", "temperature alone", "both"]
         rows = [
             [
-                str(method.name) if method.name == "learned" else f"{method.name}, {SHORT[method.selected_by or '']}",
+                method.name
+                if method.name == "learned"
+                else f"{method.name}, selected by {SHORT[method.selected_by or '']}",
                 f"{c.temperature:.3f}",
                 f"{c.floor:.4f}",
                 *(f"{value:.4f}" for value in (c.raw_nll, c.plain_nll, c.nll)),

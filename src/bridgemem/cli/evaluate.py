@@ -102,7 +102,8 @@ def evaluate(
             )
             found = list(measured.records)
     if records is not None:
-        write_records(records, found)
+        # naive rows are shown for comparison; a file of records holds those of the run
+        write_records(records, [record for record in found if "model_gain" not in record.settings])
     steps = "" if horizon is None else f", any of {horizon} steps"
     title = f"{dataset.name}, {split}, {counted(found[0].queries, 'query')}{steps}"
     emit([asdict(r) for r in found], as_json, lambda: show(found, title))

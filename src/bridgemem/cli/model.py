@@ -216,7 +216,8 @@ def fit(
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
         dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
-        with _going_on(earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)), _usable(out):
+        before = earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)
+        with _usable(out), _going_on(before):
             made = model.fit(dataset, folder=out, replace=force, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted

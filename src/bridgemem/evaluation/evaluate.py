@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from bridgemem.backbones import backbone_class
-from bridgemem.backbones.naive import naive_backbones
+from bridgemem.backbones.naive import NAIVE, naive_backbones
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
@@ -52,31 +52,32 @@ def evaluate(
     dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
-    naive = naive_backbones(dataset.without_test(), device, other_than=run.config.backbone)
-    queries = Queries.of(dataset.split(split))
-    reading = read(run, dataset, split, queries, device, progress, cells, beside=naive)
+    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
     if isinstance(run, Run):
-        records = conclude(run, dataset, split, reading, device)
-    else:
-        selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-        records = records_of(run, dataset, split, reading, selections, device)
-    return [*records, *_naive_records(run, dataset, split, reading, naive, device)]
+        return conclude(run, dataset, split, reading, device)
+    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
+    records = records_of(run, dataset, split, reading, selections, device)
+    return [*records, *_naive_records(run, dataset, split, reading, device)]
 
 
 def conclude(
     run: Run, dataset: Dataset, split: str, reading: Reading, device: str, made_on: str | None = None
 ) -> list[Record]:
-    """Write the ranks and the metrics of a whole split into the run, and return its records.
+    """Write the ranks and the metrics of a whole split into the run, and return its records, naive ones last.
 
     made_on: the device in words, where another process made the ranks.
     """
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    records = records_of(run, dataset, split, reading, selections, device)
-    if made_on is not None:
-        records = [replace(record, device=made_on) for record in records]
+    records, naive = (
+        [one if made_on is None else replace(one, device=made_on) for one in made]
+        for made in (
+            records_of(run, dataset, split, reading, selections, device),
+            _naive_records(run, dataset, split, reading, device),
+        )
+    )
     write_table(run.ranks_path(split), rank_columns(reading))
     run.write_metrics({split: [asdict(record) for record in records]}, finish=write_card)
-    return records
+    return [*records, *naive]
 
 
 @dataclass(frozen=True)
@@ -95,16 +96,21 @@ def read(
     device: str = "cpu",
     progress: Progress = SILENT,
     cells: int | None = None,
-    beside: Sequence[Scorer] = (),
 ) -> Reading:
-    """Rank queries of a split by all that the run has, under every filter; beside: by other scorers too."""
+    """Rank queries of a split by all that the run has and by naive forecasters, under every filter."""
     part = "known" if split == "test" else "train"
     past = history(run, dataset, split, device)
     filters, scoring = Filters(dataset.events, device), scoring_of(run, past, part)
+    naive = naive_backbones(dataset.without_test(), device, other_than=run.config.backbone)
     replayed = replay(
-        scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells, beside=beside
+        scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells, beside=naive
     )
-    return Reading(replayed, {name: column for column, name in enumerate(run.methods())})
+    return Reading(replayed, {name: column for column, name in enumerate(ranked_by(run))})
+
+
+def ranked_by(run: Parts) -> list[Method]:
+    """All whose ranks an evaluation keeps, in the order of their columns: those of the run, then naive forecasters."""
+    return [*run.methods(), *(Method(kind.name) for kind in NAIVE if kind.name != run.config.backbone)]
 
 
 def scoring_of(run: Parts, past: Past, part: str, backbone: Scorer | None = None) -> Scoring:
@@ -144,18 +150,17 @@ def evaluate_backbone(
     ]
 
 
-def _naive_records(
-    run: Parts, dataset: Dataset, split: str, reading: Reading, naive: Sequence[Scorer], device: str
-) -> list[Record]:
+def _naive_records(run: Parts, dataset: Dataset, split: str, reading: Reading, device: str) -> list[Record]:
     """Metrics of naive forecasters, and in the settings what the model that forecasts gains over each of them."""
     replayed, records = reading.replayed, []
     model = run.preferred() if run.fit_names() else "bridgemem"
-    for column, scorer in enumerate(naive, start=len(reading.columns)):
+    for method in ranked_by(run)[len(run.methods()) :]:
+        column = reading.columns[method]
         for f in FILTERS:
             own, after = replayed.of(f, column), replayed.of(f, reading.columns[run.method(model, f)])
             gain = paired_gains(own, after, replayed.queries.step.numpy())["mrr"]
             one = Record(
-                **_base(dataset, split, scorer.name, device, len(replayed.queries)),
+                **_base(dataset, split, method.name, device, len(replayed.queries)),
                 method="backbone",
                 filter=f,
                 selected_by=None,

@@ -23,7 +23,7 @@ import torch
 from bridgemem import __version__
 from bridgemem.config import Count, Declared, Size, check
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.evaluate import KNOWN, conclude, rank_columns, read, reading_of
+from bridgemem.evaluation.evaluate import KNOWN, conclude, rank_columns, ranked_by, read, reading_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -192,7 +192,7 @@ def concluded(
 ) -> list[Record]:
     """What `conclude` makes of the ranks of a whole split in parts, given in the order of their steps."""
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return conclude(run, dataset, split, reading_of(columns, run.methods()), device, made_on)
+    return conclude(run, dataset, split, reading_of(columns, ranked_by(run)), device, made_on)
 
 
 def parts_folder(run: Run) -> Path:
@@ -251,7 +251,7 @@ def join_parts(
         raise RunError(f"{folder} holds parts that were read with different --cells; write them with the same.")
     dataset = opened_data(run, split)
     steps = shard_steps(dataset, split, len(ordered))
-    needed = (*KNOWN, *(method.column(f) for method in run.methods() for f in FILTERS))
+    needed = (*KNOWN, *(method.column(f) for method in ranked_by(run) for f in FILTERS))
     tables = [_table(folder, note, steps[i], needed) for i, note in enumerate(ordered)]
     made_on = " and ".join(sorted({note.device for note in ordered}))
     records = concluded(run, dataset, split, tables, device, made_on)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bridgemem.backbones.naive import NAIVE
 from bridgemem.errors import RunError
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import Gain, paired_gains
@@ -70,7 +71,13 @@ def _ranks(run: Run, split: str) -> dict[str, np.ndarray]:
 def _ranked(columns: dict[str, np.ndarray]) -> dict[tuple[str, str], str]:
     """(method, filter) of every column that holds ranks, and the column's name."""
     pairs = {name: name.removeprefix(RANK).partition(".") for name in columns if name.startswith(RANK)}
-    return {(method, filter_name): name for name, (filter_name, _, method) in pairs.items() if filter_name in FILTERS}
+    # naive forecasters are the same in both runs
+    naive = {kind.name for kind in NAIVE}
+    return {
+        (method, filter_name): name
+        for name, (filter_name, _, method) in pairs.items()
+        if filter_name in FILTERS and method not in naive
+    }
 
 
 def _differences(
