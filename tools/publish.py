@@ -19,20 +19,15 @@ from bridgemem.evaluation.strata import PARTS
 from bridgemem.evaluation.tables import Table
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.storage.whole import whole_file
-from bridgemem.studies.analysis import (
-    ablation_table,
-    groups_table,
-    leakage_table,
-    parts_table,
-    relations_table,
-    steps_table,
-)
-from bridgemem.studies.probabilities import calibration_table, horizon_table, single_step
+from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
+from bridgemem.studies.probabilities import calibration_table, single_step
 from bridgemem.studies.report import filter_table, standard
+from tools.ablations import ablation_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
 from tools.tables import (
     Cost,
     efficiency_table,
+    horizon_table,
     learned_cost_table,
     learned_table,
     main_table,

@@ -253,3 +253,38 @@ def learned_cost_table(records: list[Record]) -> Table:
         f"seconds of the quickest ({'; '.join(devices)})."
     )
     return Table("What learning costs", header, cells, note)
+
+
+def horizon_table(records: list[Record]) -> Table:
+    """Queries about several steps at once, each residual as chosen under the time-aware filter and read under it."""
+    found = [r for r in records if r.horizon > 1 and r.filter == "time" and r.as_chosen]
+    if not found:
+        raise DataError(
+            "no record of several steps at once was found; `bridgemem evaluate RUN --horizon 7` makes them."
+        )
+    found.sort(key=lambda r: (r.dataset, r.split, r.backbone, r.horizon, r.method, r.seed))
+    cells = []
+    for _, group in groupby(found, key=lambda r: (r.dataset, r.split, r.backbone, r.horizon)):
+        for r in group:
+            name = r.backbone if r.method == "backbone" else f"{r.backbone} + {r.method}"
+            name += fitted_here(r.method, r.split)
+            line = [f"{place(r.dataset, r.split)}, {name}", str(r.horizon), str(r.seed), f"{r.queries:,}"]
+            line += [str(r.settings.get("windows", "")), *(figure(getattr(r, m)) for m in METRICS)]
+            line.append(interval(r.gain["mrr"]) if "mrr" in r.gain else "")
+            cells.append([*line, f"{r.settings['ece']:.4f}" if "ece" in r.settings else ""])
+    header = [
+        "data set, method",
+        "steps",
+        "seed",
+        "answers",
+        "windows",
+        *HEADINGS.values(),
+        "gain in MRR [95 %]",
+        "ECE",
+    ]
+    note = (
+        "The split is cut into windows of that many steps; every answer of a window is asked once, from what was known "
+        "before the window began, and ranked with the window's other answers taken out. The interval resamples whole "
+        "windows. ECE is that of the best candidate's probability to come at least once in the window."
+    )
+    return Table("Several steps at once", header, cells, note)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.ablations import LEARNED, STEPS, WITHOUT, groups_table, steps_table
 
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SelectionError, SettingsError
@@ -21,7 +22,6 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.studies import ablation
 from bridgemem.studies.ablation import ablate, ablate_learned, choice_changes, learned_changes, settings_changes
-from bridgemem.studies.analysis import LEARNED, STEPS, WITHOUT, groups_table, steps_table
 from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
