@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bridgemem.evaluation.evaluate import conclude, evaluate, history, reading_of
+from bridgemem.evaluation.evaluate import conclude, evaluate, history, ranked_by, reading_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.packs import pack
@@ -60,7 +60,7 @@ def forge_ranks(run: Run, rows: np.ndarray, column: str = "rank_time.bridgemem.t
     """First rank for these queries, and every metric, gain and interval made to agree."""
     columns = {name: values.copy() for name, values in read_table(run.ranks_path("test")).items()}
     columns[column][rows] = 1.0
-    conclude(run, run.dataset, "test", reading_of(columns, run.methods()), "cpu")
+    conclude(run, run.dataset, "test", reading_of(columns, ranked_by(run)), "cpu")
 
 
 def test_ranks_forged_outside_a_sample_that_everybody_knows_are_found(run: Run) -> None:
@@ -88,7 +88,7 @@ def test_forged_columns_that_tables_are_made_of_are_found(run: Run, column: str)
     columns = dict(read_table(run.ranks_path("test")))
     values = columns[column]
     columns[column] = ~values if values.dtype == bool else np.nan_to_num(values) + 1
-    conclude(run, run.dataset, "test", reading_of(columns, run.methods()), "cpu")
+    conclude(run, run.dataset, "test", reading_of(columns, ranked_by(run)), "cpu")
     assert column in found(run)
 
 

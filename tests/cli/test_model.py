@@ -125,7 +125,13 @@ def test_reproduce_makes_runs_and_records_and_takes_the_backbone_it_has(own_csv:
     args = ("reproduce", own_csv, "--runs", runs, "--records", records, *TINY_READER, *TINY_BACKBONE)
     found = bridgemem(*args, "--seeds", "1-2", "--json").json
     assert left_in(runs) == ["own-cenet-b42", "own-cenet-b42-s1", "own-cenet-b42-s2"]
-    assert {r["backbone"] for r in found} == {"cenet", "recurrence", "recurrence-dyadic"}
+    assert {r["backbone"] for r in found} == {
+        "cenet",
+        "most-frequent",
+        "most-recent",
+        "recurrence",
+        "recurrence-dyadic",
+    }
     assert {r["seed"] for r in found if r["method"] == "bridgemem"} == {1, 2}
     weights = (runs / "own-cenet-b42" / "weights.safetensors").stat()
     again = bridgemem(*args, "--seeds", "1")

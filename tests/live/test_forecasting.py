@@ -6,17 +6,16 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_eventstore import same_log
 
 from bridgemem.errors import DataError, NotFoundError, RunError
 from bridgemem.events.naming import NewEvent
-from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
-from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from builders import side
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
@@ -226,9 +225,9 @@ def test_queries_wait_for_the_backbone_alone_while_a_batch_comes_in(
 ) -> None:
     evidence, kept_waiting = Transitions.evidence, list[bool]()
 
-    def watched(self: Transitions, queries: Queries, past: Past) -> Evidence:
+    def watched(self: Transitions, *how: Any, **named: Any) -> Evidence:
         kept_waiting.append(live._asking.locked())
-        return evidence(self, queries, past)
+        return evidence(self, *how, **named)
 
     monkeypatch.setattr(Transitions, "evidence", watched)
     live.add(NEWS[:1], "wire", "1")

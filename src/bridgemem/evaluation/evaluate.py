@@ -103,7 +103,7 @@ def read(
     filters, scoring = Filters(dataset.events, device), scoring_of(run, past, part)
     naive = naive_backbones(dataset.without_test(), device, other_than=run.config.backbone)
     replayed = replay(
-        scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells, beside=naive
+        scoring, queries, filters=filters, progress=progress, label=f"reading {split}", cells=cells, rivals=naive
     )
     return Reading(replayed, {name: column for column, name in enumerate(ranked_by(run))})
 

@@ -255,9 +255,9 @@ class _Compared:
     ) -> _Compared:
         scoring = validation.scoring(transitions, choices=list(choices.values()), learned=list(models.values()))
         label = "comparing the residuals"
-        beside = naive_backbones(validation.dataset, validation.device, other_than=validation.backbone.name)
-        replayed = replay(scoring, late, filters=validation.filters, progress=progress, label=label, beside=beside)
-        naive = {scorer.name: scoring.columns + place for place, scorer in enumerate(beside)}
+        others = naive_backbones(validation.dataset, validation.device, other_than=validation.backbone.name)
+        replayed = replay(scoring, late, filters=validation.filters, progress=progress, label=label, rivals=others)
+        naive = {scorer.name: scoring.columns + place for place, scorer in enumerate(others)}
         chosen = {name: column for column, name in enumerate(choices, start=1)}
         chosen.setdefault("raw", chosen["time"])
         learned = {name: column for column, name in enumerate(models, start=1 + len(choices))}

@@ -205,13 +205,13 @@ def replay(
     progress: Progress = SILENT,
     label: str = "ranking",
     cells: int | None = None,
-    beside: Sequence[Scorer] = (),
+    rivals: Sequence[Scorer] = (),
 ) -> Replay:
     """Rank the answers of all queries under every filter, by the backbone and after each residual of the scoring.
 
-    beside: other scorers, each of which ranks the same batches as a further column, after all those of the scoring.
+    rivals: other scorers, each of which ranks the same batches as a further column, after all those of the scoring.
     """
-    columns = scoring.columns + len(beside)
+    columns = scoring.columns + len(rivals)
     parts = [torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)]
     for batch in scoring.batches(queries, cells=cells, progress=progress, label=label):
         asked, scores = batch.queries, batch.scores
@@ -219,7 +219,7 @@ def replay(
         assert scores.uncertainty is not None
         masks = [filters.mask(name, asked) for name in FILTERS]
         made = answer_ranks(scores.log_p, asked.answer, batch.row, batch.candidate, batch.delta, masks)
-        others = [_ranks_by(scorer, asked, scoring.past, masks) for scorer in beside]
+        others = [_ranks_by(scorer, asked, scoring.past, masks) for scorer in rivals]
         made = torch.cat([made, *others], dim=1)
         seen = scoring.past.happened(asked.actor, asked.relation, asked.answer, asked.step)
         known = torch.stack([scores.uncertainty.double(), *batch.of_answers(), seen.double()])
