@@ -197,7 +197,7 @@ JSON_PLACES = {
     "backbone/trained.json": ("parameters", "seed"),
     "calibration.json": ("bridgemem.time", "bridgemem.time.temperature"),
     "epochs.json": ("epochs", "learned.raw.settings.hidden", "learned.raw.held_out", "learned.raw.parameters"),
-    "metrics.json": ("test.0.mrr", "test.8.settings.window", "test.0.queries"),
+    "metrics.json": ("test.0.mrr", "test.11.settings.window", "test.0.queries"),
     "selection.json": ("time.choice.lam", "time.queries", "static.chosen.mrr"),
     NOTE: ("of", "rows"),
 }

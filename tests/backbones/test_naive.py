@@ -61,11 +61,11 @@ def test_others_rank_the_same_next_to_a_model_as_alone() -> None:
     past, filters, queries = Past(dataset.events), Filters(dataset.events), Queries.of(dataset.test)
     others: list[Backbone] = naive_backbones(dataset, other_than="recurrence-dyadic")
     assert [other.name for other in others] == ["most-frequent", "most-recent", "recurrence"]
-    beside = replay(Scoring(RecurrenceDyadic.fit(dataset), past), queries, filters=filters, beside=others)
-    assert beside.ranks.shape[1] == 4
+    together = replay(Scoring(RecurrenceDyadic.fit(dataset), past), queries, filters=filters, rivals=others)
+    assert together.ranks.shape[1] == 4
     for column, other in enumerate(others, start=1):
         alone = replay(Scoring(other, past), queries, filters=filters)
-        assert np.array_equal(beside.ranks[:, column], alone.ranks[:, 0])
+        assert np.array_equal(together.ranks[:, column], alone.ranks[:, 0])
 
 
 def test_an_evaluation_shows_them_with_what_the_model_gains_over_each() -> None:
