@@ -73,9 +73,10 @@ def run_demo(
     queries = Queries.of(dataset.test)
     reading = read(model.parts, dataset, "test", queries, device, progress)
     ranked, columns = reading.replayed, reading.columns
-    past, filters = Past(dataset.events), Filters(dataset.events)
-    others = [Recurrence.fit(dataset), RecurrenceDyadic.fit(dataset), Oracle(made)]
-    metrics = {b.name: _all_filters(replay(Scoring(b, past), queries, filters=filters), 0) for b in others}
+    counting = (Recurrence.name, RecurrenceDyadic.name)
+    metrics = {name: _all_filters(ranked, columns[Method(name)]) for name in counting}
+    scoring = Scoring(Oracle(made), Past(dataset.events))
+    metrics[Oracle.name] = _all_filters(replay(scoring, queries, filters=Filters(dataset.events)), 0)
     metrics["cenet"] = _all_filters(ranked, columns[BACKBONE])
     # each filter shows the choice that was made under it; raw shows that of the time-aware filter
     own = {f: columns[Method("bridgemem", "static" if f == "static" else "time")] for f in FILTERS}
