@@ -162,7 +162,8 @@ class Settings(Declared):
     patience: Count = 3
     min_improvement: Finite = 1e-6
     max_examples: Count = 2_000_000
-    # the grid that validation chooses from
+    # the grid that validation chooses from, on this many of its queries at most
+    max_queries: Count = 10_000_000
     lambdas: Annotated[tuple[NotNegative, ...], Range(ge=1, note="value")] = (0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
     gates: Annotated[tuple[Gate, ...], Range(ge=1, note="gate")] = ("uncertain", "none")
     taus: Annotated[tuple[Annotated[float, Range(ge=0, finite=False)], ...], Range(ge=1, note="value")] = (
@@ -175,6 +176,10 @@ class Settings(Declared):
         super().__post_init__()
         if list(self.bins) != sorted(set(self.bins)):
             raise SettingsError(f"bins must grow, not {self.bins}.")
+
+
+# next to the learned residual, which does not need it, the paper's is fitted and chosen on samples
+SAMPLED = Settings(max_examples=30_000, max_queries=10_000)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from bridgemem.backbones.trained import (
     training_free,
     training_note,
 )
-from bridgemem.config import HistoryMode, Seed, Settings, check
+from bridgemem.config import SAMPLED, HistoryMode, Seed, Settings, check
 from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
@@ -47,7 +47,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned
-from bridgemem.residuals.selection import Fitted
+from bridgemem.residuals.selection import PAPER_DATA, Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import UPDATES, Run
@@ -107,7 +107,8 @@ class Forecaster:
     Args:
         backbone: A registered name, the folder of a trained backbone, or a `Backbone`. "auto" counts: no training.
         residual: "learned", which is fitted next to the paper's, or "bridgemem", the paper's alone.
-        settings: Of the paper's residual.
+        settings: Of the paper's residual. When left out, validation chooses K and window on data that the paper has
+            not, and next to the learned residual it is fitted on a sample.
         learned_settings: Of the learned residual.
         backbone_settings: Of a backbone that is named; those of the data set when left out.
         history: "rolling" reads all facts before t, "frozen" none of the split's own.
@@ -160,7 +161,9 @@ class Forecaster:
         dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
         backbone, home, note = self._started(dataset, progress)
         validation = Validation.of(dataset, backbone, device=self.device, frozen=self.history == "frozen")
-        fitted = fit_residual(validation, self.settings, seed=self.seed, progress=progress)
+        settings = self.settings or (SAMPLED if self.residual == "learned" else Settings())
+        free = self.settings is None and dataset.name not in PAPER_DATA
+        fitted = fit_residual(validation, settings, choose_memory=free, seed=self.seed, progress=progress)
         config = self._config(dataset, backbone, fitted, note)
         model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
         earlier = None
@@ -194,7 +197,7 @@ class Forecaster:
 
     def _calibrated(self, model: Model, validation: Validation, progress: Progress) -> Model:
         """A model with probabilities for whatever has none yet."""
-        made = calibrations_of(model, validation, progress=progress)
+        made = calibrations_of(model, validation, known=model.calibrations, progress=progress)
         return dataclasses.replace(model, calibrations={**model.calibrations, **made})
 
     def _take(self, model: Model, home: Path | None, folder: Path | str | None, replace: bool) -> None:

@@ -20,7 +20,7 @@ from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
-from bridgemem.residuals.selection import PAPER, Fitted, Selection, fit, grid, select
+from bridgemem.residuals.selection import MEMORIES, PAPER, Fitted, Selection, fit, grid, select
 from bridgemem.residuals.validation import Validation
 from builders import SMALL_READER, small_world
 
@@ -177,3 +177,20 @@ def test_a_damaged_record_is_refused(damage):
         Selection.from_dict(values)
     with pytest.raises(SelectionError, match="filter is missing"):
         Selection.from_dict({})
+
+
+def test_validation_chooses_how_much_of_a_pairs_past_is_read() -> None:
+    dataset = small_world().dataset
+    made = fit(Validation.of(dataset, Recurrence.fit(dataset)), FITTED, choose_memory=True)
+    tried = made.selections["time"].memories
+    assert [(memory["k"], memory["window"]) for memory in tried] == list(MEMORIES)
+    assert len({memory["mrr"] for memory in tried}) > 1
+    best = max(tried, key=lambda memory: memory["mrr"])
+    assert (made.known.settings.k, made.known.settings.window) == (best["k"], best["window"])
+
+
+def test_the_grid_can_be_measured_on_a_sample_of_validation() -> None:
+    dataset = small_world().dataset
+    made = fit(Validation.of(dataset, Recurrence.fit(dataset)), replace(FITTED, max_queries=50))
+    assert made.selections["time"].queries == 50
+    assert made.selections["time"].memories == []

@@ -193,7 +193,7 @@ def fit(
     import time
 
     from bridgemem.backbones.trained import earlier_backbone
-    from bridgemem.config import Settings
+    from bridgemem.config import SAMPLED, Settings
     from bridgemem.events.loading import load
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
@@ -202,7 +202,8 @@ def fit(
     from bridgemem.storage.whole import reserved_free
 
     began = time.perf_counter()
-    settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
+    base = SAMPLED if residual == "learned" else Settings()
+    settings, learned = override(base, set_) if set_ else None, _learned_settings(residual, learned_set)
     if backbone != "auto" and not Path(backbone).is_dir():
         _check_training_free(backbone, data)
     model = Forecaster(
@@ -262,6 +263,10 @@ def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
         f"refitted in {fitted.refit_seconds:.1f} s; {seconds:.1f} s in all, with choosing on validation and "
         "calibrating."
     )
+    own = fitted.train.settings
+    if fitted.selections["time"].memories:
+        past = f"at most {own.window} steps old" if own.window else "however old"
+        say(f"Validation chose the memory: the last {counted(own.k, 'event')} of a pair, {past}.")
     for name, s in fitted.selections.items():
         c = s.choice
         say(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -37,30 +38,26 @@ from bridgemem.runs import Run
 from bridgemem.training.devices import describe_device
 
 # two numbers need no more queries than this, and a reliability curve few more
-MOST_FITTED = 3_000
+MOST_FITTED = 2_000
 MOST_MEASURED = 100_000
 SHOWN = 10  # candidates of a query that a forecast shows
 
 
-def sample(queries: Queries, most: int) -> Queries:
-    """All queries, or that many of them, always the same ones and in their order."""
-    if len(queries) <= most:
-        return queries
-    rows = np.sort(np.random.default_rng(0).choice(len(queries), most, replace=False))
-    return queries.take(torch.from_numpy(rows))
-
-
-def calibrations_of(run: Parts, validation: Validation, *, progress: Progress = SILENT) -> dict[Method, Calibration]:
-    """A calibration for each residual of a model, fitted on validation; residuals know train alone."""
-    scoring, names = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
-    found: dict[Method, list[Tensor]] = {name: [] for name in names}
-    for batch in scoring.batches(sample(validation.queries, MOST_FITTED), progress=progress, label="calibrating"):
+def calibrations_of(
+    run: Parts, validation: Validation, *, known: Container[Method] = (), progress: Progress = SILENT
+) -> dict[Method, Calibration]:
+    """Calibrations of a model's residuals, fitted on validation; residuals know train alone. known: have one."""
+    scoring, methods = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
+    found: dict[Method, list[Tensor]] = {name: [] for name in methods if name not in known}
+    for batch in scoring.batches(validation.queries.sample(MOST_FITTED, 0), progress=progress, label="calibrating"):
         assert batch.queries.answer is not None
-        for column, name in enumerate(names, start=1):
-            found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
+        for column, name in enumerate(methods, start=1):
+            if name in found:
+                found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
     entities = validation.dataset.events.n_entities
-    locks = {name: run.lock_of(name) for name in names}
-    return {name: fit_calibration(torch.cat(parts).numpy(), entities, locks[name]) for name, parts in found.items()}
+    return {
+        name: fit_calibration(torch.cat(parts).numpy(), entities, run.lock_of(name)) for name, parts in found.items()
+    }
 
 
 def calibrate(
@@ -122,7 +119,7 @@ def reliability(
     scoring = scoring_of(run, past, "known" if split == "test" else "train")
     known = {name: _calibration(run, name) for name in run.methods()[1:]}
     windowed = Windowed.of(dataset, split, horizon, device) if horizon > 1 else None
-    queries = sample(windowed.distinct() if windowed else Queries.of(dataset.split(split)), MOST_MEASURED)
+    queries = (windowed.distinct() if windowed else Queries.of(dataset.split(split))).sample(MOST_MEASURED, 0)
     activity = Activity(Past(dataset.events, device=device)) if windowed else None
     gathered: dict[Method, list[tuple[Tensor, ...]]] = {name: [] for name in known}
     for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):

@@ -17,6 +17,13 @@ def renumbered(relation: Tensor, old: int, new: int) -> Tensor:
     return relation % old + relation // old * new
 
 
+def sample_rows(size: int, most: int, seed: int) -> Tensor:
+    """Which of `size` queries are read: all of them, or `most` at random; int64, ascending."""
+    if size <= most:
+        return torch.arange(size)
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).choice(size, most, replace=False)))
+
+
 @dataclass(frozen=True)
 class Queries:
     """actor, relation (directed, 0..2R-1), step: int64 [n]; answer: int64 [n], or None where it is not known."""
@@ -46,6 +53,10 @@ class Queries:
     def take(self, rows: Tensor | slice) -> Queries:
         answer = None if self.answer is None else self.answer[rows]
         return Queries(self.actor[rows], self.relation[rows], self.step[rows], answer)
+
+    def sample(self, most: int, seed: int) -> Queries:
+        """All queries, or that many of them at random, in their order."""
+        return self if len(self) <= most else self.take(sample_rows(len(self), most, seed))
 
     def batches(self, size: int) -> Iterator[Queries]:
         for at in range(0, len(self), size):

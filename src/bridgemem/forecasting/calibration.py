@@ -62,9 +62,10 @@ def answer_log_p(score: Tensor, answer: Tensor) -> Tensor:
     """What each temperature makes of the answers: log softmax float64 [n, temperatures]; score [n, E], answer [n]."""
     centred = score - score.max(1, keepdim=True).values
     own = centred.gather(1, answer[:, None]).squeeze(1)
-    # single precision is plenty for a sum of numbers below 1, and twice as quick
-    small = centred.float()
-    return torch.stack([own / t - (small / t).logsumexp(1).double() for t in TEMPERATURES], dim=1)
+    # single precision is plenty for a sum of numbers below 1; the largest is 1, so that the sum cannot vanish
+    small, scratch = centred.float(), torch.empty_like(centred, dtype=torch.float32)
+    sums = [torch.mul(small, 1 / t, out=scratch).exp_().sum(1) for t in TEMPERATURES]
+    return torch.stack([own / t - s.log().double() for t, s in zip(TEMPERATURES, sums, strict=True)], dim=1)
 
 
 def fit_calibration(log_p: np.ndarray, entities: int, lock: str = "") -> Calibration:

@@ -195,18 +195,11 @@ def _batches(queries: Queries, past: Past) -> Iterator[Queries]:
     return queries.to(past.device).batches(batch_size(past.events.n_entities, past.device))
 
 
-def sampled(queries: Queries, most: int, seed: int) -> Tensor:
-    """Which of the queries are read: all of them, or that many; int64, ascending."""
-    if len(queries) <= most:
-        return torch.arange(len(queries))
-    return torch.from_numpy(np.sort(np.random.default_rng(seed).choice(len(queries), most, replace=False)))
-
-
 def best_scale(scorer: Scorer, past: Past, queries: Queries, seed: int) -> float:
     """The power of p0 under which the answers are likeliest."""
     if not len(queries):
         return 1.0
-    some = queries.take(sampled(queries, SCALE_QUERIES, seed))
+    some = queries.sample(SCALE_QUERIES, seed)
     total = np.zeros(len(SCALES))
     for batch in _batches(some, past):
         assert batch.answer is not None

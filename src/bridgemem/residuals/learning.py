@@ -22,12 +22,12 @@ from bridgemem.backbones.naive import naive_backbones
 from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Size
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.queries import Queries
+from bridgemem.events.queries import Queries, sample_rows
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
-from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale, sampled
+from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import OF_CANDIDATE
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.scoring import Choice, Replay, replay
@@ -140,9 +140,8 @@ def earlier_source(
     share = settings.cross_fit or FREE_SHARE
     split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
     before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
-    queries = Queries.of(split.valid)
-    rows = sampled(queries, settings.train_queries, seed)
-    return Source(queries.take(rows), train(split).to(device), before)
+    queries = Queries.of(split.valid).sample(settings.train_queries, seed)
+    return Source(queries, train(split).to(device), before)
 
 
 def fit_learned(
@@ -204,7 +203,7 @@ def gather(
     assert known is not None
     scale = best_scale(known.scorer, validation.past, known.queries, seed)
     reader = CaseReader(validation.past, validation.filters, settings.unseen_candidates, scale, seed)
-    some = queries.take(sampled(queries, settings.valid_queries, seed))
+    some = queries.sample(settings.valid_queries, seed)
     sources = [*([] if earlier is None else [earlier]), Source(some, validation.backbone, transitions)]
     if sum(len(source.queries) for source in sources) < 4:
         raise DataError(f"{validation.dataset.name} has too few queries to learn from; use --residual bridgemem.")
@@ -219,7 +218,7 @@ def late_cut(queries: Queries, settings: LearnedSettings) -> int:
 def late_rows(queries: Queries, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries residuals are compared on, int64."""
     late = (queries.step >= late_cut(queries, settings)).nonzero().squeeze(1)
-    return late[sampled(queries.take(late), LATE_QUERIES, seed)]
+    return late[sample_rows(len(late), LATE_QUERIES, seed)]
 
 
 def _early(cases: Cases, cut: int, seed: int) -> Tensor:

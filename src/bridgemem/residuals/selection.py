@@ -25,6 +25,11 @@ from bridgemem.storage.schema import as_settings
 
 SELECTION_FILTERS = ("static", "time")
 PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
+# data with a row in the paper keeps its K and window; on all other validation chooses from these, the paper's first
+PAPER_DATA = frozenset({"icews14", "icews18", "icews05-15", "gdelt", "gdelt-resplit", "wiki"})
+MEMORIES = ((8, 65), (32, 65), (8, 0), (32, 0))
+MEMORY_QUERIES = 3_000
+COUNTS_ALONE = 1e-9  # a tau under which the attention reader has no say where anything was counted
 OFF = Choice(lam=0.0)
 
 
@@ -47,6 +52,7 @@ class Selection:
     dataset: str = ""
     fingerprint: str = ""
     queries: int = 0
+    memories: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def lock(self) -> str:
         """A digest of the whole record; test figures carry it, so that a later change of mind shows."""
@@ -97,11 +103,47 @@ def grid(settings: Settings) -> list[Choice]:
     return [Choice(*point) for point in itertools.product(settings.lambdas, settings.gates, settings.taus)]
 
 
+@dataclass(frozen=True)
+class Memory:
+    """How much of a pair's past is read, and the MRR of the count reader alone with it, time-aware, on validation."""
+
+    k: int
+    window: int
+    mrr: float
+
+
+def memories(
+    validation: Validation, settings: Settings, *, seed: int = 42, progress: Progress = SILENT
+) -> list[Memory]:
+    """Every K and window that validation chooses from, measured by the count reader, which needs no training."""
+    queries, found = validation.queries.sample(MEMORY_QUERIES, seed), []
+    choices = [Choice(lam, "none", COUNTS_ALONE) for lam in settings.lambdas]
+    for k, window in MEMORIES:
+        own = replace(settings, k=k, window=window, max_examples=1)
+        counted, _ = Transitions.fit(validation.dataset.train, own, seed, validation.device, epochs=1)
+        scoring, label = validation.scoring(counted, choices=choices), f"trying K {k}, window {window or 'unlimited'}"
+        replayed = replay(scoring, queries, filters=validation.filters, progress=progress, label=label)
+        found.append(Memory(k, window, max(replayed.metrics("time", c).mrr for c in range(scoring.columns))))
+    return found
+
+
 def fit(
-    validation: Validation, settings: Settings | None = None, *, seed: int = 42, progress: Progress = SILENT
+    validation: Validation,
+    settings: Settings | None = None,
+    *,
+    choose_memory: bool = False,
+    seed: int = 42,
+    progress: Progress = SILENT,
 ) -> Fitted:
-    """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation."""
+    """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation.
+
+    choose_memory: whether validation chooses K and window too; otherwise they are those of the settings.
+    """
     settings, dataset, device = settings or Settings(), validation.dataset, validation.device
+    tried = memories(validation, settings, seed=seed, progress=progress) if choose_memory else []
+    if tried:
+        best = max(tried, key=lambda memory: memory.mrr)  # of equals the first
+        settings = replace(settings, k=best.k, window=best.window)
     if not validation.backbone.own_uncertainty and "uncertain" in settings.gates and "entropy" not in settings.gates:
         settings = replace(settings, gates=(*settings.gates, "entropy"))
     began = time.perf_counter()
@@ -111,8 +153,12 @@ def fit(
         warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
     scoring = validation.scoring(train, choices=grid(settings))
     label = "choosing on validation"
-    replayed = replay(scoring, validation.queries, filters=validation.filters, progress=progress, label=label)
-    selections = {name: select(replayed, name, settings, dataset) for name in SELECTION_FILTERS}
+    queries = validation.queries.sample(settings.max_queries, seed)
+    replayed = replay(scoring, queries, filters=validation.filters, progress=progress, label=label)
+    selections = {
+        name: replace(select(replayed, name, settings, dataset), memories=[asdict(memory) for memory in tried])
+        for name in SELECTION_FILTERS
+    }
     began = time.perf_counter()
     known, _ = Transitions.fit(dataset.events, settings, seed, device, epochs=epoch_choice.epochs, progress=progress)
     refitted_after = time.perf_counter() - began

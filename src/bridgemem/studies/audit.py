@@ -19,7 +19,7 @@ from bridgemem.evaluation.evaluate import history, rank_columns, read
 from bridgemem.evaluation.records import Record, metrics_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
+from bridgemem.events.queries import Queries, sample_rows
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.transitions import Transitions
@@ -193,33 +193,43 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
     if sample is not None:
         yield Finding("validation grid", None, "not checked with --sample: it takes all of validation")
         return
-    queries, points = Queries.of(dataset.valid), grid(run.settings)
+    queries, points, seed = Queries.of(dataset.valid), grid(run.settings), run.config.seed
+    chosen_on = sample_rows(len(queries), run.settings.max_queries, seed).numpy()
+    late = {name: _late(run, name, queries) for name in SELECTION_FILTERS}
+    read = np.unique(np.concatenate([chosen_on, *late.values()]))
+    own = np.searchsorted(read, chosen_on)
     past, filters = history(run, dataset, "valid", device), Filters(dataset.events, device)
     scoring = Scoring(run.scorer(device), past, run.transitions("train", device), choices=points)
     label = "ranking validation again"
-    replayed = replay(scoring, queries, filters=filters, progress=progress, label=label)
+    replayed = replay(scoring, queries.take(torch.from_numpy(read)), filters=filters, progress=progress, label=label)
     for name in SELECTION_FILTERS:
         try:
             selection = run.selection(name)
         except BridgeMemError:  # which the check of the selection itself tells
             continue
-        yield _grid(name, selection, replayed)
+        yield _grid(name, selection, replayed, own)
         # the backbone is the first column, and what a residual that is switched off ranks by
         places: dict[Choice, int] = {OFF: 0} | {point: column for column, point in enumerate(points, start=1)}
-        learned, column = run.learned(name), places.get(selection.choice)
-        if learned is not None and column is not None:
-            rows = late_rows(queries, learned.settings, run.config.seed).numpy()
+        rows, column = np.searchsorted(read, late[name]), places.get(selection.choice)
+        if len(rows) and column is not None:
             yield _preference(run, name, rows, *(replayed.of(name, c)[rows] for c in (0, column)))
 
 
-def _grid(name: str, selection: Selection, replayed: Replay) -> Finding:
+def _late(run: Run, name: str, queries: Queries) -> np.ndarray:
+    """Which validation queries the residuals were compared on, int64; none where a single one was fitted."""
+    learned = run.learned(name)
+    return np.zeros(0, int) if learned is None else late_rows(queries, learned.settings, run.config.seed).numpy()
+
+
+def _grid(name: str, selection: Selection, replayed: Replay, rows: np.ndarray) -> Finding:
+    """rows int64: of the queries that were ranked again, those that the choice was made on."""
     stored = [asdict(selection.backbone), *selection.grid]
     gaps = [
         abs(value - row[metric])
         for column, row in enumerate(stored)
-        for metric, value in replayed.metrics(name, column).as_dict().items()
+        for metric, value in Metrics.of(replayed.of(name, column)[rows]).as_dict().items()
     ]
-    worst, n = float(np.max(gaps)), len(replayed.queries)  # NaN where anything is NaN, and then no less than the bound
+    worst, n = float(np.max(gaps)), len(rows)  # NaN where anything is NaN, and then no less than the bound
     held = worst < SWAPS and len(stored) == replayed.ranks.shape[1] and selection.queries == n
     seen = f"{n:,} validation queries ranked again under {len(stored) - 1} choices, largest difference {worst:.1g}"
     return Finding(f"validation grid ({name})", held, seen if held else f"{seen}: not what the choice was made from")
