@@ -8,8 +8,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
-from bridgemem.backbones.scorer import Scores
-from bridgemem.equations import log_base
+from bridgemem.backbones.scorer import Added
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.index import Occurrences
@@ -22,11 +21,9 @@ class MostFrequent(Popularity):
     name: ClassVar[str] = "most-frequent"
     default: ClassVar[RecurrenceSettings] = RecurrenceSettings()
 
-    def score(self, queries: Queries, past: Past) -> Scores:
+    def added(self, queries: Queries, past: Past) -> list[Added]:
         seen = past.occurrences(queries.actor, queries.relation, queries.step)
-        score = (self.settings.popularity_weight * self.share).repeat(len(queries), 1)
-        score[seen.row, seen.candidate] += self._of(queries, seen).to(score.dtype)
-        return Scores(log_base(score))
+        return [(seen.row, seen.candidate, self._of(queries, seen))]
 
     def _of(self, queries: Queries, seen: Occurrences) -> Tensor:
         return seen.count.double()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scores
+from bridgemem.backbones.scorer import Added, Scores, SparseScores
 from bridgemem.config import Declared, Finite, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
@@ -52,19 +52,32 @@ class Popularity(Backbone):
         return cls(settings, torch.from_numpy(counts / counts.sum()).to(training.device))
 
     def score(self, queries: Queries, past: Past) -> Scores:
-        s = self.settings
-        score = (s.popularity_weight * self.share).repeat(len(queries), 1)
+        score = self.base.repeat(len(queries), 1)
+        for row, candidate, value in self.added(queries, past):
+            score[row, candidate] += value
+        return Scores(log_base(score))
+
+    def sparse(self, queries: Queries, past: Past) -> SparseScores:
+        return SparseScores.of(self.base, self.added(queries, past))
+
+    @property
+    def base(self) -> Tensor:
+        """What every query begins with, float64 [E]."""
+        return self.settings.popularity_weight * self.share
+
+    def added(self, queries: Queries, past: Past) -> list[Added]:
+        """What the past of each query adds."""
+        s, parts = self.settings, []
         if s.triple:
             seen = past.occurrences(queries.actor, queries.relation, queries.step)
-            lag = (queries.step[seen.row] - seen.step).to(score.dtype)
+            lag = (queries.step[seen.row] - seen.step).double()
             # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
             fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
-            score[seen.row, seen.candidate] += s.triple * (1 + fresh)
+            parts.append((seen.row, seen.candidate, s.triple * (1 + fresh)))
         if s.seen_pair or s.recency:
             states = past.dyads.partners(queries.actor, queries.step, k=1, window=0, until=past.cut(queries.step))
-            lag = states.lag[:, 0].to(score.dtype)
-            score[states.row, states.candidate] += s.seen_pair + s.recency / (1 + lag)
-        return Scores(log_base(score))
+            parts.append((states.row, states.candidate, s.seen_pair + s.recency / (1 + states.lag[:, 0].double())))
+        return parts
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
         share = self.share.new_zeros(n_entities)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -69,6 +70,41 @@ class Scorer(Protocol):
     @abstractmethod
     def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query."""
+
+
+# row, candidate int64 [m], each once, and what is added to their scores, float64 [m]
+Added = tuple[Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class SparseScores:
+    """Scores that are the same in every row but for some candidates: base float64 [E], and what is added to these.
+
+    row, candidate int64 [m], ascending and each once; added float64 [m].
+    """
+
+    base: Tensor
+    row: Tensor
+    candidate: Tensor
+    added: Tensor
+
+    @classmethod
+    def of(cls, base: Tensor, parts: Sequence[Added]) -> SparseScores:
+        """From (row, candidate, added) in any order; what is added to one candidate is summed in the order of parts."""
+        keys = [row * len(base) + candidate for row, candidate, _ in parts]
+        found, place = torch.cat([base.new_empty(0, dtype=torch.int64), *keys]).unique(return_inverse=True)
+        added, at = base.new_zeros(len(found)), 0
+        for key, (_, _, value) in zip(keys, parts, strict=True):
+            added[place[at : at + len(key)]] += value.to(base.dtype)  # a candidate occurs once in a part
+            at += len(key)
+        return cls(base, found // len(base), found % len(base), added)
+
+
+@runtime_checkable
+class SparseScorer(Protocol):
+    """A scorer whose scores are sparse: it is ranked without a table of all entities."""
+
+    def sparse(self, queries: Queries, past: Past) -> SparseScores: ...
 
 
 class ScorerAround(Scorer):

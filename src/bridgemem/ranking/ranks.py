@@ -43,14 +43,50 @@ def answer_ranks(
         delta: float64 [m, G], what each of G corrections adds to them.
         masks: for each filter the removed entries (row, candidate), each once, never an answer.
     """
-    n, entities = log_p.shape
+    threshold, moved = _thresholds(log_p, answer, row, candidate, delta)
+    return _put_right(_count_all(log_p, threshold, moved), threshold, log_p, row, candidate, delta, masks)
+
+
+def shared_ranks(
+    base: Tensor,
+    answer: Tensor,
+    row: Tensor,
+    candidate: Tensor,
+    delta: Tensor,
+    masks: Sequence[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """The same where all rows share the scores that are corrected, float64 [E]: these are sorted once, not counted."""
+    log_p = base.expand(len(answer), -1)
+    threshold, _ = _thresholds(log_p, answer, row, candidate, delta)
+    ordered = base.sort().values
+    smaller, not_greater = (torch.searchsorted(ordered, threshold, right=right) for right in (False, True))
+    total = (2 * len(base) - smaller - not_greater).double()
+    return _put_right(total, threshold, log_p, row, candidate, delta, masks)
+
+
+def _thresholds(log_p: Tensor, answer: Tensor, row: Tensor, candidate: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+    """The score of each answer under each correction, float64 [G, n], and the rows whose answer is corrected.
+
+    The answer's own correction moves the threshold that everybody else is compared with.
+    """
     own = (candidate == answer[row]).nonzero().squeeze(1)
     moved = row[own]
-    # the answer's own correction moves the threshold that everybody else is compared with
-    threshold = log_p[torch.arange(n, device=log_p.device), answer].double().repeat(delta.shape[1], 1)
+    threshold = log_p[torch.arange(len(log_p), device=log_p.device), answer].double().repeat(delta.shape[1], 1)
     threshold[:, moved] += delta[own].T
-    total = _count_all(log_p, threshold, moved)
+    return threshold, moved
 
+
+def _put_right(
+    total: Tensor,
+    threshold: Tensor,
+    log_p: Tensor,
+    row: Tensor,
+    candidate: Tensor,
+    delta: Tensor,
+    masks: Sequence[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """Ranks from counts over all uncorrected scores, float64 [G, n]: touched and removed candidates are put right."""
+    n, entities = log_p.shape
     old = log_p[row, candidate].double()
     removed = [_Removed.of(mask, log_p, row * entities + candidate) for mask in masks]
     ranks = log_p.new_empty((len(masks), len(total), n), dtype=torch.float64)

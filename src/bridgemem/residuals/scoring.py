@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.scorer import Scorer, Scores, score_queries
+from bridgemem.backbones.scorer import Scorer, Scores, SparseScorer, score_queries
 from bridgemem.equations import correction, mixture
 from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries
@@ -22,7 +22,7 @@ from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.ranking.ranks import answer_ranks, batch_size
+from bridgemem.ranking.ranks import answer_ranks, batch_size, shared_ranks
 from bridgemem.residuals.features import FeatureReader, Features
 
 if TYPE_CHECKING:
@@ -234,6 +234,9 @@ def replay(
 def _ranks_by(scorer: Scorer, queries: Queries, past: Past, masks: list[tuple[Tensor, Tensor]]) -> Tensor:
     """Ranks of the answers by a scorer alone, float64 [filters, 1, n]."""
     assert queries.answer is not None
+    if isinstance(scorer, SparseScorer):
+        found = scorer.sparse(queries.unanswered(), past)
+        return shared_ranks(found.base, queries.answer, found.row, found.candidate, found.added[:, None], masks)
     log_p, nobody = score_queries(scorer, queries, past).log_p, queries.actor.new_empty(0)
     nothing = torch.empty((0, 1), dtype=torch.float64, device=log_p.device)
     return answer_ranks(log_p, queries.answer, nobody, nobody, nothing, masks)
