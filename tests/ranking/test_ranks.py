@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bridgemem.events.queries import Queries
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.ranking.ranks import answer_ranks
+from bridgemem.ranking.ranks import answer_ranks, shared_ranks
 from builders import few, logs, random_log
 
 Mask = tuple[Tensor, Tensor]
@@ -60,6 +60,13 @@ def problems(draw: st.DrawFn):
 @given(problem=problems())
 def test_ranks_equal_brute_force(problem):
     assert torch.equal(answer_ranks(*problem), brute_force(*problem))
+
+
+@few
+@given(problem=problems())
+def test_ranks_over_shared_scores_equal_brute_force(problem):
+    log_p, *rest = problem
+    assert torch.equal(shared_ranks(log_p[0].double(), *rest), brute_force(log_p[:1].expand_as(log_p), *rest))
 
 
 def random_problem(seed: int, n: int = 40, entities: int = 60) -> tuple:
