@@ -56,7 +56,7 @@ from bridgemem.storage.tables import as_frame
 from bridgemem.storage.whole import whole_folder
 from bridgemem.training.devices import check_device
 
-AUTO = "recurrence-dyadic"  # what "auto" means: counting, which nothing has to be trained for
+AUTO = "recurrence-typed"  # what "auto" means: counting, which nothing has to be trained for
 Residual = Literal["bridgemem", "learned"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 

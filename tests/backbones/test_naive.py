@@ -72,7 +72,7 @@ def test_an_evaluation_shows_them_with_what_the_model_gains_over_each() -> None:
     found = Forecaster(settings=QUICK, learned_settings=FEW).fit(small_world().dataset).evaluate().records
     naive = [r for r in found if "model_gain" in r.settings]
     assert {(r.backbone, r.filter) for r in naive} == {
-        (name, f) for name in ("most-frequent", "most-recent", "recurrence") for f in FILTERS
+        (name, f) for name in ("most-frequent", "most-recent", "recurrence", "recurrence-dyadic") for f in FILTERS
     }
     model = {r.filter: r.mrr for r in found if r.method == naive[0].settings["model"] and r.as_chosen}
     for r in naive:
