@@ -145,7 +145,7 @@ def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) 
     run = Run(recurrence_run)
     forecaster = Run(recurrence_run).predictor("static")
     query, column = forecaster.query("Arvan", "visit"), run.methods().index(Method("bridgemem", "static"))
-    (scored,) = scoring_of(run, forecaster.past, "known").batches(query)
+    (scored,) = scoring_of(run, forecaster.past, "known").batches(query, lambda scored: scored)
     own = {c.name: c.score for c in forecaster.forecast("Arvan", "visit", top=99)}
     names = forecaster.events.entities.names
     assert dict(zip(names, scored.total(column)[0].tolist(), strict=True)) == pytest.approx(own)

@@ -51,6 +51,10 @@ class Popularity(Backbone):
         counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)
         return cls(settings, torch.from_numpy(counts / counts.sum()).to(training.device))
 
+    @property
+    def parallel(self) -> bool:
+        return True
+
     def score(self, queries: Queries, past: Past) -> Scores:
         score = self.base.repeat(len(queries), 1)
         for row, candidate, value in self.added(queries, past):

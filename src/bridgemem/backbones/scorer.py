@@ -67,6 +67,11 @@ class Scorer(Protocol):
         """How many scorers it is made of, if it is an ensemble of several."""
         return 0
 
+    @property
+    def parallel(self) -> bool:
+        """Whether several threads may ask it at once: it keeps nothing from one batch to the next."""
+        return False
+
     @abstractmethod
     def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query."""
@@ -124,6 +129,10 @@ class ScorerAround(Scorer):
     @property
     def n_members(self) -> int:
         return self.scorer.n_members
+
+    @property
+    def parallel(self) -> bool:
+        return self.scorer.parallel
 
 
 def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:

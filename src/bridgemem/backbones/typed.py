@@ -203,6 +203,10 @@ class RecurrenceTyped(Backbone):
         score[states.row, states.candidate] += self.confidence.sums(queries.relation, states, past.events.n_relations)
         return score, seen
 
+    @property
+    def parallel(self) -> bool:
+        return True
+
     def score(self, queries: Queries, past: Past) -> Scores:
         return Scores(log_base(_with_frequency(*self._parts(queries, past), self.frequency)))
 

@@ -31,7 +31,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks
 from bridgemem.residuals.method import Method
-from bridgemem.residuals.scoring import replay
+from bridgemem.residuals.scoring import Scored, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
@@ -49,11 +49,16 @@ def calibrations_of(
     """Calibrations of a model's residuals, fitted on validation; residuals know train alone. known: have one."""
     scoring, methods = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
     found: dict[Method, list[Tensor]] = {name: [] for name in methods if name not in known}
-    for batch in scoring.batches(validation.queries.sample(MOST_FITTED, 0), progress=progress, label="calibrating"):
+
+    def read(batch: Scored) -> dict[Method, Tensor]:
         assert batch.queries.answer is not None
-        for column, name in enumerate(methods, start=1):
-            if name in found:
-                found[name].append(answer_log_p(batch.total(column), batch.queries.answer).cpu())
+        wanted = ((name, column) for column, name in enumerate(methods, start=1) if name in found)
+        return {name: answer_log_p(batch.total(column), batch.queries.answer).cpu() for name, column in wanted}
+
+    queries = validation.queries.sample(MOST_FITTED, 0)
+    for part in scoring.batches(queries, read, progress=progress, label="calibrating"):
+        for name, log_p in part.items():
+            found[name].append(log_p)
     entities = validation.dataset.events.n_entities
     return {
         name: fit_calibration(torch.cat(parts).numpy(), entities, run.lock_of(name)) for name, parts in found.items()
@@ -121,9 +126,9 @@ def reliability(
     windowed = Windowed.of(dataset, split, horizon, device) if horizon > 1 else None
     queries = (windowed.distinct() if windowed else Queries.of(dataset.split(split))).sample(MOST_MEASURED, 0)
     activity = Activity(Past(dataset.events, device=device)) if windowed else None
-    gathered: dict[Method, list[tuple[Tensor, ...]]] = {name: [] for name in known}
-    for scored in scoring.batches(queries, progress=progress, label=f"reading {split}"):
-        batch = scored.queries
+
+    def read(scored: Scored) -> dict[Method, tuple[Tensor, ...]]:
+        batch, made = scored.queries, {}
         for column, name in enumerate(known, start=1):
             score = scored.total(column)
             best = score.argsort(dim=1, descending=True, stable=True)[:, :SHOWN]
@@ -137,7 +142,13 @@ def reliability(
                 own, answers = scored.delta[:, [column]], batch.answer
                 ranks = answer_ranks(scored.scores.log_p, answers, scored.row, scored.candidate, own, [_no_mask(batch)])
                 kept = (p, best == answers[:, None], ranks[0, 0])
-            gathered[name].append(tuple(column.cpu() for column in kept))
+            made[name] = tuple(column.cpu() for column in kept)
+        return made
+
+    gathered: dict[Method, list[tuple[Tensor, ...]]] = {name: [] for name in known}
+    for part in scoring.batches(queries, read, progress=progress, label=f"reading {split}"):
+        for name, of in part.items():
+            gathered[name].append(of)
     return [_measured(name, split, horizon, parts, known[name]) for name, parts in gathered.items()]
 
 

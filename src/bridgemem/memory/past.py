@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -40,7 +41,7 @@ class Past:
         given = events.base if isinstance(events, Overlay) else events
         self._base = Index(given, device) if base is None else base
         self._delta = None
-        self._last: tuple[tuple[Tensor, Tensor, Tensor], Occurrences] | None = None
+        self._last = threading.local()
         if isinstance(events, Overlay):
             # without any event and any name of its own a delta says nothing
             names = (events.n_entities, events.n_relations) != (given.n_entities, given.n_relations)
@@ -124,9 +125,9 @@ class Past:
     def occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:
         """With whom the actor of each query did its directed relation before, how often, and when last."""
         # several scorers read the same of one batch: the very tensors of the last call are answered at once
-        asked, last = (actor, relation, step), self._last
+        asked, last = (actor, relation, step), getattr(self._last, "read", None)
         if last is None or any(a is not b for a, b in zip(last[0], asked, strict=True)):
-            self._last = last = (asked, self._occurrences(*asked))
+            self._last.read = last = (asked, self._occurrences(*asked))
         return last[1]
 
     def _occurrences(self, actor: Tensor, relation: Tensor, step: Tensor) -> Occurrences:

@@ -19,6 +19,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
+from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.ranks import batch_size
@@ -131,7 +132,7 @@ class CaseReader:
 
     def __init__(self, past: Past, filters: Filters, unseen: int, scale: float, seed: int) -> None:
         self.past, self.filters, self.unseen, self.scale = past, filters, unseen, scale
-        self.draw = torch.Generator(device=past.device).manual_seed(seed)
+        self.seed = seed
         self._reader: FeatureReader | None = None
 
     def read(self, source: Source, *, progress: Progress = SILENT) -> Cases:
@@ -139,19 +140,22 @@ class CaseReader:
         if self._reader is None:
             self._reader = FeatureReader(self.past, source.transitions, self.unseen)
         reader = self._reader.by(source.transitions)
-        batches = _batches(source.queries, self.past)
+        several = self.past.device.type == "cpu" and source.scorer.parallel
+        numbered = enumerate(_batches(source.queries, self.past))
         with progress.task("reading what the learned residual is fitted on", total=len(source.queries)) as advance:
             parts = []
-            for batch in batches:
-                parts.append(self._cases(batch, source.scorer, reader))
-                advance(len(batch))
+            for made in in_order(lambda of: self._cases(*of, source.scorer, reader), numbered, several=several):
+                parts.append(made)
+                advance(len(made))
         return Cases.joined(parts)
 
-    def _cases(self, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
+    def _cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
         assert batch.answer is not None
         scores = score_queries(scorer, batch, self.past)
         found = reader.candidates(batch, scores)
-        kept, log_weight = self._kept(found, batch.answer)
+        # every batch draws for itself, whichever comes first
+        draw = torch.Generator(device=self.past.device).manual_seed(self.seed + number)
+        kept, log_weight = self._kept(found, batch.answer, draw)
         mass = (self.scale * found.log_p).exp_()
         mass.view(-1)[found.keys] = 0.0
         rest, removed, some = mass.sum(1), {}, found.take(kept)
@@ -179,14 +183,14 @@ class CaseReader:
             n_directed=2 * reader.relations,
         )
 
-    def _kept(self, found: Candidates, answer: Tensor) -> tuple[Tensor, Tensor]:
+    def _kept(self, found: Candidates, answer: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
         """Which of the candidates are kept int64 [k], and what each counts: -log pi float32 [k]."""
         row = found.row
         many = torch.bincount(row, minlength=len(answer)).clamp_(min=1)
         rate = (MOST_BY_RATE / many).clamp_(max=RATE)
         pi = rate[row].add_(found.log_p.view(-1)[found.keys].exp_(), alpha=KEEP_ALL).clamp_(max=1.0)
         pi[found.candidate == answer[row]] = 1.0
-        kept = (torch.rand(len(pi), generator=self.draw, device=pi.device) < pi).nonzero().squeeze(1)
+        kept = (torch.rand(len(pi), generator=draw, device=pi.device) < pi).nonzero().squeeze(1)
         return kept, -pi[kept].log()
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
+from bridgemem.parallel import MOST_WORKERS
 
 # steps after which an interaction counts e times less; the last never decays
 DECAY_RATES = (100.0, math.inf)
@@ -24,7 +25,7 @@ class Neighbours:
         self.owner, self.partner = past.index.dyads.parties()
         ids = torch.arange(self.n_entities + 1, device=past.device)
         self.bounds = torch.searchsorted(self.owner, ids)
-        self._kept: tuple[int, list[Tensor]] = (-1, [])
+        self._kept: dict[int, list[Tensor]] = {}
 
     def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
         """The common neighbours of each actor with every entity, float32 [rates, E, n].
@@ -46,9 +47,8 @@ class Neighbours:
         return made
 
     def weights_before(self, cut: int) -> list[Tensor]:
-        """The weight of every pair for each decay rate, float32 [pairs]; those of the last cut asked for are kept."""
-        kept_cut, kept = self._kept
-        if cut == kept_cut:
+        """The weight of every pair for each decay rate, float32 [pairs]; those of the last cuts asked for are kept."""
+        if (kept := self._kept.get(cut)) is not None:
             return kept
         dyads, made = self.past.index.dyads, []
         age = cut - 1 - dyads.step
@@ -58,8 +58,8 @@ class Neighbours:
             strength = _sums(meetings, dyads.start).log1p()
             scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
             made.append((strength * scale[self.owner] * scale[self.partner]).float())
-        # cut and weights change at once: other threads may be reading
-        self._kept = (cut, made)
+        # one for each thread that may be reading, and the whole table changes at once
+        self._kept = dict([*self._kept.items(), (cut, made)][-MOST_WORKERS:])
         return made
 
 

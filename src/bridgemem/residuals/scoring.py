@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.past import Past
+from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
@@ -27,6 +28,8 @@ from bridgemem.residuals.features import FeatureReader, Features
 
 if TYPE_CHECKING:
     from bridgemem.residuals.learned import Learned
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -164,14 +167,28 @@ class Scoring:
         return Scored(queries, scores, read.row, read.candidate, delta, read.evidence, read)
 
     def batches(
-        self, queries: Queries, *, cells: int | None = None, progress: Progress = SILENT, label: str = "scoring"
-    ) -> Iterator[Scored]:
-        """Score all queries in batches; cells bounds the memory, as in `batch_size`."""
+        self,
+        queries: Queries,
+        read: Callable[[Scored], Made],
+        *,
+        cells: int | None = None,
+        progress: Progress = SILENT,
+        label: str = "scoring",
+    ) -> Iterator[Made]:
+        """What a function reads from all queries, scored in batches; cells bounds the memory, as in `batch_size`.
+
+        Several batches are scored at once where the backbone permits it.
+        """
         size = batch_size(self.past.events.n_entities, self.past.device, cells)
+        several = self.past.device.type == "cpu" and self.backbone.parallel
+
+        def scored(part: Queries) -> tuple[int, Made]:
+            return len(part), read(self.of(part.to(self.past.device)))
+
         with progress.task(label, total=len(queries)) as advance:
-            for part in queries.batches(size):
-                yield self.of(part.to(self.past.device))
-                advance(len(part))
+            for count, made in in_order(scored, queries.batches(size), several=several):
+                advance(count)
+                yield made
 
 
 @dataclass(frozen=True)
@@ -212,8 +229,8 @@ def replay(
     rivals: other scorers, each of which ranks the same batches as a further column, after all those of the scoring.
     """
     columns = scoring.columns + len(rivals)
-    parts = [torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)]
-    for batch in scoring.batches(queries, cells=cells, progress=progress, label=label):
+
+    def ranked(batch: Scored) -> Tensor:
         asked, scores = batch.queries, batch.scores
         assert asked.answer is not None
         assert scores.uncertainty is not None
@@ -224,8 +241,11 @@ def replay(
         seen = scoring.past.happened(asked.actor, asked.relation, asked.answer, asked.step)
         known = torch.stack([scores.uncertainty.double(), *batch.of_answers(), seen.double()])
         # all that is kept of a batch comes back at once
-        parts.append(torch.cat([made.flatten(0, 1), known]).cpu())
-    rows = torch.cat(parts, dim=1).numpy()
+        return torch.cat([made.flatten(0, 1), known]).cpu()
+
+    nothing = torch.empty((len(FILTERS) * columns + 4, 0), dtype=torch.float64)
+    parts = scoring.batches(queries, ranked, cells=cells, progress=progress, label=label)
+    rows = torch.cat([nothing, *parts], dim=1).numpy()
     uncertainty, support, lag, triple_seen = rows[-4:]
     ranks = rows[:-4].reshape(len(FILTERS), columns, len(queries))
     return Replay(queries, ranks, uncertainty, support, lag, triple_seen.astype(bool))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -65,6 +66,7 @@ class ScoredOnce(ScorerAround):
         self._most, self._place = most, torch.full_like(self._keys, -1)
         self._kept: Scores | None = None
         self._used = 0
+        self._lock = Lock()
 
     def _key(self, queries: Queries) -> Tensor:
         return (queries.actor * self._relations + queries.relation) * self._steps + queries.step
@@ -78,7 +80,8 @@ class ScoredOnce(ScorerAround):
         if self._kept is not None and bool((place >= 0).all()):
             return _rows(self._kept, place)
         scores = score_queries(self.scorer, queries, past)
-        self._keep(scores, at[self._keys[at] == key].unique(), at)
+        with self._lock:
+            self._keep(scores, at[self._keys[at] == key].unique(), at)
         return scores
 
     def _keep(self, scores: Scores, wanted: Tensor, at: Tensor) -> None:
