@@ -311,7 +311,7 @@ class Forecaster:
             True
         """
         predictor = self.predictor
-        added = new_events(events, predictor.events, progress)
+        added = new_events(events, predictor.events, progress=progress)
         past = predictor.past
         self._predictor = predictor.with_past(past.with_delta(followed_by(past.delta, added)))
         self._added += added

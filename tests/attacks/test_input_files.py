@@ -22,12 +22,14 @@ import spoiled_files
 from bridgemem.errors import BridgeMemError, DataError, LimitError, SettingsError
 from bridgemem.events import limits
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.dates import parse_date
 from bridgemem.events.loading import load
-from bridgemem.events.log import Clock, parse_date
+from bridgemem.events.log import Clock
 from bridgemem.events.packs import pack
 from bridgemem.events.readers import text
+from bridgemem.events.readers.options import ReadOptions
 from bridgemem.events.readers.read import read_events
-from bridgemem.events.readers.table import ColumnNames, check_rows
+from bridgemem.events.readers.table import check_rows
 from bridgemem.outofcore.duckdb import mine_files
 from bridgemem.outofcore.sources import describe
 from commands import bridgemem, left_in
@@ -117,7 +119,7 @@ def test_a_parquet_file_whose_name_of_a_column_is_no_text_is_refused(tmp_path: P
     # DuckDB raises a plain RuntimeError over it
     sound = spoiled_files.sound_parquet(tmp_path / "sound.parquet")
     (tmp_path / "bad.parquet").write_bytes(sound.replace(b"subject", b"\xff\xfe\xfdject"))
-    for reader in (read_events, lambda path: describe(path, ColumnNames())):
+    for reader in (read_events, lambda path: describe(path, ReadOptions())):
         with pytest.raises(DataError, match=r"bad.parquet cannot be read") as refusal:
             reader(tmp_path / "bad.parquet")
         assert one_sentence(str(refusal.value))
@@ -141,7 +143,7 @@ def test_every_step_next_to_the_ends_of_the_calendar_has_a_label(tmp_path: Path)
     path = tmp_path / "ends.csv"
     path.write_bytes(text_of([("a", "r", "b", f"{year}-12-31") for year in ("0001", "2000", "9998", "9999")]))
     for step in (None, "day", "week", 2**31 - 1):
-        events = read_events(path, step=step).events
+        events = read_events(path, ReadOptions(step=step)).events
         assert events.clock.label(0)[:1] in "0-"
         assert events.clock.label(events.end)
         assert events.clock.label(2**31)

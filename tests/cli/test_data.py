@@ -56,12 +56,12 @@ def test_a_good_file_is_called_good(own_csv: Path) -> None:
 def test_rejected_rows_are_listed_with_their_lines_and_end_with_code_2(tmp_path: Path) -> None:
     rows = planted_rows()[:20]
     rows[3] = (*rows[3][:3], "yesterday")
-    rows[7] = ("", *rows[7][1:])
+    rows[7] = (*rows[7][:3], "-1")
     path = write_rows(tmp_path / "some.csv", rows)
     outcome = bridgemem("data", "check", path)
     assert outcome.code == 2
     assert f"{path}:5: the time 'yesterday'" in outcome.out
-    assert f"{path}:9: the entity is empty" in outcome.out
+    assert f"{path}:9: the time '-1' is not a date as the others are" in outcome.out
     as_json = bridgemem("data", "check", path, "--json")
     assert as_json.code == 2
     assert as_json.out.count("\n") == 1
@@ -166,7 +166,8 @@ def test_epoch_seconds_are_cut_into_days(tmp_path: Path) -> None:
     path, out = write_rows(tmp_path / "own.csv", rows), tmp_path / "own.npz"
     outcome = bridgemem("data", "import", path, "-o", out)
     assert "--step day" in outcome.err
-    assert "A step is 1,200 units of the times." in outcome.out
+    assert "Times are read as epoch seconds; --time-format number keeps them as numbers." in outcome.out
+    assert "A step is 100 minutes." in outcome.out
     assert bridgemem("data", "import", path, "-o", out, "--force", "--step", "day", "--json").json["step"] == "1 day"
     assert bridgemem("data", "stats", out, "--json").json["first"] == "2024-01-01"
 

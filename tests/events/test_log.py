@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridgemem.errors import DataError, NotFoundError
-from bridgemem.events.log import Clock, EventLog, Vocabulary, close_names, parse_date
+from bridgemem.events.dates import parse_date
+from bridgemem.events.log import Clock, EventLog, Vocabulary, close_names
 from builders import few, log_of, logs, random_log, rows_of, vocabulary
 
 

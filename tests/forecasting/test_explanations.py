@@ -10,7 +10,8 @@ from bridgemem.backbones.recurrence import Popularity, Recurrence
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import Clock, EventLog, parse_date
+from bridgemem.events.dates import parse_date
+from bridgemem.events.log import Clock, EventLog
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation

@@ -98,12 +98,12 @@ def test_a_file_with_a_row_that_cannot_be_read_is_refused_as_a_whole(recurrence_
     file = write_rows(tmp_path / "f.csv", rows)
     command = ("ingest", tmp_path / "s", file, "--run", recurrence_run)
     said = bridgemem(*command).refused()
-    assert f"1 of 2 rows was rejected, the first at {file}:3: the relation is empty" in said
+    assert f"1 row without a relation (empty) was left out, the first at {file}:3." in said
     assert "--skip-rejected" in said
     assert left_in(tmp_path) == ["f.csv"]
     taken = bridgemem(*command, "--skip-rejected")
     assert taken.code == 0
-    assert "1 of 2 rows was rejected" in taken.err
+    assert "1 row without a relation (empty)" in taken.err
     assert "1 row was left out" in taken.out
     again = bridgemem(*command, "--skip-rejected", "--json").json
     assert (again["replayed"], again["left_out"], again["ids"]) == (True, 1, ["e1"])

@@ -19,8 +19,8 @@ from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.limits import bytes_of
 from bridgemem.events.log import Vocabulary
+from bridgemem.events.readers.options import ReadOptions
 from bridgemem.events.readers.read import read_events
-from bridgemem.events.readers.table import ColumnNames
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.outofcore import corpus
@@ -111,8 +111,8 @@ def test_times_of_every_kind_fall_into_the_steps_of_the_reader(tmp_path, kind, s
         "time": np.array(times, dtype="datetime64[us]") if kind in ("dates", "moments") else np.array(times),
     }
     file = write_parquet(tmp_path / "events.parquet", columns)
-    mine_files([file], tmp_path / "out", step=wanted, limits=ranged(0))
-    mined, read = Mined(tmp_path / "out"), read_events(file, step=wanted).events
+    mine_files([file], tmp_path / "out", options=ReadOptions(step=wanted), limits=ranged(0))
+    mined, read = Mined(tmp_path / "out"), read_events(file, ReadOptions(step=wanted)).events
     assert mined.clock == read.clock
     assert_same_as_in_memory(mined, read, Settings())
 
@@ -167,7 +167,9 @@ def test_rows_that_are_no_events_are_left_out_and_counted_as_the_reader_does(tmp
     file = write_text(tmp_path / "e.csv", rows)
     done = mine_files([file], tmp_path / "out")
     reading = read_events(file)
-    assert done["source"]["rejected"] == reading.rejects.count == 4
+    assert done["source"]["rejected"] == reading.rejects.count == 1
+    assert done["source"]["dropped"] == reading.dropped
+    assert sum(reading.dropped.values()) == 3
     assert_same_as_in_memory(Mined(tmp_path / "out"), reading.events, Settings())
 
 
@@ -175,7 +177,7 @@ def test_other_headings_are_named(tmp_path):
     events = awkward_log(4)
     renamed = dict(zip(("who", "what", "whom", "when"), columns_of(events).values(), strict=True))
     file = write_parquet(tmp_path / "e.parquet", {**renamed, "note": np.zeros(len(events))})
-    mine_files([file], tmp_path / "out", columns=ColumnNames("who", "what", "whom", "when"))
+    mine_files([file], tmp_path / "out", options=ReadOptions("who", "what", "whom", "when"))
     assert_same_as_in_memory(Mined(tmp_path / "out"), events, Settings())
 
 

@@ -24,7 +24,8 @@ from bridgemem.backbones.recurrence import Recurrence
 from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.stored import write_scores
 from bridgemem.errors import BackboneError, SettingsError
-from bridgemem.events.log import Clock, EventLog, parse_date
+from bridgemem.events.dates import parse_date
+from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore

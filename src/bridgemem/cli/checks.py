@@ -11,6 +11,7 @@ import typer
 from bridgemem.cli.evaluate import no_test
 from bridgemem.cli.options import DataDir, Device, Json, Quiet, residual_of
 from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
 
@@ -47,6 +48,8 @@ def ablate(
     ] = "bridgemem",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
+    *,
+    reading: ReadOptions,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -181,6 +184,7 @@ def audit(
         raise typer.Exit(1)
 
 
+@reads_events
 def leakage(
     data: Annotated[
         str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.", metavar="DATA")
@@ -190,6 +194,8 @@ def leakage(
     ] = "recurrence-dyadic",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
+    *,
+    reading: ReadOptions,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -197,7 +203,7 @@ def leakage(
     """What reading the other queries of a step is worth. No forecast: what is asked at t is not known before t."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure, interval
-    from bridgemem.events.loading import load
+    from bridgemem.events.loading import loaded
     from bridgemem.residuals.selection import SELECTION_FILTERS
     from bridgemem.studies.analysis import LEAKAGE
     from bridgemem.studies.leakage import measure
@@ -207,7 +213,7 @@ def leakage(
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
-        dataset = load(data, data_dir=data_dir, progress=progress)
+        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         model, seed = _backbone_of(backbone, dataset, device)
         no_test(dataset, "test")
         found = measure(dataset, model, seed, device, progress)

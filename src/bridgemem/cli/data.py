@@ -7,19 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import (
-    DataDir,
-    Format,
-    Json,
-    ObjectColumn,
-    Quiet,
-    RelationColumn,
-    Step,
-    SubjectColumn,
-    TimeColumn,
-    whole_or_text,
-)
+from bridgemem.cli.options import DataDir, Json, Quiet
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -58,38 +48,30 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 
 @app.command()
+@reads_events
 def check(
     source: Source,
-    format_: Format = "auto",
-    step: Step = None,
-    subject: SubjectColumn = "",
-    relation: RelationColumn = "",
-    object_: ObjectColumn = "",
-    time: TimeColumn = "",
+    *,
+    reading: ReadOptions,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
-    from bridgemem.errors import SettingsError
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.datasets import CATALOG
-    from bridgemem.events.loading import load
-    from bridgemem.events.readers.read import ColumnNames, read_events
+    from bridgemem.events.loading import loaded
+    from bridgemem.events.readers.read import read_events
 
-    columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
         named = source in CATALOG or source == "world" or source.endswith(".npz")
-        if named and (format_ != "auto" or columns != ColumnNames()):
-            raise SettingsError(f"--format and the headings are for files of events; {source} has its columns already.")
         if named or not Path(source).exists():
-            events = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress).events
+            events = loaded(source, reading, data_dir=data_dir, progress=progress).events
             count, sentences, rejects = 0, [f"All {len(events):,} events are as they should be."], []
         else:
-            length = whole_or_text(step)
-            reading = read_events(source, columns=columns, format=format_, step=length, progress=progress)
-            events, count, sentences = reading.events, reading.rejects.count, [reading.source(), reading.sentence()]
-            rejects = list(reading.rejects.rows)
+            found = read_events(source, reading, progress=progress)
+            events, count, sentences = found.events, found.rejects.count, [found.source(), found.sentence()]
+            rejects = list(found.rejects.rows)
             Dataset.chronological(Path(source).name, events)  # what cannot be split cannot be imported
     result = {
         "events": len(events),
@@ -115,15 +97,16 @@ def check(
 
 
 @app.command()
+@reads_events
 def stats(
-    source: Source, step: Step = None, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False
+    source: Source, *, reading: ReadOptions, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False
 ) -> None:
     """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
-    from bridgemem.events.loading import load
+    from bridgemem.events.loading import loaded
     from bridgemem.evidence.stats import describe
 
     with terminal_progress(quiet=quiet) as progress:
-        dataset = load(source, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        dataset = loaded(source, reading, data_dir=data_dir, progress=progress)
         found = describe(dataset, progress)
 
     def text() -> None:
@@ -145,6 +128,7 @@ def stats(
 
 
 @app.command("import")
+@reads_events
 def import_(
     sources: Annotated[
         list[Path],
@@ -154,12 +138,8 @@ def import_(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
-    format_: Format = "auto",
-    step: Step = None,
-    subject: SubjectColumn = "",
-    relation: RelationColumn = "",
-    object_: ObjectColumn = "",
-    time: TimeColumn = "",
+    *,
+    reading: ReadOptions,
     valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
@@ -171,41 +151,38 @@ def import_(
     from bridgemem.errors import SettingsError
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.packs import pack
-    from bridgemem.events.readers.read import ColumnNames, read_events
+    from bridgemem.events.readers.read import read_events
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
     check_new(out, force)
-    columns = ColumnNames(subject, relation, object_, time)
     with terminal_progress(quiet=quiet) as progress:
-        paths = [str(path) for path in sources]
-        reading = read_events(
-            paths, columns=columns, format=format_, step=whole_or_text(step), strict=strict, progress=progress
-        )
-        dataset = Dataset.chronological(out.stem, reading.events, valid=valid, test=test)
+        found = read_events([str(path) for path in sources], reading, strict=strict, progress=progress)
+        dataset = Dataset.chronological(out.stem, found.events, valid=valid, test=test)
         pack(dataset, out, force)
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {
         "out": out,
-        "format": reading.format,
-        "columns": reading.columns,
-        "events": len(reading.events),
-        "step": reading.events.clock.length(),
+        "format": found.format,
+        "columns": found.columns,
+        "events": len(found.events),
+        "step": found.events.clock.length(),
         **splits,
-        "dropped": reading.dropped,
-        "rejected": reading.rejects.count,
-        "rejects": reading.rejects.rows[:100],
+        "dropped": found.dropped,
+        "rejected": found.rejects.count,
+        "rejects": found.rejects.rows[:100],
+        "remarks": found.remarks,
     }
 
     def text() -> None:
-        say(reading.source())
-        say(reading.sentence())
-        for reject in reading.rejects.rows[:20]:
+        say(found.source())
+        say(found.sentence())
+        for reject in found.rejects.rows[:20]:
             say(f"  {reject.file}:{reject.line}: {reject.reason}")
-        say(f"A step is {reading.events.clock.length()}.")
+        say(f"A step is {found.events.clock.length()}.")
         say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")
 
-    _remark(reading.events)
+    _remark(found.events)
     emit(result, as_json, text)
 
 

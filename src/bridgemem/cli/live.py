@@ -13,16 +13,12 @@ from bridgemem.cli.options import (
     DataDir,
     Device,
     Duplicates,
-    Format,
     Json,
     MaxNewRelations,
-    ObjectColumn,
     Quiet,
-    RelationColumn,
-    SubjectColumn,
-    TimeColumn,
 )
 from bridgemem.cli.output import counted, emit, say, warn
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -39,6 +35,7 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@reads_events
 def ingest(
     store: StoreFile,
     file: Annotated[Path, typer.Argument(help="Event file: CSV, TSV or Parquet.")],
@@ -55,25 +52,25 @@ def ingest(
     skip_rejected: Annotated[
         bool, typer.Option("--skip-rejected", help="Skip rows that cannot be used and take the others.")
     ] = False,
-    format_: Format = "auto",
-    subject: SubjectColumn = "",
-    relation: RelationColumn = "",
-    object_: ObjectColumn = "",
-    time: TimeColumn = "",
+    *,
+    reading: ReadOptions,
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all."""
-    from bridgemem.events.readers.read import ColumnNames, read_events
+    from bridgemem.errors import SettingsError
+    from bridgemem.events.readers.read import read_events
     from bridgemem.live.eventstore import EventStore, NewNames
     from bridgemem.runs import Run
 
+    if reading.step is not None:
+        raise SettingsError("the run that the events follow gives the time steps: leave --step out.")
     opened_run = Run(run, data_dir=data_dir)
     base = opened_run.dataset.events
-    reading = read_events(file, columns=ColumnNames(subject, relation, object_, time), format=format_)
-    events, left_out, told = _usable(reading, file, base, skip_rejected)
+    found = read_events(file, reading.following(base))
+    events, left_out, told = _usable(found, file, base, skip_rejected)
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     new = {
@@ -85,8 +82,8 @@ def ingest(
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)
-    if left_out or reading.dropped:
-        warn(f"bridgemem: {told}")
+    if left_out or found.dropped or found.remarks:
+        warn(f"bridgemem: {' '.join([*found.remarks, *([told] if told else [])])}")
 
     def text() -> None:
         _show_receipt(receipt, new)
@@ -134,7 +131,7 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     told = [reading.sentence()] if reading.rejects.count or reading.dropped else []
     if faults:
         told.append(f"{len(faults):,} of the rows that were read cannot be used, the first since {faults[0]}")
-    left_out = reading.rejects.count + len(faults)
+    left_out = reading.unusable + len(faults)
     if left_out and not (skip and events):
         remedy = ", or say --skip-rejected to take the other rows" if events else ""
         raise DataError(f"{' '.join(told)} Nothing was taken in; fix the file{remedy}.")

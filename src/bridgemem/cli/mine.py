@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import Device, Json, Quiet, Seed, Set, Step, whole_or_text
+from bridgemem.cli.options import Device, Json, Quiet, Seed, Set
 from bridgemem.cli.output import counted, emit, say, warn
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import Progress, terminal_progress
 
 ENGINES = ("duckdb", "spark")
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(mine)
 
 
+@reads_events
 def mine(
     events: Annotated[list[str], typer.Argument(help="Event files or globs: Parquet, CSV, TSV, .csv.gz, .tsv.gz.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; also the working directory.")],
@@ -32,11 +34,8 @@ def mine(
     tables: Annotated[
         str, typer.Option("--tables", help="URI for the workers' results, reachable by all (default: a folder in OUT).")
     ] = "",
-    step: Step = None,
-    subject: Annotated[str, typer.Option("--subject-column", help="Heading of the subject column.")] = "",
-    relation: Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")] = "",
-    object_: Annotated[str, typer.Option("--object-column", help="Heading of the object column.")] = "",
-    time: Annotated[str, typer.Option("--time-column", help="Heading of the time column.")] = "",
+    *,
+    reading: ReadOptions,
     entities: Annotated[Path | None, typer.Option(help="File of entity names and ids used by the events.")] = None,
     relations: Annotated[Path | None, typer.Option(help="File of relation names and ids used by the events.")] = None,
     fit: Annotated[bool, typer.Option("--fit", help="Also train the reader, saved in OUT/transitions.")] = False,
@@ -49,13 +48,11 @@ def mine(
 ) -> None:
     """Count table, sampled examples and memory index of any number of events."""
     from bridgemem.config import Settings
-    from bridgemem.events.readers.table import ColumnNames
     from bridgemem.storage.schema import override
 
     _check_engine(engine, master, bool(entities or relations))
     settings = override(Settings(), set_ or [])
-    how: dict[str, Any] = {"columns": ColumnNames(subject, relation, object_, time), "step": whole_or_text(step)}
-    how |= {"seed": seed, "force": force}
+    how: dict[str, Any] = {"options": reading, "seed": seed, "force": force}
     with terminal_progress(quiet=quiet) as progress:
         with _stoppable(out, goes_on=engine == "duckdb" and not force):
             if engine == "spark":
@@ -90,13 +87,19 @@ def _check_engine(engine: str, master: str, named: bool) -> None:
 
 
 def _show(done: dict[str, Any], out: Path) -> None:
+    from bridgemem.events.readers.read import left_out_sentence
+
     say(f"Mined {counted(done['events'], 'event')} between {counted(done['pairs'], 'ordered pair')} into {out}.")
     say(f"  {counted(done['examples'], 'example')} counted, {done['sampled']:,} of them kept to train on")
     names = f"{counted(done['n_entities'], 'entity')}, {counted(done['n_relations'], 'relation')}"
     say(f"  {names}, fingerprint {done['fingerprint']}")
-    if done["source"]["rejected"]:
-        left_out = counted(done["source"]["rejected"], "row")
-        say(f"  left out: {left_out}, where a name or a time is missing or cannot be used")
+    source = done["source"]
+    for remark in source["remarks"]:
+        say(f"  {remark}")
+    if source["dropped"]:
+        say(f"  {left_out_sentence(source['dropped'])}")
+    if source["rejected"]:
+        say(f"  rejected: {counted(source['rejected'], 'row')}, where a name or a time cannot be used")
     if "epochs" in done:
         say(f"  reader trained for {counted(done['epochs'], 'epoch')}, in {out / 'transitions'}")
 

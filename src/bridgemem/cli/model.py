@@ -21,14 +21,13 @@ from bridgemem.cli.options import (
     Records,
     Seed,
     Set,
-    Step,
     bounded,
     one_of,
     residual_of,
     seeds_of,
-    whole_or_text,
 )
 from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -141,13 +140,15 @@ def _usable(run: Path) -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+@reads_events
 def train(
     name: Annotated[str, typer.Argument(help="The backbone, as in `cenet`.")],
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trained backbone.")],
     seed: Seed = 42,
     device: Device = "cpu",
-    step: Step = None,
+    *,
+    reading: ReadOptions,
     set_: Set = None,
     data_dir: DataDir = None,
     force: Force = False,
@@ -156,12 +157,12 @@ def train(
 ) -> None:
     """Train a backbone on the train split."""
     from bridgemem.backbones import trained as backbones
-    from bridgemem.events.loading import load
+    from bridgemem.events.loading import loaded
     from bridgemem.storage.whole import check_free
 
     check_free(out, force)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset, set_)
         with _going_on(out):
             trained = backbones.train(name, dataset, out, settings, seed, device, progress, force)
@@ -170,6 +171,7 @@ def train(
     emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
 
 
+@reads_events
 def fit(
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
@@ -179,7 +181,8 @@ def fit(
     ] = "auto",
     seed: Seed = 42,
     device: Device = "cpu",
-    step: Step = None,
+    *,
+    reading: ReadOptions,
     history: HistoryKind = "rolling",
     residual: Method = "learned",
     set_: Set = None,
@@ -194,7 +197,7 @@ def fit(
 
     from bridgemem.backbones.trained import earlier_backbone
     from bridgemem.config import SAMPLED, Settings
-    from bridgemem.events.loading import load
+    from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
     from bridgemem.ranking.filters import FILTERS
@@ -216,7 +219,7 @@ def fit(
         device=device,
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
-        dataset = load(data, step=whole_or_text(step), data_dir=data_dir, progress=progress)
+        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         before = earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)
         with _usable(out), _going_on(before):
             made = model.fit(dataset, folder=out, replace=force, progress=progress).parts
@@ -309,6 +312,7 @@ def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSe
     return override(LearnedSettings(), assignments)
 
 
+@reads_events
 def reproduce(
     name: Annotated[str, typer.Argument(help="A named data set, world, or your own file.")],
     backbone: Annotated[str, typer.Option("--backbone", "-b", help="The backbone to correct.")] = "cenet",
@@ -319,6 +323,8 @@ def reproduce(
     records: Records = Path("results/records.jsonl"),
     history: HistoryKind = "rolling",
     residual: Method = "bridgemem",
+    *,
+    reading: ReadOptions,
     retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
@@ -330,7 +336,7 @@ def reproduce(
     """Train the backbone, fit, select on validation, test once, and write runs and records."""
     from bridgemem.config import Settings
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.events.loading import load
+    from bridgemem.events.loading import loaded
     from bridgemem.storage.schema import override
     from bridgemem.studies import reproduce as study
 
@@ -339,7 +345,7 @@ def reproduce(
     if records.exists():
         read_records(records)  # a damaged file is better known before hours of training
     with terminal_progress(quiet=quiet) as progress:
-        dataset = load(name, data_dir=data_dir, progress=progress)
+        dataset = loaded(name, reading, data_dir=data_dir, progress=progress)
         no_test(dataset, "test")
         own = _backbone_settings(backbone, dataset, backbone_set)
         with _going_on(study.reproduced_backbone(runs, dataset, backbone, backbone_seed)):

@@ -47,13 +47,6 @@ Step = Annotated[
 Data = Annotated[
     str, typer.Option("--data", "-d", help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")
 ]
-Format = Annotated[
-    str, typer.Option("--format", help="auto, gdelt, icews, polecat, acled, or plain for any other table.")
-]
-SubjectColumn = Annotated[str, typer.Option("--subject-column", help="Heading of the subject column.")]
-RelationColumn = Annotated[str, typer.Option("--relation-column", help="Heading of the relation column.")]
-ObjectColumn = Annotated[str, typer.Option("--object-column", help="Heading of the object column.")]
-TimeColumn = Annotated[str, typer.Option("--time-column", help="Heading of the time column.")]
 Selection = Annotated[
     str,
     typer.Option(

@@ -11,7 +11,7 @@ import numpy as np
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, EventLog
-from bridgemem.events.readers.read import read_events, read_vocabulary
+from bridgemem.events.readers.read import ReadOptions, read_events, read_vocabulary
 from bridgemem.progress import SILENT, Progress
 
 SPLITS = ("train", "valid", "test")
@@ -60,10 +60,8 @@ def read_splits(folder: Path, files: Sequence[Path], unit: int, progress: Progre
     entities, relations = (
         read_vocabulary(folder / name, kind) for name, kind in zip(NAMES, ("entity", "relation"), strict=True)
     )
-    return [
-        read_events(file, step=unit, entities=entities, relations=relations, strict=True, progress=progress).events
-        for file in files
-    ]
+    options, known = ReadOptions(step=unit), {"entities": entities, "relations": relations}
+    return [read_events(file, options, **known, strict=True, progress=progress).events for file in files]
 
 
 def joined(name: str, files: Sequence[Path], logs: Sequence[EventLog]) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
 from bridgemem.events.packs import unpack
+from bridgemem.events.readers.options import ReadOptions, listed_missing
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.world import simulate
 from bridgemem.progress import SILENT, Progress
@@ -20,21 +22,78 @@ from bridgemem.progress import SILENT, Progress
 def load(
     source: Any,
     *,
+    subject: str | Sequence[str] = "",
+    relation: str | Sequence[str] = "",
+    object: str | Sequence[str] = "",
+    time: str | Sequence[str] = "",
+    relation_is: str = "",
+    format: str = "auto",
     step: str | int | None = None,
+    time_format: str = "",
+    na: Sequence[Any] | None = None,
+    keep_na: bool = False,
     valid: float | None = None,
     test: float | None = None,
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
-    """Events, split by time: a data set's name, "world", a packed .npz, a folder of train, valid and test files, a
-    CSV/TSV/Parquet file, or a data frame.
+    """Load events, split by time.
 
-    step: the length of a time step, for files and frames alone; all others have their steps already.
-    valid, test: the last shares of the events, a tenth each; for what is not split yet.
+    Args:
+        source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a CSV, TSV or
+            Parquet file, several of them, or a data frame. What follows up to `keep_na` is for files and frames alone.
+        subject: Heading of the subject column (default: a usual name such as source or actor1).
+        relation: Heading of the relation column. Several headings are joined by a colon.
+        object: Heading of the object column.
+        time: Heading of the time column, or those of year, month and day.
+        relation_is: The relation of every row, where no column has one.
+        format: auto, gdelt, icews, polecat, acled, or plain for any other table.
+        step: Length of a time step: hour, day, week, 15min, 7d; a whole number for whole-number times.
+        time_format: day-first, month-first, epoch, epoch-ms, number, or as for `strptime`, such as "%d/%m/%y".
+        na: Texts that stand for a missing value (default: NA, nan, null, None, - and the like).
+        keep_na: Whether such texts are names, and only an empty value is missing.
+        valid: Share of the last events for validation (default: 0.1), where the data are not split yet.
+        test: Share of the last events for test (default: 0.1).
+        data_dir: Folder of the named data sets.
+        progress: Where the reading is shown.
+
+    Returns:
+        The events under their split. Rows that were left out or rejected are counted in a warning.
+
+    Raises:
+        DataError: The source cannot be read, or holds too few time steps.
+        NotFoundError: There is no such file or data set.
+        SettingsError: An option does not suit the source.
+
+    Example:
+        >>> import bridgemem as bm
+        >>> days = [f"{day:02d}.01.2024 12:00" for day in range(1, 31)]
+        >>> calls = {"who": ["Ann", "Bob", "Cid"] * 10, "whom": ["Bob", "Cid", "Ann"] * 10, "when": days}
+        >>> data = bm.load(calls, subject="who", relation_is="calls", object="whom", time="when", step="day")
+        >>> len(data.events), data.events.clock.label(0)
+        (30, '2024-01-01')
     """
+    options = ReadOptions(
+        subject, relation, object, time, relation_is, format, step, time_format, listed_missing(na, keep_na)
+    )
+    return loaded(source, options, valid=valid, test=test, data_dir=data_dir, progress=progress)
+
+
+def loaded(
+    source: Any,
+    options: ReadOptions,
+    *,
+    valid: float | None = None,
+    test: float | None = None,
+    data_dir: Path | str | None = None,
+    progress: Progress = SILENT,
+) -> Dataset:
+    """Load events as `load` does, with the options of reading as one record."""
     what, packed = source if isinstance(source, str | Path) else "this data", _is_split(source)
-    if step is not None and (packed or isinstance(source, EventLog)):
+    if options.step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
+    if options.for_tables and (packed or isinstance(source, EventLog)):
+        raise SettingsError(f"{what} has its columns, names and times already; such options are for files of events.")
     if packed and not valid is test is None:
         raise SettingsError(f"{what} is split already; leave valid and test out, or import the events anew with them.")
     shares = [0.1 if share is None else share for share in (valid, test)]
@@ -55,9 +114,9 @@ def load(
         )
     if isinstance(source, EventLog):
         return Dataset.chronological(name, source, valid=shares[0], test=shares[1])
-    reading = read_events(source, step=step, progress=progress)
-    if reading.rejects.count or reading.dropped:
-        warnings.warn(reading.sentence(), stacklevel=2)
+    reading = read_events(source, options, progress=progress)
+    if said := reading.notable():
+        warnings.warn(said, stacklevel=3)
     return Dataset.chronological(name, reading.events, valid=shares[0], test=shares[1])
 
 

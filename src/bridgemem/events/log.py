@@ -6,17 +6,17 @@ import difflib
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 
 from bridgemem.errors import DataError, NotFoundError
+from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
 
 Columns = np.ndarray
 
 DAY = 86_400
-FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999, which are all that dates have
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step in an int64
@@ -140,7 +140,7 @@ class Clock:
         return f"{count:,} {name}{'s' * (count > 1)}"
 
     def step(self, time: str | int) -> int:
-        """The step that a user's time falls into; bare digits on a clock of dates are 20141201 or epoch seconds."""
+        """The step that a user's time falls into; on a clock of dates bare digits are 20141201 or an epoch time."""
         if self.kind == "date":
             return (_moment(str(time).strip()) - self.origin) // self.unit
         try:
@@ -151,26 +151,12 @@ class Clock:
 
 def _moment(text: str) -> int:
     """Seconds since 1970-01-01 UTC of a time as a user writes it."""
-    if not text.isdecimal() or len(text) == 8:
+    if not text.isdecimal() or len(text) in (8, 14):
         return parse_date(text)
     # fewer digits are a year or a step number far more often than a second of the last century
     if len(text) > 99 or int(text) < 10**9:
         raise DataError(f"{text[:40]!r} is a bare number, and this data set has dates: write it as 2014-12-01.")
-    return int(text)
-
-
-def parse_date(text: str) -> int:
-    """Seconds since 1970-01-01 UTC of an ISO date or date-time."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise DataError(f"{text[:40]!r} is not a date: write it as 2014-12-01 or 2014-12-01T06:00.") from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    seconds = int(moment.timestamp())
-    if not FIRST_SECOND <= seconds <= LAST_SECOND:
-        raise DataError(f"{text!r} lies outside the years 1 to 9999 in UTC: give a time inside them.")
-    return seconds
+    return int(text) // (1000 if len(text) == 13 else 1)
 
 
 @dataclass(frozen=True, eq=False)

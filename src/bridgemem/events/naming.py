@@ -14,7 +14,7 @@ from bridgemem.config import Declared, Size
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import KEYS, Clock, EventLog, Vocabulary
-from bridgemem.events.readers.read import read_events
+from bridgemem.events.readers.read import ReadOptions, read_events
 from bridgemem.events.times import LAST_STEP
 from bridgemem.progress import SILENT, Progress
 
@@ -113,11 +113,13 @@ def checked(event: Any, where: str, clock: Clock) -> tuple[str, str, str, str, i
     return subject, relation, object_, time if isinstance(time, str) else clock.label(step), step
 
 
-def new_events(source: Any, base: EventLog, progress: Progress = SILENT) -> list[Stamped]:
+def new_events(
+    source: Any, base: EventLog, *, options: ReadOptions | None = None, progress: Progress = SILENT
+) -> list[Stamped]:
     """Events that come after a log, in their order, all of them or an error that names the first wrong one.
 
     source: a list of (subject, relation, object, time), an event log, or whatever `read_events` takes. A time is text
-    or a number, as a file has it.
+    or a number, as a file has it. options: how a file or frame is to be read.
     """
     named: list[NewEvent]
     if isinstance(source, list) and not any(isinstance(part, str | Path) for part in source):
@@ -125,8 +127,8 @@ def new_events(source: Any, base: EventLog, progress: Progress = SILENT) -> list
     elif isinstance(source, EventLog | Dataset):
         named = named_events(source if isinstance(source, EventLog) else source.events, base)
     else:
-        reading = read_events(source, progress=progress)
-        if reading.rejects.count:
+        reading = read_events(source, (options or ReadOptions()).following(base), progress=progress)
+        if reading.unusable:
             raise DataError(f"{reading.sentence()} No event was added; fix these rows, or leave them out.")
         in_order = np.argsort(reading.lines, kind="stable").tolist()
         all_named = named_events(reading.events, base)

@@ -5,88 +5,207 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import numpy as np
 
 from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.log import DAY, Clock, EventLog, parse_date
+from bridgemem.events.dates import COMPACT, FIRST_SECOND, LAST_SECOND, Written, from_format, read_date
+from bridgemem.events.log import DAY, Clock, EventLog
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
-COMPACT_DATE = re.compile(r"(19|20)[0-9]{6}")
+DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
 SPAN = re.compile(r"([0-9]{0,9}) *(s|sec|second|min|minute|h|hour|d|day|w|week)s?")
 SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 SECONDS |= {"d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY}
+WEEK = 7 * DAY
 MONDAY = 4 * DAY  # 1970-01-05, from which weeks are counted
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+NAMED_FORMATS = ("day-first", "month-first", "epoch", "epoch-ms", "number")
+EPOCH = {"epoch": 1, "epoch-ms": 1000}  # of a second
+MIXED_ZONES = "Times with a time zone{} and without one{} are mixed; those without are taken as UTC."
+UNDERSTOOD = (
+    "Understood are whole numbers, 2024-01-31, 2024-01-31T06:00, 20240131, 2024-W05, 31.01.2024, 01/31/2024, "
+    "31 Jan 2024, Jan 31, 2024, epoch seconds and milliseconds; say how others are written, as in "
+    "--time-format %d/%m/%y."
+)
 LAST_STEP = MOST_STEPS
+DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
 
 
 @dataclass(frozen=True)
 class Times:
-    """Distinct times: kind "integer" or "date", values int64 [n], and why some texts are none, by position."""
+    """Distinct times: kind "integer" or "date", values int64 [n], and why some texts are none, by position.
+
+    remarks: what a user should know of how they were read, each a sentence.
+    """
 
     kind: str
     values: np.ndarray
     faults: dict[int, str]
+    remarks: tuple[str, ...] = ()
 
 
-def is_time(text: str) -> bool:
-    """Whether a text is a whole number or a date."""
-    return bool(INTEGER.fullmatch(text)) or _date(text) is not None
+def check_format(form: str) -> None:
+    """Refuse a format of times that is neither one of the names nor one that `strptime` knows."""
+    if form in ("", *NAMED_FORMATS):
+        return
+    try:
+        datetime.strptime("", form)
+    except (ValueError, re.error) as problem:
+        if "%" in form and "does not match format" in str(problem):
+            return
+    raise SettingsError(
+        f"{form[:40]!r} is not a format of times: give {', '.join(NAMED_FORMATS)}, or one such as %d/%m/%y."
+    )
 
 
-def read_times(texts: Sequence[str], rows: np.ndarray) -> Times:
+def is_time(text: str, form: str = "") -> bool:
+    """Whether a text is a whole number or a date, whatever its day and month may be."""
+    if "%" in form:
+        return from_format(text, form) is not None
+    return bool(INTEGER.fullmatch(text)) or read_date(text) is not None
+
+
+def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: str | int | None = None) -> Times:
     """Judge distinct texts together; rows int64 [n] counts how often each occurs.
 
     Whole numbers and dates do not mix: the kind that most rows have decides, and the rest are faults. Numbers that
-    all read as a day such as 20140131 are dates.
+    all read as a day such as 20140131 are dates, and so are epoch seconds and milliseconds, unless the step is a whole
+    number of the file's own units. form: how the times are written, as `check_format` knows it.
     """
-    whole = np.array([bool(INTEGER.fullmatch(text)) for text in texts], bool)
-    compact = [COMPACT_DATE.fullmatch(text) is not None and _date(text) is not None for text in texts]
-    dates: list[int | None] = [None] * len(texts)
-    for i, text in enumerate(texts):
-        if not whole[i] or compact[i]:
-            dates[i] = _date(text)
-    dated = np.array([date is not None for date in dates], bool)
-    plain = whole & ~np.array(compact, bool)
+    written, whole = _written(texts, form)
+    dated = np.array([date is not None for date in written], bool)
+    remarks: tuple[str, ...]
+    plain = whole & ~dated
     as_dates = rows[dated].sum() > rows[whole].sum() or (dated.any() and rows[plain].sum() == 0)
-    values = np.zeros(len(texts), np.int64)
-    faults: dict[int, str] = {}
+    if as_dates or "%" in form:
+        dates, remarks = _dates(texts, written, rows, form)
+        return _judged(texts, dates, "date", dated | whole, form, remarks)
+    numbers = [int(text.partition(".")[0]) if whole[i] else None for i, text in enumerate(texts)]
+    found = [number for number in numbers if number is not None]
+    parts, remarks = EPOCH.get(form, 0), ()
+    if not form and found and (step is None or is_span(step)):
+        parts = epoch_parts(min(found), max(found))
+        if parts:
+            remarks = (epoch_remark(parts),)
+    if not parts:
+        return _judged(texts, numbers, "integer", dated | whole, form)
+    dates = [None if number is None else number // parts for number in numbers]
+    return _judged(texts, dates, "date", dated | whole, form, remarks)
+
+
+def _written(texts: Sequence[str], form: str) -> tuple[list[Written | None], np.ndarray]:
+    """What each text means as a date, None where it is none or a whole number, and which are whole numbers."""
+    if "%" in form:
+        return [from_format(text, form) for text in texts], np.zeros(len(texts), bool)
+    number = DECIMAL if form in EPOCH else INTEGER
+    whole = np.array([bool(number.fullmatch(text)) for text in texts], bool)
+    if form in EPOCH or form == "number":
+        return [None] * len(texts), whole
+    dates = [read_date(text) if not whole[i] or COMPACT.fullmatch(text) else None for i, text in enumerate(texts)]
+    return dates, whole
+
+
+def _dates(
+    texts: Sequence[str], written: Sequence[Written | None], rows: np.ndarray, form: str
+) -> tuple[list[int | None], tuple[str, ...]]:
+    """The seconds of each date, and what is to be said of them. A column has one order of day and month."""
+    found: list[int | None] = [date.only if date else None for date in written]
+    remarks = []
+    for between in sorted({date.between for date in written if date} - {""}):
+        group = [(i, date) for i, date in enumerate(written) if date and date.between == between]
+        order = form
+        if not order and any(found[i] is None for i, _ in group):
+            order, told_by = _order(texts, group)
+            example = min(texts[i] for i, _ in group if found[i] is None)
+            remarks.append(f"Times such as {example} are read {order}, as {told_by} must be.")
+        for i, date in group if order else ():
+            found[i] = date.day_first if order == "day-first" else date.month_first
+    zoned = np.array([date is not None and date.zoned for date in written], bool)
+    naive = np.array([date is not None and not date.zoned for date in written], bool)
+    if zoned.any() and naive.any():
+        with_zone, without = int(rows[zoned].sum()), int(rows[naive].sum())
+        remarks.append(MIXED_ZONES.format(f" ({with_zone:,})", f" ({without:,})"))
+    in_calendar = [x if x is not None and FIRST_SECOND <= x <= LAST_SECOND else None for x in found]
+    return in_calendar, tuple(remarks)
+
+
+def _order(texts: Sequence[str], group: Sequence[tuple[int, Written]]) -> tuple[str, str]:
+    """Which of day and month comes first, and the text that tells it; an error where none does, or two disagree."""
+    day_first = [texts[i] for i, date in group if date.month_first is None]
+    month_first = [texts[i] for i, date in group if date.day_first is None]
+    if bool(day_first) != bool(month_first):
+        return "day-first" if day_first else "month-first", min(day_first or month_first)
+    unclear = min(texts[i] for i, date in group if date.only is None)
+    why = f", and {min(day_first)} and {min(month_first)} disagree" if day_first else ""
+    raise DataError(
+        f"the time {unclear!r} may begin with the day or with the month{why}: say which with --time-format day-first "
+        "or --time-format month-first."
+    )
+
+
+def _judged(
+    texts: Sequence[str],
+    found: Sequence[int | None],
+    kind: str,
+    other: np.ndarray,
+    form: str,
+    remarks: tuple[str, ...] = (),
+) -> Times:
+    """Times with the reason for each text that is none; other bool [n]: it is a time of another kind."""
+    values, faults = np.zeros(len(texts), np.int64), dict[int, str]()
     for i, text in enumerate(texts):
-        value = dates[i] if as_dates else int(text) if whole[i] else None
-        if value is not None and (as_dates or value >= 0):
+        value = found[i]
+        if value is not None and (kind == "date" or value >= 0):
             values[i] = value
         elif not text:
             faults[i] = "the time is empty"
         elif value is not None:
             faults[i] = f"the time {text} is negative"
-        elif whole[i] or dated[i]:
-            faults[i] = f"the time {text!r} is not {'a date' if as_dates else 'a whole number'} as the others are"
+        elif form == "number":
+            faults[i] = f"the time {text[:40]!r} is not a whole number"
+        elif form:
+            faults[i] = f"the time {text[:40]!r} is not written as {form}"
+        elif other[i]:
+            faults[i] = f"the time {text!r} is not {'a date' if kind == 'date' else 'a whole number'} as the others are"
         else:
             faults[i] = f"the time {text[:40]!r} is neither a whole number nor a date; write dates as 2024-01-31"
-    return Times("date" if as_dates else "integer", values, faults)
+    return Times(kind, values, faults, remarks)
 
 
 def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
     """The clock of times int64 [n], n > 0, with the given step, or the longest one that meets every time."""
     first, last = int(values.min()), int(values.max())
-    if kind == "integer" and step is not None and _is_span(step) and (parts := epoch_parts(first, last)):
-        unit = seconds(step) * parts
-        # what counts seconds is a date already; thousandths stay numbers, since a clock of dates has none
-        kind, origin = "date" if parts == 1 else kind, _floor(first // parts, unit // parts) * parts
-    elif kind == "integer":
+    if kind == "integer":
         unit = (int(np.gcd.reduce(values)) or 1) if step is None else _whole(step)
         # whole numbers keep their own zero, unless steps counted from it would not fit
         origin = 0 if last // unit <= LAST_STEP else first - first % unit
     else:
         unit = (int(np.gcd.reduce(values - first)) or _coarsest(first)) if step is None else seconds(step)
         if step is not None:
-            origin = _floor(first, unit)
+            origin = _first_week(values) if unit % WEEK == 0 else first - first % (DAY if unit % DAY == 0 else unit)
         else:  # days begin at midnight, whatever the hour that all the times have
-            origin = _floor(first, DAY) if unit % DAY == 0 else first
+            origin = first - first % DAY if unit % DAY == 0 else first
     if (last - origin) // unit > LAST_STEP:
         raise DataError(f"the times span more than {LAST_STEP:,} steps of {unit}: give a longer step.")
     return Clock(kind, origin, unit)
+
+
+def _first_week(values: np.ndarray) -> int:
+    """Where the first week begins: on the weekday that all times have, else on a Monday."""
+    days = values // DAY
+    first = int(days.min())
+    return first * DAY if not ((days - first) % 7).any() else first * DAY - (first * DAY - MONDAY) % WEEK
+
+
+def week_remark(clock: Clock, step: str | int | None) -> str:
+    """The remark that weeks begin on another day than Monday; empty where they do not."""
+    day = (clock.origin - MONDAY) // DAY % 7
+    if clock.kind != "date" or step is None or clock.unit % WEEK or not day:
+        return ""
+    return f"Weeks begin on {WEEKDAYS[day]}, the weekday of all times."
 
 
 def seconds(step: str | int) -> int:
@@ -106,9 +225,27 @@ def seconds(step: str | int) -> int:
 def epoch_parts(first: int, last: int) -> int:
     """How many of a second whole-number times between two count since 1970, 1 or 1000; 0 where they do not seem to.
 
-    Only times from 2001 to 2286 are told: such numbers hardly count anything else.
+    Only times from 2001 to 2106 are told: such numbers hardly count anything else.
     """
-    return next((parts for parts in (1, 1000) if 10**9 <= first // parts <= last // parts < 10**10), 0)
+    return next((parts for parts in (1, 1000) if 10**9 <= first // parts <= last // parts < 2**32), 0)
+
+
+def whole_numbers(first: int, last: int, form: str, step: str | int | None) -> tuple[str, int]:
+    """How times that are all whole numbers, the first and the last given, are read: "text", "integer" or "date".
+
+    As text they are judged one by one. As dates they are epoch times, with the parts of a second that they count.
+    """
+    days = any(10**n * DAYS[0] <= first and last < 10**n * (DAYS[1] + 1) for n in (0, 6))
+    if "%" in form or (form not in (*EPOCH, "number") and days):
+        return "text", 0
+    parts = EPOCH.get(form, 0) if form or not (step is None or is_span(step)) else epoch_parts(first, last)
+    return ("date", parts) if parts else ("integer", 0)
+
+
+def epoch_remark(parts: int) -> str:
+    """The remark that whole numbers are read as dates; parts: of a second."""
+    words = "seconds" if parts == 1 else "milliseconds"
+    return f"Times are read as epoch {words}; --time-format number keeps them as numbers."
 
 
 def fine_steps(events: EventLog) -> str:
@@ -125,7 +262,8 @@ def fine_steps(events: EventLog) -> str:
     )
 
 
-def _is_span(step: str | int) -> bool:
+def is_span(step: str | int) -> bool:
+    """Whether a step is a length of time such as day or 15min, and not a whole number."""
     return bool(SPAN.fullmatch(_step_text(step).lower()))
 
 
@@ -141,27 +279,13 @@ def _whole(step: str | int) -> int:
     text = _step_text(step)
     if INTEGER.fullmatch(text) and int(text) >= 1:
         return int(text)
-    hint = f", such as {seconds(step)} if they are seconds" if _is_span(step) else ""
+    hint = f", such as {seconds(step)} if they are seconds" if is_span(step) else ""
     shown = text if isinstance(step, int) else repr(text)
     raise SettingsError(
         f"{shown} is not a step of these times, which are whole numbers: give a whole number of at least 1{hint}."
     )
 
 
-def _floor(moment: int, unit: int) -> int:
-    """Where the first step begins: on a Monday for weeks, at midnight for days, else at a multiple of the step."""
-    if unit % (7 * DAY) == 0:
-        return moment - (moment - MONDAY) % (7 * DAY)
-    return moment - moment % (DAY if unit % DAY == 0 else unit)
-
-
 def _coarsest(moment: int) -> int:
     """The step of a log with one moment only: the coarsest usual one that it is a multiple of."""
     return next(unit for unit in (DAY, 3600, 60, 1) if moment % unit == 0)
-
-
-def _date(text: str) -> int | None:
-    try:
-        return parse_date(text)
-    except (DataError, OverflowError):
-        return None

@@ -24,7 +24,8 @@ import numpy as np
 
 from bridgemem.config import Count, Declared, NotNegative, Range, Share, Size
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import Clock, EventLog, Vocabulary, parse_date
+from bridgemem.events.dates import parse_date
+from bridgemem.events.log import Clock, EventLog, Vocabulary
 
 WINDOW = 65  # a pair forgets its last event after this many steps
 BINS = (1, 4, 16, 64)  # upper ends of the recency bins: lag 1 | 2-4 | 5-16 | 17-64 | 65 and more

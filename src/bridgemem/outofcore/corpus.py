@@ -10,7 +10,7 @@ import errno
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,14 @@ import duckdb
 import numpy as np
 
 from bridgemem.errors import DataError, RunError
+from bridgemem.events.dates import FIRST_SECOND
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.events.readers.table import ROLES, Source
+from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.table import INTEGER, Source
 from bridgemem.events.readers.text import literal
-from bridgemem.events.times import clock_for, read_times
-from bridgemem.outofcore.sources import DAYS, LAST_ID, common_kinds, rows_of, unreadable
+from bridgemem.events.readers.values import without
+from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
+from bridgemem.outofcore.sources import LAST_ID, common_kinds, mixed_zones, rows_of, unreadable
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
@@ -142,7 +145,7 @@ class Corpus:
     def number(
         self,
         files: Sequence[Source],
-        step: str | int | None,
+        options: ReadOptions,
         entities: Vocabulary | None,
         relations: Vocabulary | None,
         progress: Progress,
@@ -151,13 +154,15 @@ class Corpus:
         if found := self.note("numbers"):
             return dict(found)
         kinds = dict(zip(ROLES, common_kinds(files), strict=True))
+        table = _Table(kinds, options, entities, relations)
         with progress.task("numbering names and times"), clear_errors(self.out), self._transaction():
             total = self._one("SELECT count(*) FROM raw")
             if not total:
                 raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].name}.")
-            clock, when, join = self._times(kinds, step)
+            dropped = self._dropped(table)
+            clock, when, join, remarks = self._times(table)
             timed = f"SELECT raw.rowid AS ord, {when} AS step, raw.* EXCLUDE (time) FROM raw {join}"
-            self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {_filled(kinds)}")
+            self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {table.filled()}")
             entity = self._names("entity", ("subject", "object"), {kinds["subject"], kinds["object"]}, entities)
             relation = self._names("relation", ("relation",), {kinds["relation"]}, relations)
             self._events(kinds, entity, relation)
@@ -170,8 +175,10 @@ class Corpus:
                 "n_entities": len(entities) if entities else entity or self._one(of_ids.format("entity")),
                 "n_relations": len(relations) if relations else relation or self._one(of_ids.format("relation")),
                 "named": {"entity": entity is None, "relation": relation is None},
-                "total": total,
                 "events": events,
+                "rejected": total - events - sum(dropped.values()),
+                "dropped": dropped,
+                "remarks": [*remarks, *filter(None, [week_remark(clock, options.step), mixed_zones(files)])],
             }
             self._keep("numbers", found)
         return found
@@ -180,43 +187,71 @@ class Corpus:
         row = self._db.execute(query).fetchone()
         return int(row[0]) if row and row[0] is not None else 0
 
-    def _times(self, kinds: dict[str, str], step: str | int | None) -> tuple[Clock, str, str]:
-        """The clock, the SQL of a row's step (NULL where its time is none), and the join that the SQL needs."""
-        low, high = self._db.execute("SELECT min(time), max(time) FROM raw").fetchone() or (None, None)
-        kind = kinds["time"]
-        if kind == "whole" and low is not None and DAYS[0] <= low and high <= DAYS[1]:
-            kind = "text"  # as days they have to be told from plain numbers one by one
+    def _dropped(self, table: _Table) -> dict[str, int]:
+        """How many rows lack a value, by what they lack first."""
+        lacks = "".join(f" WHEN {table.missing(role)} THEN '{role}'" for role in ROLES)
+        marks = "".join(f" WHEN '{role}' THEN {_text(role)}" for role in ROLES)
+        query = f"""SELECT role, coalesce(CASE role{marks} END, '') AS mark, count(*) AS n
+            FROM (SELECT *, CASE{lacks} END AS role FROM raw) WHERE role IS NOT NULL
+            GROUP BY ALL ORDER BY n DESC, mark"""
+        found = self._db.execute(query).fetchall()
+        by_role = {role: [row[1:] for row in found if row[0] == role] for role in ROLES}
+        return {without(role, [m for m, _ in rows]): sum(n for _, n in rows) for role, rows in by_role.items() if rows}
+
+    def _times(self, table: _Table) -> tuple[Clock, str, str, tuple[str, ...]]:
+        """The clock, the SQL of a row's step (NULL where its time is none), the join that it needs, and remarks."""
+        remarks: tuple[str, ...] = ()
+        kind, time, step = table.kinds["time"], "time", table.options.step
+        if kind == "whole":
+            ends = self._db.execute(
+                f"SELECT min(time), max(time) FROM raw WHERE NOT {table.missing('time')}"
+            ).fetchone()
+            low, high = ends if ends and ends[0] is not None else (0, 0)
+            kind, parts = whole_numbers(low, high, table.options.time_format, step)
+            if parts > 1:
+                time = (
+                    f"(time - (time % {parts} + {parts}) % {parts}) // {parts}"  # cut as Python cuts, also before 1970
+                )
+            if parts and not table.options.time_format:
+                remarks = (epoch_remark(parts),)
         if kind == "text":
-            return self._texts_of_times(kinds, step)
-        kept = f"FROM raw WHERE time IS NOT NULL AND {_filled(kinds)}" + (" AND time >= 0" if kind == "whole" else "")
-        # the longest step that fits is found from all distinct times; a given one needs the first and the last only
-        wanted = (
-            f"SELECT DISTINCT time {kept}" if step is None else f"SELECT unnest([min(time), max(time)]) AS time {kept}"
-        )
-        values = self._db.execute(wanted).fetchnumpy()["time"]
+            return self._texts_of_times(table)
+        valid = "time >= 0" if kind == "integer" else f"NOT {table.missing('time')}"
+        kept = f"SELECT {time} AS time FROM raw WHERE {valid} AND {table.filled()}"
+        # the longest step that fits is found from all distinct times; a given one needs both ends and the weekdays only
+        weekday = f"(time - {FIRST_SECOND}) // 86400 % 7"
+        few = f"SELECT min(time) AS time FROM kept GROUP BY {weekday} UNION ALL SELECT max(time) FROM kept"
+        wanted = "SELECT DISTINCT time FROM kept" if step is None else few
+        values = self._db.execute(f"WITH kept AS ({kept}) {wanted}").fetchnumpy()["time"]
         values = np.ma.compressed(values).astype(np.int64)
         if not len(values):
-            raise DataError("no row has a time: give whole numbers that are not negative, or dates.")
-        clock = clock_for(values, "integer" if kind == "whole" else "date", step)
-        valid = "raw.time >= 0" if kind == "whole" else "raw.time IS NOT NULL"
-        return clock, f"CASE WHEN {valid} THEN (raw.time - {clock.origin}) // {clock.unit} END", ""
+            raise DataError(f"no row has a time that can be used. {UNDERSTOOD}")
+        clock = clock_for(values, kind, step)
+        inside = time.replace("time", "raw.time")
+        when = f"CASE WHEN {valid.replace('time', 'raw.time')} THEN ({inside} - {clock.origin}) // {clock.unit} END"
+        return clock, when, "", remarks
 
-    def _texts_of_times(self, kinds: dict[str, str], step: str | int | None) -> tuple[Clock, str, str]:
-        text = f"trim(COALESCE(CAST(raw.time AS VARCHAR), ''), {SPACE})"
+    def _texts_of_times(self, table: _Table) -> tuple[Clock, str, str, tuple[str, ...]]:
+        text, options = f"trim(COALESCE(CAST(raw.time AS VARCHAR), ''), {SPACE})", table.options
         rows = self._db.execute(
-            f"SELECT {text} AS text, count(*), count(*) FILTER ({_filled(kinds)}) FROM raw GROUP BY ALL ORDER BY text"
+            f"SELECT {text} AS text, count(*), count(*) FILTER ({table.filled()}) FROM raw GROUP BY ALL ORDER BY text"
         ).fetchall()
-        texts = [str(row[0]) for row in rows]
-        times = read_times(texts, np.array([row[1] for row in rows], dtype=np.int64))
+        missing = options.missing()
+        texts = ["" if row[0] in missing else str(row[0]) for row in rows]
+        counts = np.array([row[1] for row in rows], dtype=np.int64)
+        times = read_times(texts, counts, form=options.time_format, step=options.step)
         good = [i for i, row in enumerate(rows) if i not in times.faults and row[2]]
         if not good:
-            raise DataError(f"no row has a time that can be used; the first is {texts[0][:40]!r}.")
-        clock = clock_for(times.values[good], times.kind, step)
+            fault = next(
+                (times.faults[i] for i, text in enumerate(texts) if text and i in times.faults), "all are missing"
+            )
+            raise DataError(f"no row has a time that can be used: {fault}. {UNDERSTOOD}")
+        clock = clock_for(times.values[good], times.kind, options.step)
         self._db.execute("CREATE TABLE times (text VARCHAR, step BIGINT)")
         steps = ((times.values[good] - clock.origin) // clock.unit).tolist()
         pairs = [[texts[i] for i in good], steps]
         self._db.execute("INSERT INTO times SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[])", pairs)
-        return clock, "times.step", f"JOIN times ON times.text = {text}"
+        return clock, "times.step", f"JOIN times ON times.text = {text}", times.remarks
 
     def _names(self, kind: str, roles: tuple[str, ...], kinds: set[str], known: Vocabulary | None) -> int | None:
         """How many ids there are where whole numbers count things and none is missing, or a vocabulary is known.
@@ -378,10 +413,26 @@ def _text(column: str) -> str:
     return f"trim(CAST({column} AS VARCHAR), {SPACE})"
 
 
-def _filled(kinds: dict[str, str]) -> str:
-    """SQL that is true where a row names both parties and the relation."""
-    parts = (
-        f"COALESCE({role} >= 0, false)" if kinds[role] == "whole" else f"COALESCE({_text(role)} <> '', false)"
-        for role in ("subject", "relation", "object")
-    )
-    return "(" + " AND ".join(parts) + ")"
+@dataclass(frozen=True)
+class _Table:
+    """The kind of each role in the table `raw`, and what stands for a missing value in it."""
+
+    kinds: dict[str, str]
+    options: ReadOptions
+    entities: Vocabulary | None
+    relations: Vocabulary | None
+
+    def missing(self, role: str) -> str:
+        """SQL that is true where a row lacks a role; a name of a known vocabulary is never a missing value."""
+        known = {"subject": self.entities, "object": self.entities, "relation": self.relations}.get(role)
+        marks = sorted(self.options.missing(known.names if known else ()))
+        if self.kinds[role] != "text":
+            numbers = [mark for mark in marks if INTEGER.fullmatch(mark) and self.kinds[role] == "whole"]
+            return f"({role} IS NULL{''.join(f' OR {role} = {number}' for number in numbers)})"
+        return f"({role} IS NULL OR {_text(role)} IN ({', '.join(map(literal, marks))}))"
+
+    def filled(self) -> str:
+        """SQL that is true where a row names both parties and the relation."""
+        parts = [f"NOT {self.missing(role)}" for role in ROLES[:3]]
+        parts += [f"{role} >= 0" for role in ROLES[:3] if self.kinds[role] == "whole"]
+        return f"({' AND '.join(parts)})"

@@ -16,7 +16,7 @@ import numpy as np
 from bridgemem.config import Declared, Range, Settings, Size
 from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.events.readers.table import ColumnNames
+from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
 from bridgemem.outofcore.corpus import Corpus, clear_errors
@@ -53,8 +53,7 @@ def mine_files(
     out: str | Path,
     settings: Settings | None = None,
     *,
-    columns: ColumnNames | None = None,
-    step: str | int | None = None,
+    options: ReadOptions | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
     seed: int = 42,
@@ -65,22 +64,21 @@ def mine_files(
     """Mine files of events into a folder: count table, sampled examples, index and names; returns what mined.json says.
 
     sources: Parquet, CSV and TSV files (gz too) or globs of them, in the order of their events where steps tie.
-    columns, step, entities, relations: as for `read_events`.
+    options, entities, relations: as for `read_events`.
     A run that was cut off goes on when it is started again in the same way; `force` begins anew and replaces what an
     earlier mining left in the folder.
     """
-    settings, limits, columns = settings or Settings(), limits or Limits(), columns or ColumnNames()
+    settings, limits, options = settings or Settings(), limits or Limits(), options or ReadOptions()
     out = Path(out)
     paths = find_files(sources)
     asked = {
         "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
         "settings": asdict(settings),
-        "columns": asdict(columns),
-        "step": step,
+        "reading": asdict(options),
         "seed": seed,
         "names": [vocabulary_digest(v.names, ()) if v else None for v in (entities, relations)],
     }
-    files = [describe(path, columns) for path in paths]
+    files = [describe(path, options) for path in paths]
     common_kinds(files)
     with ExitStack() as stack:
         stack.enter_context(clear_errors(out))
@@ -89,7 +87,7 @@ def mine_files(
         database = work / "corpus.duckdb"
         corpus = stack.enter_context(closing(Corpus(database, limits.for_duckdb(settings), limits.threads, out)))
         corpus.read(files, progress)
-        found = corpus.number(files, step, entities, relations, progress)
+        found = corpus.number(files, options, entities, relations, progress)
         mining = Mining(settings, found["n_entities"], found["n_relations"], seed)
         rows = limits.rows or max(limits.for_duckdb(settings) // ROW_BYTES, 1)
         ranges = _Ranges(corpus, mining, place, corpus.bounds(rows, MOST_RANGES))
@@ -103,7 +101,11 @@ def mine_files(
                 Clock(**found["clock"]),
                 entities.names if entities else corpus.names("entity", mining.n_entities),
                 relations.names if relations else corpus.names("relation", mining.n_relations),
-                {"engine": "duckdb", "files": len(paths), "rejected": found["total"] - found["events"]},
+                {
+                    "engine": "duckdb",
+                    "files": len(paths),
+                    **{name: found[name] for name in ("rejected", "dropped", "remarks")},
+                },
             )
         corpus.close()
         shutil.rmtree(work, ignore_errors=True)

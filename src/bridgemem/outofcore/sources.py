@@ -6,19 +6,20 @@ import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from bridgemem.errors import DataError
+from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.limits import Budget
-from bridgemem.events.readers.table import PARQUET, ROLES, Asked, ColumnNames, Source, connect, find_columns
+from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.table import MOMENT, PARQUET, Source, connect, find_columns
 from bridgemem.events.readers.text import short
+from bridgemem.events.times import MIXED_ZONES
 from bridgemem.progress import SILENT
 
-DAYS = (19_000_101, 20_991_231)  # whole numbers in between may be days written as 20140131
 LAST_ID = 2**31 - 1  # of an entity, or of a relation
 TEXT = (".csv", ".tsv", ".txt")
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
-MOMENT = re.compile(r"DATE|TIMESTAMP.*")
 WORDS = {"whole": "whole numbers", "date": "dates", "text": "texts"}
 
 
@@ -62,15 +63,19 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     return found
 
 
-def describe(path: Path, names: ColumnNames) -> Source:
+def describe(path: Path, options: ReadOptions) -> Source:
     """How a file holds its events."""
+    if options.format not in ("auto", "plain"):
+        raise SettingsError(
+            f"mining reads plain tables, not {options.format}: import {path} first, or name its columns."
+        )
     endings = [s.lower() for s in path.suffixes if s.lower() != ".gz"]
     if not endings or endings[-1] not in (*PARQUET, *TEXT):
         raise DataError(
             f"{path} is of no kind that can be mined: give Parquet, CSV or TSV files, the latter also as gz."
         )
     with connect() as db:
-        source = find_columns(path, Asked("plain", names), db)
+        source = find_columns(path, replace(options, format="plain"), db)
     if source is None:
         raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
     return source
@@ -88,6 +93,12 @@ def common_kinds(files: Sequence[Source]) -> tuple[str, ...]:
                 )
     # next to text files whole numbers are texts too, until all of them are seen
     return kinds_of(files[0]) if len(typed) == len(files) else ("text",) * len(ROLES)
+
+
+def mixed_zones(files: Sequence[Source]) -> str:
+    """The remark that some Parquet files have a time zone and others none; empty where it is not so."""
+    zoned = {"TIME ZONE" in file.kinds[-1] for file in files if MOMENT.fullmatch(file.kinds[-1])}
+    return MIXED_ZONES.format("", "") if len(zoned) > 1 else ""
 
 
 def kinds_of(file: Source) -> tuple[str, ...]:

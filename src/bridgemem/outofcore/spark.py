@@ -23,7 +23,7 @@ from safetensors.numpy import load, save
 from bridgemem import errors
 from bridgemem.config import Settings
 from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
-from bridgemem.events.readers.table import ColumnNames
+from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter
 from bridgemem.outofcore.base import BLOCK, COLUMNS, Miner, Mining, Part, Sample, write_mined
 from bridgemem.outofcore.spark_events import numbered
@@ -210,8 +210,7 @@ def mine_on_spark(
     master: str,
     settings: Settings | None = None,
     *,
-    columns: ColumnNames | None = None,
-    step: str | int | None = None,
+    options: ReadOptions | None = None,
     seed: int = 42,
     tables: str | None = None,
     rows: int = PARTITION,
@@ -220,22 +219,23 @@ def mine_on_spark(
 ) -> dict[str, Any]:
     """Mine events on a cluster into a folder of this machine; returns what mined.json says.
 
-    sources: what Spark can read, see `spark_events.numbered`. columns, step: as for `read_events`.
+    sources: what Spark can read, see `spark_events.numbered`. options: as for `read_events`, without
+    columns that are joined.
     master: the URL of the cluster. tables: a URI that the workers and this machine both reach, where the cluster
     leaves its results as Parquet; where none is given that is a folder inside `out`, which goes when all is done.
     rows: of a partition, about. The folder is the same whatever they are, but for how the index is cut into segments.
     """
-    settings, columns, out = settings or Settings(), columns or ColumnNames(), Path(out)
+    settings, options, out = settings or Settings(), options or ReadOptions(), Path(out)
     named = [str(source) for source in sources]
     check_master(master)
-    asked = {"sources": named, "settings": asdict(settings), "columns": asdict(columns), "step": step, "seed": seed}
+    asked = {"sources": named, "settings": asdict(settings), "reading": asdict(options), "seed": seed}
     with mining_place(out, force) as home:
         work = prepare(home, asked, force)
         place = tables or (work / "tables").absolute().as_uri()
         with session(master) as spark:
             with progress.task("numbering names and times"):
                 shutil.rmtree(work / "tables", ignore_errors=True)
-                found = numbered(spark, named, columns, step)
+                found = numbered(spark, named, options)
                 mining = Mining(settings, len(found.entities), len(found.relations), seed)
             partitions = max(-(-2 * found.total // rows), 1)
             with progress.task("mining pairs on the cluster"):

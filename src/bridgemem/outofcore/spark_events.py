@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import numpy as np
 
-from bridgemem.errors import DataError, RunError
-from bridgemem.events.log import Clock
-from bridgemem.events.readers.table import ROLES, Asked, ColumnNames, Heading
-from bridgemem.events.times import clock_for, read_times
-from bridgemem.outofcore.sources import DAYS, LAST_ID
+from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.events.log import DAY, Clock
+from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.table import INTEGER, Heading
+from bridgemem.events.times import UNDERSTOOD, clock_for, read_times, whole_numbers
+from bridgemem.outofcore.sources import LAST_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,26 +58,39 @@ class Numbered:
 class _Raw:
     """Rows as they were read: subject, relation, object, time and order, and the kind of each role.
 
-    span: the first and the last time, None where no row has one. total, files: how many rows, files and tables.
+    options: how the rows are to be read. total, files: how many rows, files and tables.
     """
 
     rows: DataFrame
     kinds: dict[str, str]
-    span: tuple[Any, Any]
+    options: ReadOptions
     total: int
     files: int
 
+    def missing(self, role: str) -> str:
+        """SQL that is true where a row lacks a role."""
+        marks = sorted(self.options.missing())
+        if self.kinds[role] != "text":
+            numbers = [mark for mark in marks if INTEGER.fullmatch(mark) and self.kinds[role] == "whole"]
+            return f"({role} IS NULL{''.join(f' OR {role} = {number}' for number in numbers)})"
+        return f"({role} IS NULL OR {role} IN ({', '.join(map(_quoted, marks))}))"
 
-def numbered(
-    spark: SparkSession, sources: Iterable[str], columns: ColumnNames, step: str | int | None = None
-) -> Numbered:
+    def filled(self) -> str:
+        """SQL that is true where a row names both parties and the relation."""
+        parts = [f"NOT {self.missing(role)}" for role in ROLES[:3]]
+        return " AND ".join(parts + [f"{role} >= 0" for role in ROLES[:3] if self.kinds[role] == "whole"])
+
+
+def numbered(spark: SparkSession, sources: Iterable[str], options: ReadOptions) -> Numbered:
     """Read sources and number what they hold.
 
     sources: paths, globs, folders and URIs of Parquet, all passed to Spark as they are; or tables of a catalog, as
     catalog.schema.table or delta.`URI`, which need a whole-number column `order` that tells events of one step apart.
     """
-    raw = _read(spark, list(sources), columns)
-    clock, timed = _timed(spark, raw, step)
+    if options.format not in ("auto", "plain") or options.relation_is:
+        raise SettingsError("Spark reads plain tables with a column for the relation: leave the other options out.")
+    raw = _read(spark, list(sources), replace(options, format="plain"))
+    clock, timed = _timed(spark, raw)
     entities, relations = _names("entity", timed, ("subject", "object")), _names("relation", timed, ("relation",))
     for role, names in (("subject", entities), ("object", entities), ("relation", relations)):
         timed = _with_ids(spark, timed, role, names)
@@ -89,7 +103,7 @@ def numbered(
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-def _read(spark: SparkSession, sources: Sequence[str], columns: ColumnNames) -> _Raw:
+def _read(spark: SparkSession, sources: Sequence[str], options: ReadOptions) -> _Raw:
     if not sources:
         raise DataError("no file was given to mine.")
     paths = [source for source in sources if not is_table(source)]
@@ -97,8 +111,8 @@ def _read(spark: SparkSession, sources: Sequence[str], columns: ColumnNames) -> 
     if paths and tables:
         raise DataError("files and tables cannot be mined together: give one kind of them at a time.")
     if tables:
-        return _read_tables(spark, tables, columns)
-    return _read_files(spark, paths, columns)
+        return _read_tables(spark, tables, options)
+    return _read_files(spark, paths, options)
 
 
 def is_table(source: str) -> bool:
@@ -106,26 +120,24 @@ def is_table(source: str) -> bool:
     return bool(TABLE.fullmatch(source)) and not ENDINGS.search(source)
 
 
-def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames) -> _Raw:
+def _read_files(spark: SparkSession, paths: Sequence[str], options: ReadOptions) -> _Raw:
     from pyspark.sql import functions as F
 
     files = _files(spark, paths)
     first = spark.read.parquet(files[0])
-    chosen, kinds = _roles(files[0], first, columns)
+    chosen, kinds = _roles(files[0], first, options)
     # one schema for all files: a column that is there in another kind is refused by Spark, with the name of the file
     wide = ", ".join(f"{_identifier(chosen[r])} {_width(first, chosen[r], kinds[r])}" for r in ROLES)
     table = spark.read.schema(wide).parquet(*files)
     place, row = F.col("_metadata.file_path").alias("file"), F.col("_metadata.row_index").alias("row")
     found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), place, row)
-    sums = [F.count("*").alias("n"), F.min("time").alias("low"), F.max("time").alias("high")]
+    sums = [F.count("*").alias("n")]
     sums += [F.count(role).alias(role) for role in ROLES]
     counted = {_bare(unquote(row["file"])): row for row in found.groupBy("file").agg(*sums).collect()}
-    times = [of[end] for of in counted.values() for end in ("low", "high") if of[end] is not None]
-    span = (min(times), max(times)) if times else (None, None)
     for file, of in sorted(counted.items()):
         # a file that lacks a column reads as empty in it
         if any(of[role] == 0 for role in ROLES):
-            Heading(spark.read.parquet(file).columns, Asked("plain", columns)).places(file)
+            Heading(spark.read.parquet(file).columns, options).places(file)
     starts, total = [], 0
     for file in map(_bare, files):
         if of := counted.pop(file, None):
@@ -137,7 +149,7 @@ def _read_files(spark: SparkSession, paths: Sequence[str], columns: ColumnNames)
         raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0]}.")
     begins = F.broadcast(spark.createDataFrame(starts, "file string, start long"))
     placed = found.join(begins, "file").select(*ROLES, (F.col("start") + F.col("row")).alias(ORDER))
-    return _Raw(placed, kinds, span, total, len(files))
+    return _Raw(placed, kinds, options, total, len(files))
 
 
 def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
@@ -160,32 +172,33 @@ def _bare(file: str) -> str:
     return re.sub(r"^file:/+", "file:/", file)
 
 
-def _read_tables(spark: SparkSession, names: Sequence[str], columns: ColumnNames) -> _Raw:
+def _read_tables(spark: SparkSession, names: Sequence[str], options: ReadOptions) -> _Raw:
     from pyspark.sql import functions as F
 
     if len(names) > 1:
         raise DataError("one table is mined at a time: make a view of several with one order over all of them.")
     table = spark.read.table(names[0])
-    chosen, kinds = _roles(names[0], table, columns)
+    chosen, kinds = _roles(names[0], table, options)
     if dict(table.dtypes).get(ORDER) not in ("int", "bigint"):
         raise DataError(
             f"{names[0]} has no whole-number column {ORDER!r}, and a table has no order of its own: add one that "
             "tells the events of one step apart."
         )
     found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), F.col(ORDER).cast("long"))
-    sums = [F.count("*"), F.count_distinct(ORDER), F.min(ORDER), F.min("time"), F.max("time")]
-    total, orders, least, low, high = found.agg(*sums).first() or (0,) * 5
+    total, orders, least = found.agg(F.count("*"), F.count_distinct(ORDER), F.min(ORDER)).first() or (0,) * 3
     if not total:
         raise DataError(f"no event was found in {names[0]}.")
     if orders != total or least < 0:
         raise DataError(f"{names[0]} has an {ORDER!r} that is empty, negative or given twice: number its rows from 0.")
-    return _Raw(found, kinds, (low, high), total, 1)
+    return _Raw(found, kinds, options, total, 1)
 
 
-def _roles(name: str, table: DataFrame, columns: ColumnNames) -> tuple[dict[str, str], dict[str, str]]:
+def _roles(name: str, table: DataFrame, options: ReadOptions) -> tuple[dict[str, str], dict[str, str]]:
     """The column that holds each role, and its kind: whole, date or text."""
-    places = Heading(table.columns, Asked("plain", columns)).places(name)
-    found = [table.columns[place] for place in places]
+    places = Heading(table.columns, options).places(name)
+    if any(len(several) > 1 for several in places):
+        raise SettingsError("Spark does not join columns: name one column for each part of an event.")
+    found = [table.columns[place] for (place,) in places]
     chosen, kinds = dict(zip(ROLES, found, strict=True)), {}
     for role, heading in chosen.items():
         declared = dict(table.dtypes)[heading]
@@ -195,6 +208,10 @@ def _roles(name: str, table: DataFrame, columns: ColumnNames) -> tuple[dict[str,
                 f"{name} has a column {heading!r} of {declared}; events are whole numbers, texts and dates."
             )
     return chosen, kinds
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _identifier(name: str) -> str:
@@ -220,38 +237,32 @@ def _value(heading: str, kind: str) -> Column:
 # ---- numbering -----------------------------------------------------------------------------------------------------
 
 
-def _filled(kinds: dict[str, str]) -> str:
-    """SQL that is true where a row names both parties and the relation."""
-    roles = ("subject", "relation", "object")
-    return " AND ".join(
-        f"coalesce({role} >= 0, false)" if kinds[role] == "whole" else _not_empty(role) for role in roles
-    )
-
-
-def _not_empty(role: str) -> str:
-    return f"coalesce({role} <> '', false)"
-
-
-def _timed(spark: SparkSession, raw: _Raw, step: str | int | None) -> tuple[Clock, DataFrame]:
+def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
     """The clock, and the rows with both parties, a relation and a step instead of a time."""
     from pyspark.sql import functions as F
 
-    kind, (low, high) = raw.kinds["time"], raw.span
-    if kind == "whole" and low is not None and DAYS[0] <= low and high <= DAYS[1]:
-        kind = "text"  # as days they have to be told from plain numbers one by one
+    kind, parts, step = raw.kinds["time"], 0, raw.options.step
+    if kind == "whole":
+        low, high = raw.rows.where(f"NOT {raw.missing('time')}").agg(F.min("time"), F.max("time")).first() or (
+            None,
+            None,
+        )
+        kind, parts = whole_numbers(low or 0, high or 0, raw.options.time_format, step)
     if kind == "text":
-        return _timed_by_text(spark, raw, step)
-    kept = raw.rows.where(_filled(raw.kinds)).where("time >= 0" if kind == "whole" else "time IS NOT NULL")
+        return _timed_by_text(spark, raw)
+    kept = raw.rows.where(raw.filled()).where("time >= 0" if kind == "integer" else f"NOT {raw.missing('time')}")
+    if parts > 1:
+        kept = kept.withColumn("time", F.expr(f"(time - pmod(time, {parts})) div {parts}"))
     found = kept.select("time").mapInArrow(_few_times, "time long").toArrow()
     values = found.column("time").to_numpy()
     if not len(values):
-        raise DataError("no row has a time: give whole numbers that are not negative, or dates.")
-    clock = clock_for(values, "integer" if kind == "whole" else "date", step)
+        raise DataError(f"no row has a time that can be used. {UNDERSTOOD}")
+    clock = clock_for(values, kind, step)
     return clock, kept.withColumn("step", F.expr(f"(time - {clock.origin}) div {clock.unit}")).drop("time")
 
 
 def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On a worker: at most three times with the same first, last, and common divisors as all of a partition."""
+    """On a worker: a few times with the same first, last, weekdays and common divisors as all of a partition."""
     import pyarrow as pa
 
     few = np.empty(0, dtype=np.int64)
@@ -259,28 +270,31 @@ def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         times = np.concatenate([few, batch.column("time").to_numpy()])
         if len(times):
             first = times.min()
-            few = np.array([first, first + np.gcd.reduce(times - first), times.max()])
+            _, weekdays = np.unique(times // DAY % 7, return_index=True)
+            few = np.array([first, first + np.gcd.reduce(times - first), times.max(), *times[weekdays]])
     if len(few):
         yield pa.RecordBatch.from_pydict({"time": pa.array(few, pa.int64())})
 
 
-def _timed_by_text(spark: SparkSession, raw: _Raw, step: str | int | None) -> tuple[Clock, DataFrame]:
+def _timed_by_text(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
     from pyspark.sql import functions as F
 
+    options, missing = raw.options, raw.options.missing()
     named = raw.rows.withColumn("time", F.expr("coalesce(CAST(time AS STRING), '')"))
-    used = F.count_if(F.expr(_filled(raw.kinds))).alias("used")
+    used = F.count_if(F.expr(raw.filled())).alias("used")
     rows = named.groupBy("time").agg(F.count("*").alias("n"), used).orderBy("time").collect()
-    texts = [str(row["time"]) for row in rows]
-    times = read_times(texts, np.array([row["n"] for row in rows], dtype=np.int64))
+    texts = ["" if row["time"] in missing else str(row["time"]) for row in rows]
+    counts = np.array([row["n"] for row in rows], dtype=np.int64)
+    times = read_times(texts, counts, form=options.time_format, step=options.step)
     good = [i for i, row in enumerate(rows) if i not in times.faults and row["used"]]
     if not good:
-        raise DataError(f"no row has a time that can be used; the first is {texts[0][:40]!r}.")
-    clock = clock_for(times.values[good], times.kind, step)
+        raise DataError(f"no row has a time that can be used; the first is {texts[0][:40]!r}. {UNDERSTOOD}")
+    clock = clock_for(times.values[good], times.kind, options.step)
     steps = (times.values[good] - clock.origin) // clock.unit
     table = spark.createDataFrame(
         [(texts[i], s) for i, s in zip(good, steps.tolist(), strict=True)], "time string, step long"
     )
-    return clock, named.where(_filled(raw.kinds)).join(F.broadcast(table), "time").drop("time")
+    return clock, named.where(raw.filled()).join(F.broadcast(table), "time").drop("time")
 
 
 def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]:

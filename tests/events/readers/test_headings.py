@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bridgemem.errors import DataError
-from bridgemem.events.readers.read import ColumnNames, read_events
+from bridgemem.events.readers.read import ReadOptions, read_events
 from builders import named_rows
 
 
@@ -43,13 +43,11 @@ def test_columns_may_stand_in_any_order_among_others(write):
 
 def test_a_column_mapping_wins_over_synonyms(write):
     path = write("who,did,to,when,time\nAnn,pays,Bob,5,99\n", "e.csv")
-    assert named_rows(read_events(path, columns=ColumnNames("who", "did", "to", "when"))) == [
-        ("Ann", "pays", "Bob", "5")
-    ]
+    assert named_rows(read_events(path, ReadOptions("who", "did", "to", "when"))) == [("Ann", "pays", "Bob", "5")]
 
 
 def test_a_fifth_column_without_heading_is_ignored_and_padding_is_stripped(write):
-    reading = read_events(write("563  \t5    \t562\t5760\t0\n1583 \t0    \t4213\t5784\t0\n"), step=24)
+    reading = read_events(write("563  \t5    \t562\t5760\t0\n1583 \t0    \t4213\t5784\t0\n"), ReadOptions(step=24))
     assert named_rows(reading) == [("563", "5", "562", "5760"), ("1583", "0", "4213", "5784")]
 
 
@@ -65,8 +63,8 @@ def test_a_heading_that_is_not_known_is_no_event(write):
     ) as error:
         read_events(path)
     assert "\n" not in str(error.value)
-    named = ColumnNames(subject="sender", relation="verb", object="receiver")
-    assert named_rows(read_events(path, columns=named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
+    named = ReadOptions(subject="sender", relation="verb", object="receiver")
+    assert named_rows(read_events(path, named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
     with pytest.raises(DataError, match="has no column for subject, relation, object"):
         read_events(write("day,sender,verb,receiver\n2024-01-01,A,r,B\n", "e.csv"))
     with pytest.raises(DataError, match="fix line 1"):
@@ -116,8 +114,8 @@ def test_two_columns_of_one_name_are_refused(write, heading):
 
 
 def test_one_column_is_not_taken_for_two_roles(write):
-    same = ColumnNames(subject="subject", relation="subject")
+    same = ReadOptions(subject="subject", relation="subject")
     path = write("subject,relation,object,time\nA,r,B,1\n", "e.csv")
     for source in (path, {"subject": ["A"], "relation": ["r"], "object": ["B"], "time": [1]}):
         with pytest.raises(DataError, match="'subject' cannot be both subject and relation"):
-            read_events(source, columns=same)
+            read_events(source, same)

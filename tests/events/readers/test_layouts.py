@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.readers.layouts import GDELT_1, GDELT_2, LAYOUTS, iso
-from bridgemem.events.readers.read import ColumnNames, read_events
+from bridgemem.events.readers.read import ReadOptions, read_events
 from builders import named_rows
 from commands import TINY_READER, bridgemem, left_in, planted_rows
 
@@ -153,11 +153,11 @@ def test_gdelt_files_have_61_columns_and_the_daily_ones_58():
 )
 def test_a_layout_is_told_and_the_row_without_a_second_party_dropped(write, layout, event, format_):
     path = write(FILES[layout], "events.txt")
-    reading = read_events(path, format=layout if format_ == "own" else "auto", strict=True)
+    reading = read_events(path, ReadOptions(format=layout if format_ == "own" else "auto"), strict=True)
     assert named_rows(reading) == [event]
     assert reading.format == layout
     assert reading.dropped == {"without a second party": 1}
-    assert reading.sentence() == "All 2 rows were read. 1 of 2 rows was dropped: 1 without a second party."
+    assert reading.sentence() == "1 of 2 rows was read. 1 row without a second party was left out."
     assert reading.events.entities.names == (event[0], event[2])
 
 
@@ -180,21 +180,21 @@ def test_a_gdelt_table_with_headings_needs_not_all_columns(write):
     path = write("GLOBALEVENTID,SQLDATE,Actor1Code,Actor2Code,EventCode\n1,20150218,IRN,RUS,036\n", "bq.csv")
     assert named_rows(read_events(path)) == [("IRN", "036", "RUS", "2015-02-18")]
     bare = write("SQLDATE,Actor1Name,Actor2Name,EventCode\n20150218,IRAN,RUSSIA,036\n", "bare.csv")
-    assert named_rows(read_events(bare, format="gdelt")) == [("IRAN", "036", "RUSSIA", "2015-02-18")]
+    assert named_rows(read_events(bare, ReadOptions(format="gdelt"))) == [("IRAN", "036", "RUSSIA", "2015-02-18")]
 
 
 @pytest.mark.parametrize(
     ("columns", "event"),
     [
-        (ColumnNames(relation="EventRootCode"), ("IRAN", "03", "RUSSIA", "2015-02-18")),
-        (ColumnNames(relation="EventBaseCode"), ("IRAN", "036", "RUSSIA", "2015-02-18")),
-        (ColumnNames("Actor1Code", "", "Actor2Code"), ("IRA", "0361", "RUS", "2015-02-18")),
-        (ColumnNames(time="DATEADDED"), ("IRAN", "0361", "RUSSIA", "2015-02-19")),
+        (ReadOptions(relation="EventRootCode"), ("IRAN", "03", "RUSSIA", "2015-02-18")),
+        (ReadOptions(relation="EventBaseCode"), ("IRAN", "036", "RUSSIA", "2015-02-18")),
+        (ReadOptions("Actor1Code", "", "Actor2Code"), ("IRA", "0361", "RUS", "2015-02-18")),
+        (ReadOptions(time="DATEADDED"), ("IRAN", "0361", "RUSSIA", "2015-02-19")),
     ],
 )
 def test_a_given_heading_replaces_the_one_of_the_layout(write, columns, event):
     path = write(lines(GDELT_2, [gdelt("IRAN", "0361", "RUSSIA")], header=False), "g.CSV")
-    assert named_rows(read_events(path, columns=columns)) == [event]
+    assert named_rows(read_events(path, columns)) == [event]
 
 
 def test_codes_are_names_even_where_all_look_like_ids(write):
@@ -323,7 +323,7 @@ def test_days_as_published_become_iso_dates(text, expected):
     ("step", "labels"),
     [
         (None, ["2015-02-18", "2015-02-18", "2015-02-25"]),
-        ("week", ["2015-02-16", "2015-02-16", "2015-02-23"]),
+        ("week", ["2015-02-18", "2015-02-18", "2015-02-25"]),
         ("hour", ["2015-02-18 23:00:00", "2015-02-19 00:00:00", "2015-02-25 10:00:00"]),
         ("15min", ["2015-02-18 23:45:00", "2015-02-19 00:15:00", "2015-02-25 10:30:00"]),
     ],
@@ -331,7 +331,7 @@ def test_days_as_published_become_iso_dates(text, expected):
 def test_gdelt_steps_shorter_than_a_day_come_from_the_time_of_adding(write, step, labels):
     moments = [("20150218", "20150218234500"), ("20150218", "20150219001500"), ("20150225", "20150225103000")]
     rows = [gdelt("A", "010", "B", day, added) for day, added in moments]
-    reading = read_events(write(lines(GDELT_2, rows, header=False), "g.CSV"), step=step)
+    reading = read_events(write(lines(GDELT_2, rows, header=False), "g.CSV"), ReadOptions(step=step))
     assert [event[3] for event in named_rows(reading)] == labels
     assert reading.columns["time"] == ("DATEADDED" if step in ("hour", "15min") else "SQLDATE")
 
@@ -345,7 +345,7 @@ def test_both_ways_acled_writes_a_day_meet_in_one_log(write):
 @pytest.mark.parametrize("layout", ["icews", "polecat", "acled"])
 def test_a_step_shorter_than_the_days_of_a_file_is_refused(write, layout):
     with pytest.raises(SettingsError, match="too short a step"):
-        read_events(write(FILES[layout], "e.txt"), step="hour")
+        read_events(write(FILES[layout], "e.txt"), ReadOptions(step="hour"))
 
 
 @pytest.mark.parametrize("added", ["20150219", ""])
@@ -353,12 +353,12 @@ def test_a_step_shorter_than_the_days_of_a_file_is_refused(write, layout):
 def test_a_gdelt_file_of_version_1_has_days_only(write, headings, added):
     text = lines(headings, [gdelt("IRAN", "036", "RUSSIA", added=added)] * 3, header=False)
     with pytest.raises(SettingsError, match="too short a step for gdelt files that have days only"):
-        read_events(write(text, "19790101.CSV"), step="hour")
+        read_events(write(text, "19790101.CSV"), ReadOptions(step="hour"))
 
 
 def test_a_gdelt_file_that_was_added_at_midnight_has_a_time_of_day(write):
     text = lines(GDELT_2, [gdelt("IRAN", "036", "RUSSIA", added="20150219000000")], header=False)
-    assert named_rows(read_events(write(text, "e.CSV"), step="hour"))[0][3] == "2015-02-19 00:00:00"
+    assert named_rows(read_events(write(text, "e.CSV"), ReadOptions(step="hour")))[0][3] == "2015-02-19 00:00:00"
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -371,8 +371,12 @@ def test_a_gdelt_file_that_was_added_at_midnight_has_a_time_of_day(write):
         (GDELT_FILE, {"format": "plain"}, "no column for subject"),
         (ACLED_FILE, {"format": "icews"}, "read as icews, has no column for Source Name"),
         ("1\t20150218\t3\t4\n", {"format": "gdelt"}, "has 4 columns, and a gdelt file of events has 61, 58, 57"),
-        (GDELT_FILE, {"columns": ColumnNames(relation="Deed")}, "no column for Deed"),
-        (ICEWS_FILE.replace("Oman", ""), {}, "no row of .* is an event between two parties: 2 of 2 rows were dropped"),
+        (GDELT_FILE, {"relation": "Deed"}, "no column for Deed"),
+        (
+            ICEWS_FILE.replace("Oman", ""),
+            {},
+            "no row of .* is an event between two parties: 1 row without a second party and 1",
+        ),
         ("\n".join(ICEWS_FILE.splitlines()[:1]), {}, "holds no events"),
         (ICEWS_FILE.replace("2018", "soon"), {}, "neither a whole number nor a date"),
         (zipped(a=GDELT_FILE, b=GDELT_FILE), {}, "is a zip of 2 files"),
@@ -383,7 +387,7 @@ def test_a_gdelt_file_that_was_added_at_midnight_has_a_time_of_day(write):
 def test_what_cannot_be_read_is_one_sentence(write, content, options, phrase):
     path = write(content, "events.txt")
     with pytest.raises((DataError, SettingsError), match=phrase) as error:
-        read_events(path, **options)
+        read_events(path, ReadOptions(**options))
     assert "\n" not in str(error.value)
 
 
@@ -453,7 +457,7 @@ def test_import_says_the_layout_and_what_was_dropped(write, tmp_path):
         first
         == "Read as acled: subject from actor1, relation from event_type, object from actor2, time from event_date."
     )
-    assert second == "All 603 rows were read. 3 of 603 rows were dropped: 3 without a second party."
+    assert second == "600 of 603 rows were read. 3 rows without a second party were left out."
     assert third == "A step is 1 week."
     assert last.startswith("Wrote ")
 

@@ -6,37 +6,28 @@ distinct text and not once per row.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridgemem.errors import DataError, SettingsError
+from bridgemem.errors import DataError
 from bridgemem.events.limits import MOST_PAIRS, Budget
 from bridgemem.events.log import DAY, EventLog, Vocabulary
-from bridgemem.events.readers.layouts import FORMATS, SourceLayout, iso
-from bridgemem.events.readers.table import (
-    INTEGER,
-    ROLES,
-    Asked,
-    ColumnNames,
-    Source,
-    check_rows,
-    connect,
-    find_columns,
-    reading,
-)
+from bridgemem.events.readers.layouts import SourceLayout, iso
+from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.table import INTEGER, Source, check_rows, connect, find_columns, reading
 from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, short, text_lines
-from bridgemem.events.times import clock_for, read_times, seconds
+from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
+from bridgemem.events.times import UNDERSTOOD, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
 
 if TYPE_CHECKING:
     import duckdb
 
-__all__ = ["ColumnNames", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
+__all__ = ["ReadOptions", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +52,12 @@ class Rejects:
 class Reading:
     """Events, the rows that could not become events, and how the source was understood.
 
-    dropped: rows of a published layout that are as they should be but name no pair of parties, counted by the reason.
-    format: the layout, "plain" where it is none of the published ones. columns: the heading of each role.
-    lines int64 [n]: where in its file each event stands.
+    dropped: rows that are left out since a value is missing, counted by what it is. left_at: the first of them, as
+    file and line, in a plain table.
+    format: the layout, "plain" where it is none of the published ones. columns: the heading of each role, empty where
+    the relation is the same in every row. lines int64 [n]: where in its file each event stands.
+    remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
+    by a usual name other than the role's own.
     """
 
     events: EventLog
@@ -72,24 +66,46 @@ class Reading:
     format: str = "plain"
     columns: Mapping[str, str] = field(default_factory=dict)
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    remarks: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    left_at: str = ""
+
+    @property
+    def unusable(self) -> int:
+        """Rows that cannot become events: rejected, or without a value in a plain table."""
+        return self.rejects.count + (sum(self.dropped.values()) if self.format == "plain" else 0)
 
     def source(self) -> str:
-        """How the source was understood, in one sentence."""
-        columns = ", ".join(f"{role} from {heading}" for role, heading in self.columns.items())
-        return f"Read as {self.format}: {columns}."
+        """How the source was understood."""
+        columns = ", ".join(
+            f"{role} from {heading}" if heading else f"the same {role} in every row"
+            for role, heading in self.columns.items()
+        )
+        return " ".join([f"Read as {self.format}: {columns}.", *self.remarks])
+
+    def notable(self) -> str:
+        """What a user who did not ask should know, empty where all is as usual."""
+        found = ", ".join(f"{role} from {self.columns[role]}" for role in self.aliases)
+        said = [f"The columns were told by their names: {found}." if found else "", *self.remarks]
+        said += [self.sentence()] if self.rejects.count or self.dropped else []
+        return " ".join(filter(None, said))
 
     def sentence(self) -> str:
-        """What was read, rejected and dropped."""
-        said = self.rejects.sentence()
-        return f"{said} {_dropped_sentence(self.dropped, self.rejects.total)}" if self.dropped else said
+        """What was read, rejected and left out."""
+        if not self.dropped:
+            return self.rejects.sentence()
+        total = self.rejects.total
+        left = total - sum(self.dropped.values())
+        read = f"{left:,} of {total:,} row{'s' * (total > 1)} {'was' if left == 1 else 'were'} read."
+        return (
+            f"{self.rejects.sentence() if self.rejects.count else read} {left_out_sentence(self.dropped, self.left_at)}"
+        )
 
 
 def read_events(
     source: Any,
+    options: ReadOptions | None = None,
     *,
-    columns: ColumnNames | None = None,
-    format: str = "auto",
-    step: str | int | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
     strict: bool = False,
@@ -97,30 +113,25 @@ def read_events(
 ) -> Reading:
     """Read events from a file, several files, a data frame, or a dict of columns.
 
-    columns: the headings, where they are neither subject, relation, object, time nor a usual synonym. Text files of
-        four or five columns without a heading are read by position.
-    format: gdelt, icews, polecat or acled for a file in that published layout, plain for any other; auto tells by the
-        headings or the number of columns. In a published layout names stay names even where all are whole numbers,
-        the step is a day if none is given, and rows without two parties are dropped.
-    step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
-        "day", "week", "15min", "7d" or a number of seconds; these names also where whole numbers are plainly epoch
-        seconds or milliseconds. Left out, it is the longest step that fits all times.
+    Text files of four or five columns without a heading are read by position. In a published layout names stay names
+    even where all are whole numbers, the step is a day if none is given, and rows without two parties are left out. In
+    other tables rows are left out where one of the four values is missing.
+
+    options: how the table is to be read.
     entities, relations: vocabularies that the events must use, by name or by id. Left out, names get ids in the order
         of first appearance; whole numbers (without leading zeros or wide gaps) in their own order, so that they are
         ids already where none is missing. What does not occur gets no id.
-    strict: make the first rejected row an error.
+    strict: make the first rejected row an error, and in a plain table the first one with a missing value.
     """
-    if format not in FORMATS:
-        raise SettingsError(f"{short(format)!r} is not a format: give one of {', '.join(FORMATS)}.")
     several = isinstance(source, Sequence) and not isinstance(source, str)
     with connect() as db, progress.task("reading events") as advance:
-        rows = _Rows(Asked(format, columns or ColumnNames(), step), db)
+        rows = _Rows(options or ReadOptions(), db)
         for part in source if several else [source]:
             rows.add(part, advance)
         if not rows.files:
             raise DataError("no file was given to read events from.")
         rows.encode()
-    return _resolve(rows, step, entities, relations, strict)
+    return _resolve(rows, entities, relations, strict)
 
 
 def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
@@ -145,13 +156,14 @@ def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
 class _Rows:
     """The rows of all files and frames, kept by DuckDB until they are taken out as codes into distinct texts."""
 
-    def __init__(self, asked: Asked, db: duckdb.DuckDBPyConnection) -> None:
-        self.asked, self.db = asked, db
+    def __init__(self, options: ReadOptions, db: duckdb.DuckDBPyConnection) -> None:
+        self.options, self.db = options, db
         self.files: list[str] = []
         self.rejects: list[Reject] = []
         self.rejected = self.total = 0
         self.layout: SourceLayout | None = None
         self.headings: dict[str, str] = {}
+        self.aliases: tuple[str, ...] = ()
         self.texts: dict[str, list[str]] = {role: [] for role in ROLES}
         self.columns: dict[str, np.ndarray] = {}
         self._budget = Budget()
@@ -162,7 +174,7 @@ class _Rows:
         """Take the rows of a file, a data frame or a dict of columns."""
         before = self.total
         self.files.append(str(part) if isinstance(part, str | Path) else "data frame")
-        if source := find_columns(part, self.asked, self.db):
+        if source := find_columns(part, self.options, self.db):
             self._note(source)
             with source.rows(self._budget, advance) as (table, text), reading(source.name):
                 check_rows(source, table, self._budget, self.db)
@@ -185,6 +197,9 @@ class _Rows:
         """Keep how a source was understood; all of one reading must be of one layout."""
         if len(self.files) == 1:
             self.layout, self.headings = source.layout, dict(zip(ROLES, source.headings, strict=True))
+            if not source.layout and not source.by_position:
+                told = (role for role in ROLES if not getattr(self.options, role))
+                self.aliases = tuple(role for role in told if self.headings[role].lower() not in ("", role))
         elif source.layout is not self.layout:
             first, other = (x.name if x else "plain" for x in (self.layout, source.layout))
             raise DataError(
@@ -213,78 +228,87 @@ class _Rows:
                 self.columns |= {role: found[role] for role in roles}
 
 
-@dataclass
-class _Texts:
-    """The distinct texts of one or two columns: codes int64 [n] per column, texts [d], and how many rows hold each."""
-
-    columns: list[np.ndarray]
-    texts: list[str]
-    rows: np.ndarray
-    faults: dict[int, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, texts: Sequence[str], columns: Sequence[np.ndarray], clean: Callable[[str], str] = str.strip) -> _Texts:
-        """Clean the texts, and let those that are then equal share a code."""
-        codes = _new_codes()
-        merged = np.array([codes[clean(text)] for text in texts], np.int64)
-        renamed = [merged[column] for column in columns]
-        rows = np.bincount(np.concatenate(renamed), minlength=len(codes))
-        return cls(renamed, list(codes), rows)
-
-    def valid(self) -> np.ndarray:
-        """Which rows have no fault in any of the columns: bool [n]."""
-        good = np.ones(len(self.texts), bool)
-        good[list(self.faults)] = False
-        return np.logical_and.reduce([good[column] for column in self.columns])
-
-
-def _new_codes() -> defaultdict[str, int]:
-    """A dict that gives every new text the next number."""
-    codes: defaultdict[str, int] = defaultdict()
-    codes.default_factory = codes.__len__
-    return codes
-
-
-def _resolve(
-    given: _Rows, step: str | int | None, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool
-) -> Reading:
-    layout, columns, names = given.layout, given.columns, given.texts["subject"]
+def _resolve(given: _Rows, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool) -> Reading:
+    """The events of all rows, and what became of the others."""
+    options, layout, names, columns = given.options, given.layout, given.texts["subject"], given.columns
     dropped: dict[str, int] = {}
     if layout:
+        layout = layout if options.na is None else replace(layout, missing=frozenset(options.na))
         names, columns, dropped = _pairs(layout, given)
         if not len(columns["subject"]) and not given.rejected:
-            sentence = _dropped_sentence(dropped, given.total)
+            sentence = left_out_sentence(dropped)
             raise DataError(f"no row of {', '.join(given.files)} is an event between two parties: {sentence}")
-    actors = _Texts.of(names, [columns["subject"], columns["object"]])
-    links = _Texts.of(given.texts["relation"], [columns["relation"]], layout.label if layout else str.strip)
-    moments = _Texts.of(given.texts["time"], [columns["time"]], iso if layout else str.strip)
-    actor_ids = _ids(actors, "entity", entities, layout is not None)
-    link_ids = _ids(links, "relation", relations, layout is not None)
-    times = read_times(moments.texts, moments.rows)
-    moments.faults = times.faults
-    if layout and step is None and times.kind == "date":
-        step = layout.step
-    elif layout and step is not None and seconds(step) < DAY and not any(":" in text for text in moments.texts):
-        raise layout.too_short(step)
-
-    good = actors.valid() & links.valid() & moments.valid()
-    rejects = _rejects(given, columns, good, actors, links, moments)
+    values = _values(given, layout, names, columns, (entities, relations))
+    actor_ids = ids_of(values.actors, "entity", entities, layout is not None)
+    link_ids = ids_of(values.links, "relation", relations, layout is not None)
+    times = read_times(values.moments.filled(), values.moments.rows, form=options.time_format, step=options.step)
+    values.moments.faults = times.faults
+    step = _step(options.step, layout, times.kind, values.moments.texts)
+    left_out = np.zeros(len(columns["line"]), bool)
+    if layout is None:
+        left_out, dropped = values.left_out()
+    left_at = [f"{given.files[columns['file'][i]]}:{columns['line'][i]}" for i in np.flatnonzero(left_out)[:1]]
+    good = ~left_out & values.valid()
+    rejects = _rejects(given, columns, ~left_out & ~good, values)
+    if strict:
+        _check_strict(rejects, [f"{at}: {values.missing(int(left_out.argmax()))}" for at in left_at])
     if not good.any():
-        raise DataError(f"no row of {', '.join(given.files)} is an event: {rejects.sentence()}")
-    if strict and rejects.count:
-        first = rejects.rows[0]
-        raise DataError(f"{first.file}:{first.line}: {first.reason}.")
+        untimed = not (~left_out & values.moments.valid()).any() and not left_out.all()
+        raise _no_events(given.files, rejects, dropped, UNDERSTOOD if untimed and not options.time_format else "")
 
-    moment = times.values[moments.columns[0][good]]
+    moment = times.values[values.moments.columns[0][good]]
     clock = clock_for(moment, times.kind, step)
     steps = (moment - clock.origin) // clock.unit
     order = np.argsort(steps, kind="stable")
-    pairs = np.stack([column[good][order] for column in actors.columns], axis=1)
-    pair_ids, entities = _numbered(actor_ids, actors.texts, pairs, "entity", entities)
-    relation_ids, relations = _numbered(link_ids, links.texts, links.columns[0][good][order], "relation", relations)
+    pairs = np.stack([column[good][order] for column in values.actors.columns], axis=1)
+    pair_ids, entities = numbered(actor_ids, values.actors.texts, pairs, "entity", entities)
+    links = values.links.columns[0][good][order]
+    relation_ids, relations = numbered(link_ids, values.links.texts, links, "relation", relations)
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
-    lines = columns["line"][good][order]
-    return Reading(events, rejects, dropped, layout.name if layout else "plain", given.headings, lines)
+    remarks = tuple(filter(None, (*times.remarks, week_remark(clock, options.step))))
+    name, lines = layout.name if layout else "plain", columns["line"][good][order]
+    return Reading(events, rejects, dropped, name, given.headings, lines, remarks, given.aliases, "".join(left_at))
+
+
+def _values(
+    given: _Rows,
+    layout: SourceLayout | None,
+    names: list[str],
+    columns: Mapping[str, np.ndarray],
+    known: Sequence[Vocabulary | None],
+) -> Values:
+    """The distinct texts of all rows; a name of a known vocabulary is never a missing value."""
+    entities, relations, times = (
+        {""} if layout else given.options.missing(v.names if v else ()) for v in (*known, None)
+    )
+    label, day = (layout.label, iso) if layout else (str.strip, str.strip)
+    return Values(
+        Texts.of(names, [columns["subject"], columns["object"]], entities),
+        Texts.of(given.texts["relation"], [columns["relation"]], relations, label),
+        Texts.of(given.texts["time"], [columns["time"]], times, day),
+    )
+
+
+def _step(step: str | int | None, layout: SourceLayout | None, kind: str, times: Sequence[str]) -> str | int | None:
+    """The step wanted; a published layout has one of its own, and one shorter than a day needs a time of day."""
+    if layout and step is None and kind == "date":
+        return layout.step
+    if layout and step is not None and seconds(step) < DAY and not any(":" in text for text in times):
+        raise layout.too_short(step)
+    return step
+
+
+def _check_strict(rejects: Rejects, missing: Sequence[str]) -> None:
+    """Refuse rejected rows by the first of them; missing: the first that is left out of a plain table, and why."""
+    for first in [f"{row.file}:{row.line}: {row.reason}" for row in rejects.rows[:1]] or missing:
+        raise DataError(f"{first}.")
+
+
+def _no_events(files: Sequence[str], rejects: Rejects, dropped: Mapping[str, int], hint: str) -> DataError:
+    """The error that no row is an event; hint: what may help where no time could be read."""
+    said = [rejects.sentence()] if rejects.count else []
+    said += [left_out_sentence(dropped)] if dropped else []
+    return DataError(" ".join([f"no row of {', '.join(files)} is an event:", *said, *([hint] if hint else [])]))
 
 
 def _pairs(layout: SourceLayout, given: _Rows) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
@@ -293,7 +317,7 @@ def _pairs(layout: SourceLayout, given: _Rows) -> tuple[list[str], dict[str, np.
     A row between several parties becomes one row for each two of them that differ; one that would become too many is
     rejected.
     """
-    codes, columns = _new_codes(), given.columns
+    codes, columns = new_codes(), given.columns
     parties = [[codes[name] for name in layout.parties(text)] for text in given.texts["subject"]]
     size = np.array([len(found) for found in parties], np.int64)
     first, second = size[columns["subject"]], size[columns["object"]]
@@ -327,87 +351,24 @@ def _reject_crowds(given: _Rows, rows: np.ndarray, pairs: np.ndarray) -> None:
         given.rejects.append(Reject(file, line, reason, short(text)))
 
 
-def _dropped_sentence(dropped: Mapping[str, int], total: int) -> str:
-    count, reasons = sum(dropped.values()), ", ".join(f"{n:,} {reason}" for reason, n in dropped.items())
-    return f"{count:,} of {total:,} row{'s' * (total > 1)} {'was' if count == 1 else 'were'} dropped: {reasons}."
+def left_out_sentence(dropped: Mapping[str, int], at: str = "") -> str:
+    """How many rows were left out, by what they lack; at: where the first of them stands, if that is known."""
+    parts = [f"{n:,} row{'s' * (n > 1)} {reason}" for reason, n in dropped.items()]
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+    were, first = "was" if sum(dropped.values()) == 1 else "were", f", the first at {at}" if at else ""
+    return f"{listed} {were} left out{first}."
 
 
-def _ids(found: _Texts, kind: str, vocabulary: Vocabulary | None, named: bool) -> np.ndarray | None:
-    """The id of each distinct text, int64 [d], or None where names are still to be numbered; notes the faults.
-
-    named: whole numbers are names too, never ids.
-    """
-    whole = np.array([bool(INTEGER.fullmatch(text)) for text in found.texts], bool)
-    filled = np.array([bool(text) for text in found.texts], bool)
-    found.faults = {int(i): f"the {kind} is empty" for i in np.flatnonzero(~filled)}
-    all_whole = bool((whole == filled).all()) and not named
-    if vocabulary is None:
-        if not all_whole:
-            return None
-        ids = np.array([int(text or -1) for text in found.texts], np.int64)
-        if ids.max(initial=0) >= 10_000 + 100 * len(ids):
-            return None  # numbers with wide gaps name things, they do not count them
-        found.faults |= {int(i): f"the {kind} id {ids[i]} is negative" for i in np.flatnonzero(filled & (ids < 0))}
-        return ids
-    known = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
-    known_texts = np.array([text in known for text in found.texts], bool)
-    by_id = all_whole or (not named and found.rows[whole].sum() > found.rows[known_texts].sum())
-    ids = np.zeros(len(found.texts), np.int64)
-    for i in np.flatnonzero(filled):
-        text = found.texts[i]
-        if by_id and whole[i]:
-            ids[i] = int(text)
-            if not 0 <= ids[i] < len(vocabulary):
-                found.faults[int(i)] = f"unknown {kind} id {text}, the vocabulary ends at {len(vocabulary) - 1}"
-        elif text in known:
-            ids[i] = known[text]
-        else:
-            found.faults[int(i)] = f"unknown {kind} {short(text)!r}"
-    return ids
-
-
-def _numbered(
-    ids: np.ndarray | None, texts: list[str], codes: np.ndarray, kind: str, vocabulary: Vocabulary | None
-) -> tuple[np.ndarray, Vocabulary]:
-    """The ids of the accepted rows, and the vocabulary of them; codes int64, in the order of the events."""
-    if ids is not None and vocabulary is not None:
-        return ids[codes], vocabulary
-    if ids is not None:
-        # many a table grows with the vocabulary, so numbers that do not occur are left out of it
-        used = np.flatnonzero(np.bincount(ids[codes].ravel()))
-        return np.searchsorted(used, ids)[codes], Vocabulary(kind, tuple(map(str, used.tolist())))
-    first = np.full(len(texts), codes.size)
-    first[codes.ravel()[::-1]] = np.arange(codes.size)[::-1]  # of equal codes the last one stays, which is the first
-    by_appearance = np.argsort(first)
-    number = np.argsort(by_appearance)
-    used = by_appearance[: int((first < codes.size).sum())]
-    return number[codes], Vocabulary(kind, tuple(texts[i] for i in used))
-
-
-def _rejects(
-    given: _Rows,
-    columns: Mapping[str, np.ndarray],
-    good: np.ndarray,
-    actors: _Texts,
-    links: _Texts,
-    moments: _Texts,
-) -> Rejects:
+def _rejects(given: _Rows, columns: Mapping[str, np.ndarray], rejected: np.ndarray, values: Values) -> Rejects:
     """All rejected rows in the order of files and lines: those that were no rows, and those with a faulty value."""
-    bad = np.flatnonzero(~good)
+    bad = np.flatnonzero(rejected)
     # a row between several parties has become several, side by side; it is rejected once
     again = np.logical_and.reduce([np.diff(columns[name][bad], prepend=-1) == 0 for name in ("file", "line")])
     bad = bad[~again]
     rows = list(given.rejects)
-    fields = (
-        (actors, actors.columns[0]),
-        (links, links.columns[0]),
-        (actors, actors.columns[1]),
-        (moments, moments.columns[0]),
-    )
-    for i in bad[:KEPT_REJECTS]:
-        reason = next(found.faults[int(codes[i])] for found, codes in fields if int(codes[i]) in found.faults)
-        text = "\t".join(found.texts[codes[i]] for found, codes in fields)
-        rows.append(Reject(given.files[columns["file"][i]], int(columns["line"][i]), reason, short(text)))
+    for i in bad[:KEPT_REJECTS].tolist():
+        file, line = given.files[columns["file"][i]], int(columns["line"][i])
+        rows.append(Reject(file, line, values.fault(i), short(values.text(i))))
     place = {file: i for i, file in reversed(list(enumerate(given.files)))}
     rows.sort(key=lambda reject: (place[reject.file], reject.line))
     return Rejects(tuple(rows[:KEPT_REJECTS]), given.rejected + len(bad), given.total)

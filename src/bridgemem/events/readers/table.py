@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bridgemem.errors import BridgeMemError, DataError
+from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.limits import FREE, TABLE_RATIO, Budget
-from bridgemem.events.readers.layouts import LAYOUTS, SourceLayout, detect, detect_headless, plainly, unquoted
+from bridgemem.events.readers.layouts import SourceLayout, detect, detect_headless, plainly, unquoted
+from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.text import Dialect, Reject, Screened, literal, open_bytes, sample, screened, short
 from bridgemem.events.times import is_time
 from bridgemem.progress import SILENT, Step
@@ -21,59 +22,24 @@ from bridgemem.progress import SILENT, Step
 if TYPE_CHECKING:
     import duckdb
 
-ROLES = ("subject", "relation", "object", "time")
-# What headings are called elsewhere, in lower case; the earlier one wins where a table has two of them.
-SYNONYMS = {
-    "subject": ("subject", "source", "head", "actor1", "s"),
-    "relation": ("relation", "rel", "predicate", "type", "event", "r", "p"),
-    "object": ("object", "target", "tail", "actor2", "o"),
-    "time": ("time", "timestamp", "date", "datetime", "day", "t"),
-}
 SEPARATORS = ("\t", ",", ";", "|")
 TEXTS = ("VARCHAR",) * len(ROLES)
 PARQUET = (".parquet", ".pq", ".parq")
 
+Roles = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]  # headings, columns as SQL, and types of the roles
+
+MOMENT = re.compile(r"DATE|TIMESTAMP.*")  # DuckDB's types of dates
 REMARK = re.compile("#.*|sep=.", re.IGNORECASE)  # lines that some programs put above all others
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")  # no leading zeros: the codes 010 and 10 are two names, not one id
-
-
-@dataclass(frozen=True)
-class ColumnNames:
-    """The headings under which a table holds its events; an empty one is found by the usual names."""
-
-    subject: str = ""
-    relation: str = ""
-    object: str = ""
-    time: str = ""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is known of a source before it is opened: its format (one of FORMATS), headings, and the step wanted."""
-
-    format: str = "auto"
-    columns: ColumnNames = ColumnNames()
-    step: str | int | None = None
-
-    def layout(self, headings: Sequence[str]) -> SourceLayout | None:
-        """The published layout that was named, or that the headings tell."""
-        return detect(headings) if self.format == "auto" else LAYOUTS.get(self.format)
-
-    def candidates(self, layout: SourceLayout | None) -> dict[str, tuple[str, ...]]:
-        """The headings that may hold each role."""
-        given = {role: getattr(self.columns, role) for role in ROLES}
-        return {
-            role: (name,) if name else layout.headings(role, self.step) if layout else SYNONYMS[role]
-            for role, name in given.items()
-        }
 
 
 @dataclass(frozen=True)
 class Source:
     """A file or frame, and the columns of it that hold the four roles.
 
-    headings, columns, kinds: of each role its heading, its column as SQL, and DuckDB's type of it. table: what DuckDB
-    reads, apart from a text file, which has a dialect instead. by_position: it has no heading.
+    headings, columns, kinds: of each role its heading (empty where the relation is the same in every row), its column
+    as SQL, and DuckDB's type of it. table: what DuckDB reads, apart from a text file, which has a dialect instead.
+    by_position: it has no heading.
     """
 
     name: str
@@ -127,134 +93,194 @@ def reading(name: str) -> Iterator[None]:
 # ---- finding the columns -------------------------------------------------------------------------------------------
 
 
-def find_columns(part: Any, asked: Asked, db: duckdb.DuckDBPyConnection) -> Source | None:
+def find_columns(part: Any, options: ReadOptions, db: duckdb.DuckDBPyConnection) -> Source | None:
     """Where a file, a data frame or a dict of columns holds its events; None where a file is empty.
 
     A frame is known to the DuckDB as `frame` from here on.
     """
     if not isinstance(part, str | Path):
         if isinstance(part, Mapping):
-            return _from_dict(part, asked, db)
+            return _from_dict(part, options, db)
         with reading("data frame"):
             db.register("frame", part)
-        return _described("data frame", "frame", asked, db)
+        return _described("data frame", "frame", options, db)
     path = Path(part)
     if path.suffix.lower() in PARQUET:
         open_bytes(path).close()
-        return _described(str(path), f"read_parquet({literal(path)})", asked, db)
+        return _described(str(path), f"read_parquet({literal(path)})", options, db)
     lines = sample(path)
-    return _from_text(path, lines, asked) if lines else None
+    return _from_text(path, lines, options) if lines else None
 
 
-def _described(name: str, table: str, asked: Asked, db: duckdb.DuckDBPyConnection) -> Source:
+def _described(name: str, table: str, options: ReadOptions, db: duckdb.DuckDBPyConnection) -> Source:
     """Where a table that DuckDB can describe holds the roles."""
     with reading(name):
         described = [row[:2] for row in db.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
-    heading = Heading([str(column) for column, _ in described], asked)
-    columns, kinds = zip(*(described[i] for i in heading.places(name)), strict=True)
-    return Source(name, heading.layout, columns, tuple(map(_identifier, columns)), tuple(map(str, kinds)), table)
+    heading = Heading([str(column) for column, _ in described], options)
+    roles = heading.roles(name, [(_identifier(column), str(kind)) for column, kind in described])
+    return Source(name, heading.layout, *roles, table)
 
 
-def _from_dict(frame: Mapping[Any, Any], asked: Asked, db: duckdb.DuckDBPyConnection) -> Source:
-    heading, columns = Heading([str(key) for key in frame], asked), list(frame.values())
-    places = heading.places("the dict of columns")
-    texts = {role: [_text(value) for value in columns[i]] for role, i in zip(ROLES, places, strict=True)}
+def _from_dict(frame: Mapping[Any, Any], options: ReadOptions, db: duckdb.DuckDBPyConnection) -> Source:
+    heading, columns = Heading([str(key) for key in frame], options), list(frame.values())
+    roles = heading.roles("the dict of columns", [(f"c{i}", "VARCHAR") for i in range(len(columns))])
+    used = {i for places in heading.places("the dict of columns") for i in places}
+    texts = {f"c{i}": [_text(value) for value in columns[i]] for i in sorted(used)}
     if len({len(column) for column in texts.values()}) > 1:
         raise DataError("the columns of the dict must have equal length.")
     with reading("the dict of columns"):
-        db.register("frame", {role: np.array(column, dtype=object) for role, column in texts.items()})
-    return Source("data frame", heading.layout, tuple(heading.row[i] for i in places), ROLES, TEXTS, "frame")
+        db.register("frame", {name: np.array(column, dtype=object) for name, column in texts.items()})
+    return Source("data frame", heading.layout, *roles, "frame")
 
 
-def _from_text(path: Path, lines: Sequence[tuple[int, str]], asked: Asked) -> Source:
+def _from_text(path: Path, lines: Sequence[tuple[int, str]], options: ReadOptions) -> Source:
     """Where a text file holds the roles, found from its first filled lines with their numbers.
 
     The heading is the one of the lines up to the first of full width that names the most roles. Four or five columns
-    without one are read by position.
+    without one are read by position; three, where the relation is the same in every row.
     """
-    separator = max(SEPARATORS, key=lambda s: [sum(line.count(s) >= n for _, line in lines) for n in (3, 1)])
+    usual = (3,) if options.relation_is else (4, 5)  # columns of a file without a heading
+    separator = max(SEPARATORS, key=lambda s: [sum(line.count(s) >= n for _, line in lines) for n in (usual[0] - 1, 1)])
     rows = [Dialect(separator, 0).fields(line) for _, line in lines]
     widths = list(map(len, rows))
-    width = max(set(widths), key=lambda w: (widths.count(w), w in (4, 5), -w))
+    width = max(set(widths), key=lambda w: (widths.count(w), w in usual, -w))
     if max(widths) == 1:
         raise DataError(f"{path} has one column only: separate its columns by tabs, commas, semicolons or bars.")
     full = widths.index(width)
     remarks = next(i for i, (_, line) in enumerate(lines) if i == full or not REMARK.fullmatch(line.strip()))
     below_remarks = lines[remarks - 1][0] if remarks else 0
-    headings = [Heading(row, asked) for row in rows[: full + 1]]
+    headings = [Heading(row, options) for row in rows[: full + 1]]
     at = max(range(full + 1), key=lambda i: (headings[i].named, i))
     heading, above = headings[at], lines[at][0]
-    if heading.layout is None and asked.format == "auto" and (layout := detect_headless(rows[full])):
-        heading = Heading(heading.row, asked, layout)
+    if heading.layout is None and options.format == "auto" and (layout := detect_headless(rows[full])):
+        heading = Heading(heading.row, options, layout)
     if heading.named < 4 and heading.layout and heading.layout.headless and detect(heading.row) is not heading.layout:
-        heading, above = Heading(heading.layout.columns_of(path, width), asked, heading.layout), below_remarks
+        heading, above = Heading(heading.layout.columns_of(path, width), options, heading.layout), below_remarks
     if heading.named == 4:
-        places = heading.places(str(path))
-        columns, names = tuple(f"c{i}" for i in places), tuple(unquoted(heading.row[i]) for i in places)
-        dialect = Dialect(separator, len(heading.row), above)
-        return Source(str(path), heading.layout, names, columns, TEXTS, dialect=dialect)
-    by_position = heading.named < 2 or (len(heading.row) > 3 and is_time(heading.row[3]))
-    if heading.layout or asked.columns != ColumnNames() or width not in (4, 5) or not by_position:
+        roles = heading.roles(str(path), [(f"c{i}", "VARCHAR") for i in range(len(heading.row))])
+        return Source(str(path), heading.layout, *roles, dialect=Dialect(separator, len(heading.row), above))
+    timed = is_time("".join(heading.row[usual[0] - 1 : usual[0]]), options.time_format)
+    by_position = heading.named - bool(options.relation_is) < 2 or timed
+    if heading.layout or options.headings or width not in usual or not by_position:
         raise heading.missing(str(path))
     for i in range(remarks, full + 1):
-        if len(rows[i]) > 2 and not _timed(rows[i]) and any(map(_timed, rows[i + 1 :])):
+        has_digits = any(
+            map(str.isdigit, "".join(rows[i][usual[0] - 1 : usual[0]]))
+        )  # as a time has, well or badly written
+        if len(rows[i]) > 2 and not has_digits and _above_times(rows[i], rows[i + 1 :], options.time_format):
             problem = str(headings[i].missing(str(path))).rstrip(".")
             raise DataError(f"{problem}; or fix line {lines[i][0]}, if it is an event, since it holds no time.")
-    columns, names = tuple(f"c{i}" for i in range(4)), tuple(f"column {i + 1}" for i in range(4))
     dialect = Dialect(separator, width, below_remarks)
-    return Source(str(path), None, names, columns, TEXTS, dialect=dialect, by_position=True)
+    return Source(str(path), None, *_by_position(options), dialect=dialect, by_position=True)
 
 
-def _timed(row: Sequence[str]) -> bool:
-    """Whether any field of a row is a time, as in events, and never in a heading."""
-    return any(is_time(unquoted(text)) for text in row)
+def _by_position(options: ReadOptions) -> Roles:
+    """The roles of a file without a heading."""
+    places = (0, None, 1, 2) if options.relation_is else (0, 1, 2, 3)
+    columns = tuple(literal(options.relation_is) if place is None else f"c{place}" for place in places)
+    return tuple("" if place is None else f"column {place + 1}" for place in places), columns, TEXTS
+
+
+def _above_times(row: Sequence[str], later: Sequence[Sequence[str]], form: str) -> bool:
+    """Whether a row holds no time, while most of the rows below it have one in the same column, as under a heading."""
+
+    def timed(texts: Sequence[str]) -> set[int]:
+        return {i for i, text in enumerate(texts) if is_time(unquoted(text), form)}
+
+    if timed(row):
+        return False
+    below = [i for texts in later for i in timed(texts)]
+    return any(2 * below.count(i) >= len(later) for i in set(below))
 
 
 class Heading:
     """A row of a table read as its heading: the layout that it tells, and where it names each role (None: nowhere)."""
 
-    def __init__(self, row: Sequence[str], asked: Asked, layout: SourceLayout | None = None) -> None:
-        self.row, self.asked, self.layout = row, asked, layout or asked.layout(row)
+    def __init__(self, row: Sequence[str], options: ReadOptions, layout: SourceLayout | None = None) -> None:
+        self.row, self.options, self.layout = row, options, layout or options.layout(row)
         key = plainly if self.layout else str.lower
         self._keys = [key(name) for name in row]
-        candidates = {role: map(key, names) for role, names in asked.candidates(self.layout).items()}
+
+        def places(headings: tuple[str, ...]) -> tuple[int, ...] | None:
+            names = [key(name) for name in headings]
+            return tuple(map(self._keys.index, names)) if set(names) <= set(self._keys) else None
+
         self._found = {
-            role: next((self._keys.index(name) for name in names if name in self._keys), None)
-            for role, names in candidates.items()
+            role: next((found for names in candidates if (found := places(names)) is not None), None)
+            for role, candidates in options.candidates(self.layout).items()
         }
 
     @property
     def named(self) -> int:
         """How many of the four roles it names."""
-        return sum(place is not None for place in self._found.values())
+        return sum(places is not None for places in self._found.values())
 
-    def places(self, source: str) -> tuple[int, ...]:
-        """Where the roles are; each must have a column of its own, and the only one of its name."""
-        taken: dict[int, str] = {}
-        for role, place in self._found.items():
-            if place is None:
+    def places(self, source: str) -> tuple[tuple[int, ...], ...]:
+        """Where each role is: in several columns where they are joined, in none where it is the same in every row.
+
+        Two roles must not have one and the same column, and a column must be the only one of its name.
+        """
+        taken: dict[tuple[int, ...], str] = {}
+        for role, places in self._found.items():
+            if places is None:
                 raise self.missing(source)
-            if place in taken:
-                both = f"both {taken[place]} and {role}"
-                raise DataError(f"{source}: the column {self.row[place]!r} cannot be {both}: name two columns.")
-            if self._keys.count(self._keys[place]) > 1:
-                raise DataError(
-                    f"{source} has two columns called {self.row[place]!r}: rename the one that is not meant."
-                )
-            taken[place] = role
+            if places in taken:
+                both = f"both {taken[places]} and {role}"
+                raise DataError(f"{source}: the column {self.row[places[0]]!r} cannot be {both}: name two columns.")
+            for place in places:
+                if self._keys.count(self._keys[place]) > 1:
+                    raise DataError(
+                        f"{source} has two columns called {self.row[place]!r}: rename the one that is not meant."
+                    )
+            taken[places] = role
         return tuple(taken)
+
+    def roles(self, source: str, columns: Sequence[tuple[str, str]]) -> Roles:
+        """Heading, SQL and type of each role; columns: SQL and type of every column of the table."""
+        headings, sql, kinds = [], [], []
+        for role, places in zip(ROLES, self.places(source), strict=True):
+            parts = [columns[i] for i in places]
+            headings.append(", ".join(unquoted(self.row[i]) for i in places))
+            if len(parts) == 1:
+                column, kind = parts[0]
+                if role == "time" and self.options.time_format and MOMENT.fullmatch(kind):
+                    raise SettingsError(f"{source} holds dates as such, which need no time format: leave it out.")
+            else:
+                column = _joined(role, parts, self.options.missing()) if parts else literal(self.options.relation_is)
+                kind = "VARCHAR"
+            sql.append(column)
+            kinds.append(kind)
+        return tuple(headings), tuple(sql), tuple(kinds)
 
     def missing(self, source: str) -> DataError:
         """The error that roles are not named."""
         usual = {role: self.layout.columns[role][0] if self.layout else role for role in ROLES}
-        lost = [getattr(self.asked.columns, role) or usual[role] for role, i in self._found.items() if i is None]
+        lost = [role for role, places in self._found.items() if places is None]
+        wanted = short(", ".join(getattr(self.options, role) or usual[role] for role in lost))
         shown = short(", ".join(repr(name) for name in self.row))
         read = f", read as {self.layout.name}," if self.layout else ""
+        constant = ' (or --relation-is "..." for one relation in every row)' if "relation" in lost else ""
         return DataError(
-            f"{source}{read} has no column for {short(', '.join(lost))}; it has {shown}: name the columns with "
-            "--subject-column, --relation-column, --object-column and --time-column, or in Python with "
-            'ColumnNames(subject="...", relation="...", object="...", time="...").'
+            f"{source}{read} has no column for {wanted}; it has {shown}: name the columns with "
+            f"--subject-column, --relation-column{constant}, --object-column and --time-column, or in Python with "
+            'load(..., subject="...", relation="...", object="...", time="...").'
         )
+
+
+def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[str]) -> str:
+    """Several columns as SQL of one text: a date of its parts, others with colons in between; empty where missing."""
+    listed = ", ".join(map(literal, sorted(missing)))
+    texts = [f"trim({_as_text(*column)})" for column in columns]
+    filled = [f"CASE WHEN {text} IN ({listed}) THEN NULL ELSE {text} END" for text in texts]
+    if role != "time":
+        return f"concat_ws(': ', {', '.join(filled)})"
+    between = [" "] if len(filled) == 2 else ["-", "-", " ", ":", ":"]
+    if len(filled) > len(between) + 1:
+        raise DataError("a time is joined from at most six columns: year, month, day, hour, minute, second.")
+    filled[4:] = [f"lpad({part}, 2, '0')" for part in filled[4:]]
+    parts = [f"{literal(b)} || {part}" for b, part in zip(between, filled[1:], strict=False)]
+    parts += ["':00'"] if len(filled) == 4 else []  # an hour alone
+    return f"COALESCE({' || '.join([filled[0], *parts])}, '')"
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -308,7 +334,10 @@ def check_rows(source: Source, table: str, budget: Budget, db: duckdb.DuckDBPyCo
 
 
 def _text(value: Any) -> str:
-    if value is None or value != value:
+    try:
+        if value is None or value != value:
+            return ""
+    except TypeError:  # pandas.NA is neither equal to itself nor different
         return ""
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
