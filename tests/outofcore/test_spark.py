@@ -106,7 +106,7 @@ def test_any_partitioning_and_order_of_files_gives_the_result_of_duckdb(
     mine_files(files, tmp_path / "duckdb", settings)
     assert_same_files(tmp_path / "spark", tmp_path / "duckdb")
     assert (done["n_entities"], done["n_relations"]) == (events.n_entities, events.n_relations)
-    assert done["source"] == {"engine": "spark", "files": 2, "rejected": 1}
+    assert done["source"] == {"engine": "spark", "files": 2, "rejected": 1, "dropped": {}, "remarks": []}
 
 
 def test_names_and_dates_are_numbered_as_by_duckdb_and_tables_stay_where_a_user_wants_them(
@@ -120,7 +120,7 @@ def test_names_and_dates_are_numbered_as_by_duckdb_and_tables_stay_where_a_user_
         "tail": names[events.object],
         "date": (np.datetime64("2020-02-27") + events.step[::-1] * 7).astype("datetime64[us]"),
     }
-    columns["head"][3] = ""
+    columns["head"][3], columns["tail"][5] = "", "NA"
     file = write_parquet(tmp_path / "named.parquet", columns)
     tables = (tmp_path / "tables").as_uri()
     outcome = bridgemem(
@@ -129,7 +129,8 @@ def test_names_and_dates_are_numbered_as_by_duckdb_and_tables_stay_where_a_user_
     )
     mine_files([file], tmp_path / "duckdb", seed=7)
     assert_same_files(tmp_path / "spark", tmp_path / "duckdb")
-    assert outcome.json["source"]["rejected"] == 1
+    assert outcome.json["source"]["rejected"] == 0
+    assert outcome.json["source"]["dropped"] == {"without a subject (empty)": 1, "without an object (NA)": 1}
     assert outcome.json["clock"]["kind"] == "date"
     assert outcome.json["clock"]["unit"] == 7 * 86_400
     assert list((tmp_path / "tables").glob("kind=rows/bucket=*/*.parquet"))

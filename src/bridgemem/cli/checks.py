@@ -48,8 +48,6 @@ def ablate(
     ] = "bridgemem",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
-    *,
-    reading: ReadOptions,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,

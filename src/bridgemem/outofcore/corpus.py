@@ -23,7 +23,7 @@ from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import INTEGER, Source
 from bridgemem.events.readers.text import literal
-from bridgemem.events.readers.values import without
+from bridgemem.events.readers.values import lacking
 from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
 from bridgemem.outofcore.sources import LAST_ID, common_kinds, mixed_zones, rows_of, unreadable
 from bridgemem.progress import Progress
@@ -191,12 +191,9 @@ class Corpus:
         """How many rows lack a value, by what they lack first."""
         lacks = "".join(f" WHEN {table.missing(role)} THEN '{role}'" for role in ROLES)
         marks = "".join(f" WHEN '{role}' THEN {_text(role)}" for role in ROLES)
-        query = f"""SELECT role, coalesce(CASE role{marks} END, '') AS mark, count(*) AS n
-            FROM (SELECT *, CASE{lacks} END AS role FROM raw) WHERE role IS NOT NULL
-            GROUP BY ALL ORDER BY n DESC, mark"""
-        found = self._db.execute(query).fetchall()
-        by_role = {role: [row[1:] for row in found if row[0] == role] for role in ROLES}
-        return {without(role, [m for m, _ in rows]): sum(n for _, n in rows) for role, rows in by_role.items() if rows}
+        query = f"""SELECT role, coalesce(CASE role{marks} END, '') AS mark, count(*)
+            FROM (SELECT *, CASE{lacks} END AS role FROM raw) WHERE role IS NOT NULL GROUP BY ALL"""
+        return lacking(self._db.execute(query).fetchall())
 
     def _times(self, table: _Table) -> tuple[Clock, str, str, tuple[str, ...]]:
         """The clock, the SQL of a row's step (NULL where its time is none), the join that it needs, and remarks."""

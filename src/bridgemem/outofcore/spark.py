@@ -242,7 +242,9 @@ def mine_on_spark(
                 _mine_rows(directed(found.events), mining, partitions, place)
             mined = _Tables(spark, place, mining)
             part, notes = mined.fetch(partitions, home / "index", progress)
-            about = {"engine": "spark", "files": found.files, "rejected": found.total - int(part.relations.sum())}
+            rejected = found.total - int(part.relations.sum()) - sum(found.dropped.values())
+            about = {"engine": "spark", "files": found.files, "rejected": rejected}
+            about |= {"dropped": found.dropped, "remarks": found.remarks}
             done = write_mined(home, mining, [part], notes, found.clock, found.entities, found.relations, about)
         shutil.rmtree(work, ignore_errors=True)
     return done

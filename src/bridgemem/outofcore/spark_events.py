@@ -19,7 +19,8 @@ from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.log import DAY, Clock
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import INTEGER, Heading
-from bridgemem.events.times import UNDERSTOOD, clock_for, read_times, whole_numbers
+from bridgemem.events.readers.values import lacking
+from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
 from bridgemem.outofcore.sources import LAST_ID
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Numbered:
     """Events as whole numbers: a DataFrame of subject, relation, object, step, order, and what the numbers mean.
 
     total: rows that were read, also those that are no events. files: how many files and tables they came from.
+    dropped: rows that lack a value, by what they lack first. remarks: how times were read, each a sentence.
     """
 
     events: DataFrame
@@ -52,6 +54,8 @@ class Numbered:
     relations: list[str]
     total: int
     files: int
+    dropped: dict[str, int]
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,15 @@ class _Raw:
             return f"({role} IS NULL{''.join(f' OR {role} = {number}' for number in numbers)})"
         return f"({role} IS NULL OR {role} IN ({', '.join(map(_quoted, marks))}))"
 
+    def dropped(self) -> dict[str, int]:
+        """How many rows lack a value, by what they lack first."""
+        lacks = "".join(f" WHEN {self.missing(role)} THEN '{role}'" for role in ROLES)
+        marks = "".join(f" WHEN '{role}' THEN CAST({role} AS STRING)" for role in ROLES)
+        rows = self.rows.selectExpr("*", f"CASE{lacks} END AS role").where("role IS NOT NULL")
+        marked = rows.selectExpr("role", f"coalesce(CASE role{marks} END, '') AS mark")
+        counted = marked.groupBy("role", "mark").count().collect()
+        return lacking([(row["role"], row["mark"], row["count"]) for row in counted])
+
     def filled(self) -> str:
         """SQL that is true where a row names both parties and the relation."""
         parts = [f"NOT {self.missing(role)}" for role in ROLES[:3]]
@@ -90,14 +103,14 @@ def numbered(spark: SparkSession, sources: Iterable[str], options: ReadOptions) 
     if options.format not in ("auto", "plain") or options.relation_is:
         raise SettingsError("Spark reads plain tables with a column for the relation: leave the other options out.")
     raw = _read(spark, list(sources), replace(options, format="plain"))
-    clock, timed = _timed(spark, raw)
+    clock, timed, remarks = _timed(spark, raw)
     entities, relations = _names("entity", timed, ("subject", "object")), _names("relation", timed, ("relation",))
     for role, names in (("subject", entities), ("object", entities), ("relation", relations)):
         timed = _with_ids(spark, timed, role, names)
     whole_numbers = [f"CAST(`{c}` AS BIGINT) AS `{c}`" for c in ("subject", "relation", "object", "step", ORDER)]
     events = timed.selectExpr(*whole_numbers).where("subject >= 0 AND object >= 0 AND relation >= 0")
     listed = [names if isinstance(names, list) else [str(i) for i in range(names)] for names in (entities, relations)]
-    return Numbered(events, clock, listed[0], listed[1], raw.total, raw.files)
+    return Numbered(events, clock, listed[0], listed[1], raw.total, raw.files, raw.dropped(), remarks)
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -237,8 +250,8 @@ def _value(heading: str, kind: str) -> Column:
 # ---- numbering -----------------------------------------------------------------------------------------------------
 
 
-def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
-    """The clock, and the rows with both parties, a relation and a step instead of a time."""
+def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, list[str]]:
+    """The clock, the rows with both parties, a relation and a step instead of a time, and remarks."""
     from pyspark.sql import functions as F
 
     kind, parts, step = raw.kinds["time"], 0, raw.options.step
@@ -258,7 +271,9 @@ def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
     if not len(values):
         raise DataError(f"no row has a time that can be used. {UNDERSTOOD}")
     clock = clock_for(values, kind, step)
-    return clock, kept.withColumn("step", F.expr(f"(time - {clock.origin}) div {clock.unit}")).drop("time")
+    said = [epoch_remark(parts) if parts and not raw.options.time_format else "", week_remark(clock, step)]
+    timed = kept.withColumn("step", F.expr(f"(time - {clock.origin}) div {clock.unit}")).drop("time")
+    return clock, timed, list(filter(None, said))
 
 
 def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -276,7 +291,7 @@ def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"time": pa.array(few, pa.int64())})
 
 
-def _timed_by_text(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
+def _timed_by_text(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, list[str]]:
     from pyspark.sql import functions as F
 
     options, missing = raw.options, raw.options.missing()
@@ -294,7 +309,8 @@ def _timed_by_text(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame]:
     table = spark.createDataFrame(
         [(texts[i], s) for i, s in zip(good, steps.tolist(), strict=True)], "time string, step long"
     )
-    return clock, named.where(raw.filled()).join(F.broadcast(table), "time").drop("time")
+    said = list(filter(None, [*times.remarks, week_remark(clock, options.step)]))
+    return clock, named.where(raw.filled()).join(F.broadcast(table), "time").drop("time"), said
 
 
 def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]:

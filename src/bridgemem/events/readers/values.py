@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,15 +81,13 @@ class Values:
     def left_out(self) -> tuple[np.ndarray, dict[str, int]]:
         """Which rows lack one of the four, bool [n], and how many of them by what they lack first."""
         gone = np.zeros(len(self.moments.columns[0]), bool)
-        counts: dict[str, int] = {}
+        counts: list[tuple[str, str, int]] = []
         for role, found, codes in self.roles():
-            lacking = found.missing[codes] & ~gone
-            rows = np.bincount(codes[lacking], minlength=len(found.texts))
-            marks = [found.texts[i] for i in sorted(np.flatnonzero(rows), key=lambda i: (-rows[i], found.texts[i]))]
-            if marks:
-                counts[without(role, marks)] = int(rows.sum())
-            gone |= lacking
-        return gone, counts
+            new = found.missing[codes] & ~gone
+            rows = np.bincount(codes[new], minlength=len(found.texts)).tolist()
+            counts += [(role, found.texts[i], n) for i, n in enumerate(rows) if n]
+            gone |= new
+        return gone, lacking(counts)
 
     def missing(self, row: int) -> str:
         """What a row lacks first."""
@@ -107,8 +105,16 @@ class Values:
         return "\t".join(found.texts[codes[row]] for _, found, codes in self.roles())
 
 
-def without(role: str, marks: Sequence[str]) -> str:
-    """What a row lacks, in words; marks: the texts that stand for nothing there, the most frequent first."""
+def lacking(found: Iterable[tuple[str, str, int]]) -> dict[str, int]:
+    """How many rows lack a value, in words; found: the role, the text that stands for nothing, and the rows of each."""
+    by_role = {role: sorted((-n, mark) for other, mark, n in found if other == role) for role in ROLES}
+    return {
+        _without(role, [mark for _, mark in rows]): -sum(n for n, _ in rows) for role, rows in by_role.items() if rows
+    }
+
+
+def _without(role: str, marks: Sequence[str]) -> str:
+    """What a row lacks; marks: the texts that stand for nothing there, the most frequent first."""
     shown = ", ".join(short(mark, 20) or "empty" for mark in marks[:5]) + ", ..." * (len(marks) > 5)
     return f"without {'an' if role[0] in 'aeiou' else 'a'} {role} ({shown})"
 
