@@ -109,7 +109,7 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries
             "7 steps from 9999-12-30 on lie too far ahead; ask for fewer",
         ),
         ((*ASKED, "--duplicates", "maybe"), "duplicates must be keep or drop, not 'maybe'"),
-        (("--subject", "Zanzibar", "--relation", "visit"), "; entities.txt of a run lists all names."),
+        (("--subject", "Zanzibar", "--relation", "visit"), "; `bridgemem names` searches all names of a run."),
         (("--queries", "q.csv"), "--queries needs --out"),
         (("--queries", "q.csv", "--out", "a.txt"), ".csv or .parquet"),
         (("--queries", "q.csv", "--out", "a.csv", *ASKED), "leave these options out"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.dates import parse_date
-from bridgemem.events.log import Clock, EventLog, Vocabulary, close_names
+from bridgemem.events.log import Clock, EventLog, Vocabulary
 from builders import few, log_of, logs, random_log, rows_of, vocabulary
 
 
@@ -118,35 +116,6 @@ def test_an_unknown_name_is_one_clear_error(name):
 def test_a_close_name_is_suggested():
     with pytest.raises(NotFoundError, match="did you mean 'Sweden'"):
         Vocabulary("entity", ("Norway", "Sweden")).id("Swedn")
-
-
-def test_a_name_in_other_letters_is_suggested_first():
-    assert close_names("ada", ["Ida", "Ada"], 3) == ["Ada", "Ida"]
-    assert close_names("IRAN", ["Ira", "Iran"], 1) == ["Iran"]
-
-
-def test_where_no_name_is_close_it_is_said_where_they_are_listed():
-    with pytest.raises(NotFoundError, match=r"'Zanzibar'; relations\.txt of a run lists all names\."):
-        Vocabulary("relation", ("visit",)).id("Zanzibar")
-
-
-def test_of_many_names_few_are_compared_letter_by_letter(monkeypatch):
-    compared = []
-
-    def close(text, names, n, cutoff):
-        compared.append(len(names))
-        return difflib_close(text, names, n, cutoff)
-
-    difflib_close = difflib.get_close_matches
-    monkeypatch.setattr(difflib, "get_close_matches", close)
-    names = [f"Ministry {i} ({place})" for i in range(2000) for place in ("Norway", "Sweden")]
-    assert close_names("Minstry 1234 (Swedn)", names, 3)[0] == "Ministry 1234 (Sweden)"
-    assert compared[0] <= 100
-
-
-def test_names_are_close_whatever_letters_they_are_made_of():
-    assert close_names("北京市政", ["北京市政府", "\ud800", "", "a\nb"], 3) == ["北京市政府"]
-    assert close_names("", ["a"], 3) == close_names("abc", [], 3) == []
 
 
 def test_a_clock_turns_steps_into_times_and_back():

@@ -64,7 +64,7 @@ def forecast(
     from bridgemem.errors import SettingsError
 
     opened = partial(
-        _opened,
+        opened_run,
         run,
         store,
         duplicates,
@@ -87,7 +87,7 @@ def forecast(
     if relation is None or (subject is None) == (object is None):
         raise SettingsError("ask with --relation and --subject or --object, or with --queries and a CSV file of them.")
     forecaster, remark = opened()
-    _aside(remark, as_json)
+    aside(remark, as_json)
     found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def text() -> None:
@@ -106,7 +106,7 @@ def forecast(
     emit([asdict(c) for c in found], as_json, text)
 
 
-def _opened(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, str]:
+def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, str]:
     """The forecaster of a run over its own events and the stored ones, and a sentence about these where there are any.
 
     The stored events are read once, as the service reads them, and the file is let go. how: as in Forecaster.load.
@@ -138,7 +138,7 @@ def _opened(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[
     return live.view.predictor, f"{count} read after the run's own, from {place.name}."
 
 
-def _aside(remark: str, as_json: bool) -> None:
+def aside(remark: str, as_json: bool) -> None:
     """Where a remark after the answer would spoil it, it goes next to it."""
     if remark and as_json:
         warn(f"bridgemem: {remark}")
@@ -201,7 +201,7 @@ def _forecast_all(
     check_format(out)
     asked = read_queries(queries)
     forecaster, remark = opened()
-    _aside(remark, as_json)
+    aside(remark, as_json)
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, horizon, str(queries), progress)
     made.write(out, force)
@@ -244,12 +244,12 @@ def explain(
     if card is not None:
         for file in card_files(check_format(card), len(chosen)):
             check_new(file, force)
-    forecaster, remark = _opened(
+    forecaster, remark = opened_run(
         run, store, duplicates, selected_by=selected_by, residual=residual, data_dir=data_dir, memory_dir=memory_dir
     )
-    _aside(remark, as_json)
+    aside(remark, as_json)
     # a candidate that is named twice is explained once
-    names = {forecaster.events.entities.id(name): name for name in chosen}
+    names = {forecaster.events.entity_id(name): name for name in chosen}
     sides = [(asked, name) if candidate == "object" else (name, asked) for name in names.values()]
     made = (forecaster.explain(s, relation, o, at=at, candidate=candidate) for s, o in sides)
     explained = dict(zip(names, made, strict=True))

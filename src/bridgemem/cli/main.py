@@ -24,6 +24,7 @@ from bridgemem.cli import (
     memory,
     mine,
     model,
+    names,
     results,
     serve,
 )
@@ -47,6 +48,7 @@ model.register(app)
 evaluate.register(app)
 results.register(app)
 ask.register(app)
+names.register(app)
 checks.register(app)
 hub.register(app)
 serve.register(app)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 
 import numpy as np
 
-from bridgemem.errors import DataError, NotFoundError
+from bridgemem.errors import DataError
 from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
+from bridgemem.events.names import Names
 
 Columns = np.ndarray
 
@@ -20,7 +19,6 @@ DAY = 86_400
 UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step in an int64
-LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,9 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ids
 
     def first(self, size: int) -> Vocabulary:
         """The first names alone."""
@@ -50,8 +51,8 @@ class Vocabulary:
         """
         return all(name.isdecimal() and (name == "0" or name[0] != "0") for name in self.names)
 
-    def id(self, name: str | int) -> int:
-        """The id of a name; a number (or its digits, when no name matches) is taken as the id itself.
+    def get(self, name: str | int) -> int | None:
+        """The id of a name, or None; a number (or its digits, when no name matches) is taken as the id itself.
 
         Where the names are numbers, a number is one of them and never the id of another.
         """
@@ -61,30 +62,14 @@ class Vocabulary:
         # no id has as many digits as make a number that int() refuses to read
         if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)
-        close = close_names(text, self.names, most=3)
-        listed = "entities.txt" if self.kind == "entity" else f"{self.kind}s.txt"
-        hint = f"did you mean {', '.join(map(repr, close))}?" if close else f"{listed} of a run lists all names."
-        shown = text if len(text) <= 200 else text[:197] + "..."
-        raise NotFoundError(f"no {self.kind} is called {shown!r}; {hint}")
+        return None
 
-
-def close_names(text: str, names: Sequence[str], most: int) -> list[str]:
-    """Those of some names that are written nearly as a text is, the closest first."""
-    text = text[:200]
-    # letter by letter is slow, so it is done for the names alone that share the most pairs of letters with the text
-    size = np.array([len(name) + 1 for name in names], np.int64)
-    shared = np.flatnonzero(np.isin(_letter_pairs("\n".join(names)), np.unique(_letter_pairs(text))))
-    count = np.bincount(np.searchsorted(size.cumsum(), shared, side="right"), minlength=len(size))[: len(size)]
-    likely = np.argsort(-count / (size + len(text)), kind="stable")[:LIKELY]
-    close = difflib.get_close_matches(text, dict.fromkeys(names[i] for i in likely.tolist()), most, cutoff=0.6)
-    same = [name for name in names if name.casefold() == text.casefold()]
-    return list(dict.fromkeys([*same, *close]))[:most]
-
-
-def _letter_pairs(text: str) -> np.ndarray:
-    """A number for every two letters that follow each other, uint32; unlike pairs seldom share one."""
-    letters = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    return letters[:-1] * np.uint32(1_000_003) + letters[1:]
+    def id(self, name: str | int) -> int:
+        """The id of a name, as `get` finds it, or an error with names that may have been meant."""
+        found = self.get(name)
+        if found is None:
+            raise Names(self.kind, self.names).unknown(str(name))
+        return found
 
 
 @dataclass(frozen=True)
@@ -301,6 +286,30 @@ class EventLog:
                 entities += np.bincount(column[part], minlength=self.n_entities)
             relations += np.bincount(self.relation[part], minlength=self.n_relations)
         return entities, relations
+
+    @cached_property
+    def entity_names(self) -> Names:
+        """The entities, searched by what people type, the most active first."""
+        return Names(self.entities.kind, self.entities.names, self.tallies[0])
+
+    @cached_property
+    def relation_names(self) -> Names:
+        """The relations, searched by what people type, the most frequent first."""
+        return Names(self.relations.kind, self.relations.names, self.tallies[1])
+
+    def entity_id(self, name: str | int) -> int:
+        """The id of an entity, or an error with the most active ones that may have been meant."""
+        found = self.entities.get(name)
+        if found is None:
+            raise self.entity_names.unknown(str(name))
+        return found
+
+    def relation_id(self, name: str | int) -> int:
+        """The id of a relation, or an error with the most frequent ones that may have been meant."""
+        found = self.relations.get(name)
+        if found is None:
+            raise self.relation_names.unknown(str(name))
+        return found
 
     @cached_property
     def fingerprint(self) -> str:

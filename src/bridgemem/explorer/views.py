@@ -77,7 +77,7 @@ class PairPast:
 
 def pair_past(past: Past, actor: str, candidate: str, step: int) -> PairPast:
     events = past.events
-    found = PairEvents.of(past, events.entities.id(actor), events.entities.id(candidate), step, most=MOST_EVENTS).once()
+    found = PairEvents.of(past, events.entity_id(actor), events.entity_id(candidate), step, most=MOST_EVENTS).once()
     relations, which = found.relation.flip(0).unique(return_inverse=True)
     return PairPast(
         [events.relations.names[r] for r in relations.tolist()],
@@ -96,8 +96,8 @@ def outcome(
         return None
     now = events.between(step, step + 1)
     asked, answer = (now.object, now.subject) if subject is None else (now.subject, now.object)
-    actor = events.entities.id(subject if subject is not None else object or "")
-    hits = (asked == actor) & (now.relation == events.relations.id(relation))
+    actor = events.entity_id(subject if subject is not None else object or "")
+    hits = (asked == actor) & (now.relation == events.relation_id(relation))
     return [events.entities.names[c] for c in np.unique(answer[hits]).tolist()]
 
 
@@ -119,7 +119,7 @@ def opinions(
     asked = forecaster.query(None, relation, object=object_) if inverse else forecaster.query(subject, relation)
     query = Queries(asked.actor, asked.relation, torch.tensor([step]))
     log_p = forecaster.scores(query).of_candidates[0].double()
-    share, looked_at = log_p.softmax(0), forecaster.events.entities.id(subject if inverse else object_)
+    share, looked_at = log_p.softmax(0), forecaster.events.entity_id(subject if inverse else object_)
     known = int((log_p > -torch.inf).sum())
     best: list[int] = torch.argsort(log_p, descending=True, stable=True)[: min(top, known)].tolist()
     shown = best if looked_at in best else [*best, looked_at]

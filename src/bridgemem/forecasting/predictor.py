@@ -107,7 +107,7 @@ class Predictor:
 
     def knows(self, relation: str | int) -> bool:
         """Whether the run was fitted on a relation."""
-        return self.events.relations.id(relation) < self.n_fitted
+        return self.events.relation_id(relation) < self.n_fitted
 
     def warm(self, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Build every index, so that the first query waits for none. alone: entered while the scorer is asked."""
@@ -152,12 +152,12 @@ class Predictor:
         if relation is None:
             raise SettingsError("give a relation: which relation comes next cannot be asked yet.")
         if subject is not None and object is None:
-            actor, directed = subject, self.events.relations.id(relation)
+            actor, directed = subject, self.events.relation_id(relation)
         elif object is not None and subject is None:
-            actor, directed = object, self.events.relations.id(relation) + self.events.n_relations
+            actor, directed = object, self.events.relation_id(relation) + self.events.n_relations
         else:
             raise SettingsError("give a subject or an object, not both: the side left out is what is asked.")
-        ids = [self.events.entities.id(actor), directed, self._step(at)]
+        ids = [self.events.entity_id(actor), directed, self._step(at)]
         return Queries(*(torch.tensor([value]) for value in ids))
 
     def _step(self, at: str | int | None) -> int:
@@ -304,7 +304,7 @@ class Predictor:
         inverse = candidate == "subject"
         asked = self.query(None, relation, object=object, at=at) if inverse else self.query(subject, relation, at=at)
         ((part, _, query),) = self._parts(asked)
-        chosen = self.events.entities.id(subject if inverse else object)
+        chosen = self.events.entity_id(subject if inverse else object)
         found = self._explained(part, query, chosen)
         if found.base > -math.inf:
             return found if self.later is None or part is self.later else self._with_unread(found, query, chosen)

@@ -212,12 +212,12 @@ def _about(service: Service, metrics: Metrics) -> APIRouter:
 
     @router.get("/v1/entities", summary="Find entities", responses=_refusals(422))
     def entities(q: Wanted = "", limit: Most = 20) -> NamesFound:
-        """Entities whose names hold the text, the most active first."""
+        """Entities by what people type: beginning, words, case, accents, spelling; the most active first."""
         return service.entities(q, limit)
 
     @router.get("/v1/relations", summary="Find relations", responses=_refusals(422))
     def relations(q: Wanted = "", limit: Most = 20) -> NamesFound:
-        """Relations whose names hold the text, the most frequent first."""
+        """Relations by what people type: beginning, words, case, accents, spelling; the most frequent first."""
         return service.relations(q, limit)
 
     @router.get(

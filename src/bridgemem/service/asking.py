@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError
-from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.log import EventLog
+from bridgemem.events.names import Names
 from bridgemem.forecasting.explanations import LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
@@ -37,7 +37,6 @@ from bridgemem.service.models import (
     StoredEvent,
     StoredEvents,
 )
-from bridgemem.service.names import Names
 from bridgemem.service.scores import ScoreCache, Used
 
 _EXPLANATION: TypeAdapter[BridgeMemExplained | LearnedExplained] = TypeAdapter(Explanation)
@@ -89,38 +88,17 @@ class Kept:
         return made
 
 
-class Directory:
-    """The names of entities and relations, looked up anew whenever the events have grown."""
-
-    def __init__(self) -> None:
-        self._made: tuple[EventLog, Names, Names] | None = None
-
-    def of(self, events: EventLog) -> tuple[Names, Names]:
-        """Entities and relations."""
-        made = self._made
-        if made is None or made[0] is not events:
-            counts, used = events.tallies
-            made = (events, self._names(events.entities, counts), self._names(events.relations, used))
-            self._made = made
-        return made[1], made[2]
-
-    @staticmethod
-    def _names(vocabulary: Vocabulary, counts: np.ndarray) -> Names:
-        return Names(vocabulary.kind, vocabulary.names, counts)
-
-
 class Service:
     """Everything the routes do, without anything of HTTP."""
 
     def __init__(self, live: Live) -> None:
         self.live = live
         self.kept = Kept(live.asking)
-        self._directory = Directory()
 
     def warm(self) -> None:
         """One forecast, so that the memory's indices are built before anyone waits for them."""
         view = self.live.view
-        self._directory.of(view.events)
+        view.events.entity_names.search("a", 1)
         if view.events.n_entities and view.events.n_relations:
             # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
@@ -186,23 +164,25 @@ class Service:
         )
 
     def entities(self, text: str, most: int) -> NamesFound:
-        return self._found(self._directory.of(self.live.view.events)[0], text, most)
+        return self._found(self.live.view.events.entity_names, text, most)
 
     def relations(self, text: str, most: int) -> NamesFound:
-        return self._found(self._directory.of(self.live.view.events)[1], text, most)
+        return self._found(self.live.view.events.relation_names, text, most)
 
     @staticmethod
     def _found(names: Names, text: str, most: int) -> NamesFound:
-        found = [NameFound(name=name, events=count) for name, count in names.search(text, most)]
+        found = [NameFound.model_validate(each) for each in names.search(text, most)]
         return NamesFound(names=found, known=len(names))
 
     def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
-        entities, relations = self._directory.of(view.events)
+        events = view.events
         for name in (request.subject, request.object):
-            if name is not None:
-                entities.check(name)
-        relations.check(request.relation)
+            # a number is no id here: ids are nothing that callers are told
+            if name is not None and name not in events.entities:
+                raise events.entity_names.unknown(name)
+        if request.relation not in events.relations:
+            raise events.relation_names.unknown(request.relation)
         return self.kept.of(view.predictor)
 
 
