@@ -374,6 +374,7 @@ class Forecaster:
         selected_by: str = "time",
         data_dir: Path | None = None,
         memory_dir: Path | None = None,
+        relation_names: Path | str | None = None,
         progress: Progress = SILENT,
     ) -> Self:
         """A saved forecaster.
@@ -384,11 +385,12 @@ class Forecaster:
             selected_by: The filter under which the residual was selected, "time" or "static".
             data_dir: The folder of the named data sets, for a run on one of them.
             memory_dir: A memory on disk that holds the data of the run; it is then read by memory map.
+            relation_names: A file with words for relations that are codes: rows of a code and its label.
             progress: Where a download is shown.
         """
         if not Path(source).exists() and isinstance(source, str) and HUB_ID.fullmatch(source):
             source = _fetched(source, progress).folder
-        run = Run(source, data_dir=data_dir, memory_dir=memory_dir)
+        run = Run(source, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
         made._parts, made._selected_by, made._wanted = run, selected_by, residual
         made.residual = "bridgemem" if run.file.learned is None else "learned"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from bridgemem.config import Declared, Settings, Size, write_toml
 from bridgemem.errors import DataError, RunError, SelectionError
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
+from bridgemem.events.labels import labelled
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.naming import Stamped, checked, followed_by
 from bridgemem.events.packs import pack, unpack
@@ -103,11 +104,19 @@ class Run(Parts):
     """A run folder that is on disk, whole.
 
     data_dir: the folder of the named data sets, for a run on one of them. memory_dir: a memory on disk that holds its
-    data, which is then read by memory map.
+    data, which is then read by memory map. relation_names: a file with words for relations that are codes.
     """
 
-    def __init__(self, folder: Path | str, *, data_dir: Path | None = None, memory_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        data_dir: Path | None = None,
+        memory_dir: Path | None = None,
+        relation_names: Path | str | None = None,
+    ) -> None:
         self.folder, self.data_dir, self.memory_dir = Path(folder), data_dir, memory_dir
+        self.relation_names = relation_names
         recover(self.folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(f"there is no run at {self.folder}; `bridgemem fit` makes one.")
@@ -163,9 +172,13 @@ class Run(Parts):
 
     @cached_property
     def dataset(self) -> Dataset:  # type: ignore[override]
-        """The data the run was fitted on, refused if it is not the same any more."""
-        if self.memory_dir is not None:
-            return self._mapped(self.memory_dir)
+        """The data the run was fitted on, refused if it is not the same any more, with labels of its relations."""
+        dataset = self._read() if self.memory_dir is None else self._mapped(self.memory_dir)
+        events = dataset.events
+        relations = labelled(events.relations, self.relation_names)
+        return replace(dataset, events=events.with_vocabularies(events.entities, relations))
+
+    def _read(self) -> Dataset:
         own, benchmark = self.folder / "data.npz", CATALOG.get(self.config.dataset)
         if not own.is_file() and (benchmark is None or benchmark.fingerprint != self.config.fingerprint):
             raise RunError(f"{own} is missing; {BACK}.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands import bridgemem
+import pytest
+
+from commands import RELATIONS, TINY_READER, bridgemem, planted_rows, write_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -35,3 +37,40 @@ def test_a_forecast_of_an_unknown_name_suggests_what_the_search_finds(recurrence
     said = bridgemem("forecast", recurrence_run, "--subject", "arv", "--relation", "visit").refused()
     best = bridgemem("names", recurrence_run, "arv", "--json").json[0]["name"]
     assert f"did you mean {best!r}" in said
+
+
+@pytest.fixture(scope="module")
+def coded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose relations are CAMEO codes."""
+    home = tmp_path_factory.mktemp("coded")
+    codes = dict(zip(RELATIONS, ("0233", "042", "040", "111", "163"), strict=True))
+    rows = [(s, codes[r], o, when) for s, r, o, when in planted_rows()]
+    fitted = bridgemem(
+        "fit", "-d", write_rows(home / "coded.csv", rows), "-b", "recurrence", "-o", home / "run", *TINY_READER
+    )
+    assert fitted.code == 0, fitted.err
+    return home / "run"
+
+
+def test_codes_are_shown_under_the_label_of_their_root(coded_run: Path) -> None:
+    assert "criticise (111)" in bridgemem("names", coded_run, "--relations").out
+    assert (
+        bridgemem("names", coded_run, "talk", "--relations", "--json").json[0]["label"].startswith("meet or talk (04")
+    )
+    asked = ("--subject", "Arvan", "--relation", "042")
+    shown = bridgemem("forecast", coded_run, *asked)
+    assert shown.out.startswith("(Arvan, meet or talk (042), ?)")
+    best = bridgemem("forecast", coded_run, *asked, "--json").json[0]["name"]
+    why = bridgemem("explain", coded_run, *asked, "--object", best)
+    assert "(Arvan, meet or talk (042), ?)" in why.out
+    values = bridgemem("explain", coded_run, *asked, "--object", best, "--json").json
+    assert (values["relation"], values["relation_label"]) == ("042", "meet or talk (042)")
+
+
+def test_a_file_of_labels_names_the_codes_in_tables_and_explanations(coded_run: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("code,label\n042,pay a visit\n")
+    asked = ("--subject", "Arvan", "--relation", "042", "--relation-names", labels)
+    assert bridgemem("forecast", coded_run, *asked).out.startswith("(Arvan, pay a visit (042), ?)")
+    labels.write_text("x,y\n")
+    assert "labels none of the 5 relations" in bridgemem("forecast", coded_run, *asked).refused()

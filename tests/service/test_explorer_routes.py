@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -63,6 +64,13 @@ def log(*rows: tuple[int, int, int, int]) -> EventLog:
     subject, relation, object_, step = np.array(rows, dtype=np.int64).reshape(-1, 4).T
     names = Vocabulary("entity", ("a", "b", "c")), Vocabulary("relation", ("r", "s"))
     return EventLog.from_columns(subject, relation, object_, step, *names)
+
+
+def test_the_overview_has_words_for_codes() -> None:
+    coded = replace(log((0, 0, 1, 0)).relations, labels={"r": "visit"})
+    events = log((0, 0, 1, 0))
+    assert overview(events).labels == {}
+    assert overview(events.with_vocabularies(events.entities, coded)).labels == {"r": "visit (r)"}
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

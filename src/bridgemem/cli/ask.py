@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Duplicates, Force, Json, MemoryDir, Quiet, Residual, Selection
+from bridgemem.cli.options import (
+    DataDir,
+    Device,
+    Duplicates,
+    Force,
+    Json,
+    MemoryDir,
+    Quiet,
+    RelationNames,
+    Residual,
+    Selection,
+)
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
@@ -58,6 +69,7 @@ def forecast(
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
+    relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
     """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
@@ -72,6 +84,7 @@ def forecast(
         residual=residual,
         data_dir=data_dir,
         memory_dir=memory_dir,
+        relation_names=relation_names,
     )
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
@@ -91,7 +104,8 @@ def forecast(
     found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def text() -> None:
-        asked, query = f"({subject or '?'}, {relation}, {object or '?'})", (subject, relation)
+        shown = forecaster.events.relations.shown(forecaster.events.relation_id(relation))
+        asked, query = f"({subject or '?'}, {shown}, {object or '?'})", (subject, relation)
         label, step = forecaster.events.clock.label, int(forecaster.query(*query, object=object, at=at).step)
         when = (
             f"at {label(step)}" if (horizon or 1) == 1 else f"from {label(step)} to {label(step + (horizon or 1) - 1)}"
@@ -233,6 +247,7 @@ def explain(
     duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
+    relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
     """Why a candidate has its score: parts that add up, and the events they come from."""
@@ -245,7 +260,14 @@ def explain(
         for file in card_files(check_format(card), len(chosen)):
             check_new(file, force)
     forecaster, remark = opened_run(
-        run, store, duplicates, selected_by=selected_by, residual=residual, data_dir=data_dir, memory_dir=memory_dir
+        run,
+        store,
+        duplicates,
+        selected_by=selected_by,
+        residual=residual,
+        data_dir=data_dir,
+        memory_dir=memory_dir,
+        relation_names=relation_names,
     )
     aside(remark, as_json)
     # a candidate that is named twice is explained once
@@ -341,10 +363,7 @@ EVENT_HEADER = ["event", "when", "lag", "share", "part"]
 
 
 def _event_rows(events: Any) -> list[list[str]]:
-    return [
-        [f"{e.subject} - {e.relation} -> {e.object}", e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"]
-        for e in events
-    ]
+    return [[str(e), e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"] for e in events]
 
 
 def _show_bridgemem(found: Any) -> None:

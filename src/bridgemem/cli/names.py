@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bridgemem.cli.ask import RunFolder, Store, aside, opened_run
-from bridgemem.cli.options import DataDir, Json, MemoryDir
+from bridgemem.cli.options import DataDir, Json, MemoryDir, RelationNames
 from bridgemem.cli.output import counted, emit, say, table
 
 
@@ -23,10 +23,13 @@ def names(
     store: Store = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
+    relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
     """Find names: equal ones first, then by beginning, words and spelling, each with its number of events."""
-    forecaster, remark = opened_run(run, store, "keep", data_dir=data_dir, memory_dir=memory_dir)
+    forecaster, remark = opened_run(
+        run, store, "keep", data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names
+    )
     aside(remark, as_json)
     events = forecaster.events
     known = events.relation_names if relations else events.entity_names
@@ -36,7 +39,7 @@ def names(
 
     def show() -> None:
         if found:
-            rows = [[name, f"{count:,}"] for name, count in found]
+            rows = [[label or name, f"{count:,}"] for name, count, label in found]
             table(f"{len(found):,} of {counted(len(known), kind)}", [kind, "events"], rows)
         else:
             say(f"None of {counted(len(known), kind)} is called {text!r} or nearly so.")

@@ -38,6 +38,9 @@ MemoryDir = Annotated[
     Path | None,
     typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory`."),
 ]
+RelationNames = Annotated[
+    Path | None, typer.Option("--relation-names", help="Labels of relations: rows of a code and its name.")
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Seed = Annotated[int, bounded(config.Seed, "--seed", help="Random seed (default: 42).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=value; repeatable.")]

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, Duplicates, MaxNewRelations, MemoryDir, NewEvents, Residual, Selection
+from bridgemem.cli.options import (
+    DataDir,
+    Duplicates,
+    MaxNewRelations,
+    MemoryDir,
+    NewEvents,
+    RelationNames,
+    Residual,
+    Selection,
+)
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError, SettingsError
 
@@ -49,6 +58,7 @@ def serve(
     residual: Residual = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
+    relation_names: RelationNames = None,
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
@@ -62,7 +72,14 @@ def serve(
         warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
-    model = Forecaster.load(run, residual=residual, selected_by=selected_by, data_dir=data_dir, memory_dir=memory_dir)
+    model = Forecaster.load(
+        run,
+        residual=residual,
+        selected_by=selected_by,
+        data_dir=data_dir,
+        memory_dir=memory_dir,
+        relation_names=relation_names,
+    )
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = LiveForecaster(model, events)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -23,10 +26,14 @@ KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Names of entities or relations; the id of a name is its position."""
+    """Names of entities or relations; the id of a name is its position.
+
+    labels: words for names that are codes.
+    """
 
     kind: str
     names: tuple[str, ...]
+    labels: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -36,7 +43,15 @@ class Vocabulary:
 
     def first(self, size: int) -> Vocabulary:
         """The first names alone."""
-        return self if size >= len(self) else Vocabulary(self.kind, self.names[:size])
+        return self if size >= len(self) else replace(self, names=self.names[:size])
+
+    def label(self, name: str) -> str | None:
+        """The words for a name that is a code, with the code in brackets; None where it has none."""
+        return f"{self.labels[name]} ({name})" if name in self.labels else None
+
+    def shown(self, id: int) -> str:
+        """The name of an id for people: with its words where it is a code."""
+        return self.label(self.names[id]) or self.names[id]
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -225,6 +240,14 @@ class EventLog:
         """The first step after the last event: the earliest step a forecast of the unknown can ask for."""
         return int(self.step[-1]) + 1 if len(self) else 0
 
+    def with_vocabularies(self, entities: Vocabulary, relations: Vocabulary) -> Self:
+        """The same events and names, with vocabularies that know more of the names, such as labels."""
+        made = copy(self)
+        for derived in ("entity_names", "relation_names"):
+            vars(made).pop(derived, None)
+        vars(made).update(entities=entities, relations=relations)
+        return made
+
     def rows(self, start: int, stop: int) -> EventLog:
         """The events at positions start..stop-1, sharing memory with this log."""
         part = slice(start, stop)
@@ -295,7 +318,9 @@ class EventLog:
     @cached_property
     def relation_names(self) -> Names:
         """The relations, searched by what people type, the most frequent first."""
-        return Names(self.relations.kind, self.relations.names, self.tallies[1])
+        relations = self.relations
+        labels = list(map(relations.label, relations.names)) if relations.labels else None
+        return Names(relations.kind, relations.names, self.tallies[1], labels=labels)
 
     def entity_id(self, name: str | int) -> int:
         """The id of an entity, or an error with the most active ones that may have been meant."""

@@ -33,17 +33,18 @@ class UnknownNameError(NotFoundError):
 
 
 class Found(NamedTuple):
-    """A name that was found, and how many events it has."""
+    """A name that was found, how many events it has, and the words for it where it is a code."""
 
     name: str
     events: int
+    label: str | None = None
 
 
 class Names:
     """The names of one vocabulary, searched by what people type.
 
     counts int64 [n]: the events of each name. Of names that fit equally well the one with the most events comes first.
-    labels: other words for a name, under which it is found too.
+    labels: words for names that are codes, with the codes; they are found by both.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Names:
         names: Sequence[str],
         counts: np.ndarray | None = None,
         *,
-        labels: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
     ) -> None:
         self.kind, self.names, self.labels = kind, names, labels
         self.counts = np.zeros(len(names), np.int64) if counts is None else counts
@@ -62,7 +63,8 @@ class Names:
 
     @cached_property
     def _folded(self) -> list[str]:
-        return [folded(text) for text in self.labels or self.names]
+        texts = zip(self.labels, self.names, strict=True) if self.labels else ((None, name) for name in self.names)
+        return [folded(label or name) for label, name in texts]
 
     @cached_property
     def _by_count(self) -> list[int]:
@@ -70,7 +72,10 @@ class Names:
 
     def search(self, text: str, most: int) -> list[Found]:
         """The names that fit a text best; of an empty text the most active ones."""
-        return [Found(self.names[place], int(self.counts[place])) for place in self._places(text)[:most]]
+        return [
+            Found(self.names[place], int(self.counts[place]), self.labels[place] if self.labels else None)
+            for place in self._places(text)[:most]
+        ]
 
     def unknown(self, name: str) -> UnknownNameError:
         """The error that a name does not occur, with those that may have been meant."""
@@ -81,6 +86,8 @@ class Names:
         wanted = folded(text.strip()[:LONGEST])
         if not wanted:
             return self._by_count
+        if not any(letter.isalnum() for letter in wanted):
+            return [place for place in self._by_count if wanted in self.names[place]]
         words = wanted.split()
         held = [place for place in self._by_count if all(word in self._folded[place] for word in words)]
         fits = {place: self._fit(place, text.strip(), wanted, words) for place in held}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -210,5 +210,5 @@ def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, 
     ids = ids_of(vocabulary)
     unknown = [name for name in dict.fromkeys(names) if name not in ids]
     ids |= {name: i for i, name in enumerate(unknown, len(vocabulary))}
-    grown = Vocabulary(vocabulary.kind, (*vocabulary.names, *unknown)) if unknown else vocabulary
+    grown = replace(vocabulary, names=(*vocabulary.names, *unknown)) if unknown else vocabulary
     return grown, [ids[name] for name in names]

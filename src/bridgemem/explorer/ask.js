@@ -65,7 +65,7 @@ export function segments(into, name, options, chosen, changed) {
 /** A search box with suggestions: arrows move, Enter takes, Escape and leaving put back what was chosen. */
 export class SearchBox {
   constructor(input, list, path, chosen) {
-    Object.assign(this, { input, list, path, chosen, value: "", found: [], active: -1, asked: null });
+    Object.assign(this, { input, list, path, chosen, value: "", text: "", found: [], active: -1, asked: null });
     for (const [name, value] of Object.entries({
       role: "combobox", "aria-autocomplete": "list", "aria-controls": list.id, "aria-expanded": "false",
     })) input.setAttribute(name, value);
@@ -84,9 +84,10 @@ export class SearchBox {
     });
   }
 
-  show(value) {
-    this.value = value;
-    this.input.value = value;
+  /** text: the value as people read it, where it is a code. */
+  show(value, text = value) {
+    [this.value, this.text] = [value, text];
+    this.input.value = text;
   }
 
   later() {
@@ -107,9 +108,9 @@ export class SearchBox {
 
   suggest(names) {
     this.found = names;
-    this.list.replaceChildren(...names.map(({ name, events }, i) => make(
+    this.list.replaceChildren(...names.map(({ name, label, events }, i) => make(
       "li", { role: "option", id: `${this.list.id}-${i}`, "data-place": i, "aria-selected": "false" },
-      make("span", {}, name), make("small", {}, whole(events)),
+      make("span", {}, label ?? name), make("small", {}, whole(events)),
     )));
     if (!names.length) this.list.append(make("li", { class: "none" }, "Nothing is called that."));
     this.open(true);
@@ -142,7 +143,7 @@ export class SearchBox {
       event.preventDefault();
       if (open && this.active >= 0) this.take(this.found[this.active].name);
     } else if (event.key === "Escape") {
-      this.show(this.value);
+      this.show(this.value, this.text);
       this.open(false);
     }
   }
@@ -150,8 +151,8 @@ export class SearchBox {
   take(name) {
     clearTimeout(this.timer);
     this.asked?.abort();
-    const changed = name !== this.value;
-    this.show(name);
+    const changed = name !== this.value, found = this.found.find((one) => one.name === name);
+    this.show(name, found?.label ?? name);
     this.open(false);
     if (changed) this.chosen(name);
   }
@@ -160,7 +161,7 @@ export class SearchBox {
     clearTimeout(this.timer);
     const exact = this.found.find(({ name }) => name === this.input.value);
     if (exact) this.take(exact.name);
-    else this.show(this.value);
+    else this.show(this.value, this.text);
     this.open(false);
   }
 }

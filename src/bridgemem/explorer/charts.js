@@ -99,8 +99,9 @@ function marks(past, step) {
   return [...found.values()];
 }
 
-/** past: columns of a pair's events; shares: "step relation direction" to the part an event has in the score. */
-export function timelineChart(into, past, { clock, step, actor, candidate, relation, shares }) {
+/** past: columns of a pair's events; shares: "step relation direction" to the part an event has in the score;
+    shown: a relation as people read it. */
+export function timelineChart(into, past, { clock, step, actor, candidate, relation, shares, shown }) {
   const all = marks(past, step), narrow = isNarrow(into);
   const last = new Map();
   for (const mark of all) last.set(mark.which, Math.max(last.get(mark.which) ?? -1, mark.when));
@@ -125,7 +126,7 @@ export function timelineChart(into, past, { clock, step, actor, candidate, relat
         line: { color: colour("ink"), width: own.map((mark) => (part(mark) === undefined ? 0 : 1.6)) },
       },
       customdata: own.map((mark) => [
-        safe(past.relation[mark.which]), label(clock, mark.when), whole(mark.lag), mark.lag === 1 ? "" : "s",
+        safe(shown(past.relation[mark.which])), label(clock, mark.when), whole(mark.lag), mark.lag === 1 ? "" : "s",
         mark.count > 1 ? `, ${mark.count} times` : "", part(mark) === undefined ? "" : `<br>part of the score ${signed(part(mark), 3)}`,
       ]),
       hovertemplate: "%{customdata[0]}<br>%{customdata[1]}, %{customdata[2]} step%{customdata[3]} before%{customdata[4]}%{customdata[5]}<extra></extra>",
@@ -133,7 +134,7 @@ export function timelineChart(into, past, { clock, step, actor, candidate, relat
   };
   const words = `${whole(past.total)} events between ${actor} and ${candidate}: ${lanes.map((which) => {
     const own = past.which.filter((w) => w === which).length;
-    return `${past.relation[which]} ${own} times, last at ${label(clock, last.get(which))}`;
+    return `${shown(past.relation[which])} ${own} times, last at ${label(clock, last.get(which))}`;
   }).join("; ")}.`;
   // the legend's marks are those of the newest events
   const sides = [side(true), side(false)];
@@ -148,7 +149,7 @@ export function timelineChart(into, past, { clock, step, actor, candidate, relat
     yaxis: {
       range: [lanes.length - 0.5, -0.5], tickvals: lanes.map((_, i) => i), showgrid: true, zeroline: false, tickfont: { color: colour("ink") },
       ticktext: lanes.map((which) => {
-        const text = short(past.relation[which], narrow ? 16 : 30);
+        const text = short(shown(past.relation[which]), narrow ? 16 : 30);
         return past.relation[which] === relation ? `<b>${text}</b>` : text;
       }),
     },

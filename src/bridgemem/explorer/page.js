@@ -46,10 +46,13 @@ function change(what) {
   change.timer = setTimeout(forecast, "step" in what ? 140 : 0);
 }
 
+/** A relation as people read it: its label where it is a code. */
+const shown = (relation) => (Object.hasOwn(overview.labels, relation) ? overview.labels[relation] : relation);
+
 function showQuery() {
   const { actor, relation, inverse, step } = query, time = label(overview.clock, step);
   actorBox.show(actor);
-  relationBox.show(relation);
+  relationBox.show(relation, shown(relation));
   for (const radio of document.getElementsByName("inverse")) radio.checked = (radio.value === "1") === inverse;
   const slider = byId("step");
   [slider.max, slider.min] = [overview.end, overview.start];
@@ -112,8 +115,8 @@ function showAsked(time, happened) {
   const { actor, relation, inverse, step } = query;
   const unknown = make("b", {}, "?");
   const words = inverse
-    ? ["Who comes next: ", unknown, " → ", make("em", {}, relation), " → ", make("b", {}, actor)]
-    : ["Who comes next: ", make("b", {}, actor), " → ", make("em", {}, relation), " → ", unknown];
+    ? ["Who comes next: ", unknown, " → ", make("em", {}, shown(relation)), " → ", make("b", {}, actor)]
+    : ["Who comes next: ", make("b", {}, actor), " → ", make("em", {}, shown(relation)), " → ", unknown];
   const truth = happened === null ? "nobody knows yet"
     : happened.length ? `it was ${happened.slice(0, 3).join(", ")}${happened.length > 3 ? ` and ${happened.length - 3} more` : ""}`
       : "it did not happen that day";
@@ -190,7 +193,7 @@ async function explain() {
 function partsOf(why) {
   const base = ["the backbone’s score", why.base];
   if (why.residual_name === "bridgemem") {
-    const name = (event) => `${event.time} ${event.direction ? "←" : "→"} ${event.relation}`;
+    const name = (event) => `${event.time} ${event.direction ? "←" : "→"} ${shown(event.relation)}`;
     return [base, ...why.events.map((event) => [name(event), event.part])];
   }
   const groups = Object.entries(why.groups).map(([name, value]) => [GROUP_WORDS[name] ?? name, value]);
@@ -214,7 +217,7 @@ function showWhy() {
   const timeline = byId("timeline");
   if (past.total) {
     if (timeline.classList.replace("empty", "filled")) timeline.replaceChildren();
-    timelineChart(timeline, past, { clock: overview.clock, step, actor, candidate, relation, shares });
+    timelineChart(timeline, past, { clock: overview.clock, step, actor, candidate, relation, shares, shown });
   } else {
     window.Plotly.purge(timeline);
     timeline.classList.remove("filled");
@@ -234,7 +237,7 @@ function showFacts(why) {
 
 function showEvents(why) {
   const rows = why.events.map((event) => [
-    `${event.subject} → ${event.relation} → ${event.object}`, event.time, whole(event.lag), `${(100 * event.share).toFixed(1)}%`, signed(event.part, 4),
+    `${event.subject} → ${shown(event.relation)} → ${event.object}`, event.time, whole(event.lag), `${(100 * event.share).toFixed(1)}%`, signed(event.part, 4),
   ]);
   if (why.earlier) {
     const { count, first, last, share, part } = why.earlier;

@@ -35,7 +35,8 @@ LATELY = 0.1  # the share of the events that the first query is taken from
 class Overview:
     """The steps that can be asked for, start..end, how busy they were, and a query to begin with.
 
-    activity: events in stretches of `stretch` steps from the start to the end; empty without events.
+    activity: events in stretches of `stretch` steps from the start to the end; empty without events. labels: words for
+    relations that are codes.
     """
 
     clock: Clock
@@ -45,11 +46,12 @@ class Overview:
     stretch: int
     actor: str | None
     relation: str | None
+    labels: dict[str, str]
 
 
 def overview(events: EventLog) -> Overview:
     if not len(events):
-        return Overview(events.clock, events.start, events.end, [], 1, None, None)
+        return Overview(events.clock, events.start, events.end, [], 1, None, None, {})
     stretch = math.ceil((events.end - events.start) / MOST_BINS)
     activity = np.bincount((events.step - events.start) // stretch)
     late = slice(len(events) - math.ceil(LATELY * len(events)), None)
@@ -57,7 +59,8 @@ def overview(events: EventLog) -> Overview:
     values, counts = np.unique(asked, return_counts=True)
     actor, relation = divmod(int(values[counts.argmax()]), events.n_relations)
     names = events.entities.names[actor], events.relations.names[relation]
-    return Overview(events.clock, events.start, events.end, activity.tolist(), stretch, *names)
+    labels = {name: label for name in events.relations.names if (label := events.relations.label(name))}
+    return Overview(events.clock, events.start, events.end, activity.tolist(), stretch, *names, labels)
 
 
 @dataclass(frozen=True)

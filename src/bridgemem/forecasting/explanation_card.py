@@ -56,9 +56,9 @@ class Shown:
 
 def pair_events(past: Past, actor: int, candidate: int, step: int) -> tuple[PairEvent, ...]:
     """What happened between the two before a step, oldest first; the newest ones where there are very many."""
-    found, names = PairEvents.of(past, actor, candidate, step, most=MOST_EVENTS).once(), past.events.relations.names
+    found, shown = PairEvents.of(past, actor, candidate, step, most=MOST_EVENTS).once(), past.events.relations.shown
     columns = (column.flip(0).tolist() for column in (found.step, found.relation, found.direction))
-    return tuple(PairEvent(when, names[relation], bool(back)) for when, relation, back in zip(*columns, strict=True))
+    return tuple(PairEvent(when, shown(relation), bool(back)) for when, relation, back in zip(*columns, strict=True))
 
 
 def write_card(path: Path, shown: Sequence[Shown], events: EventLog) -> list[Path]:
@@ -196,10 +196,7 @@ def _parts(e: Explanation) -> list[tuple[str, str]]:
 
 
 def _event_lines(e: Explanation) -> list[tuple[str, ...]]:
-    lines: list[tuple[str, ...]] = [
-        (f"{x.subject} - {x.relation} -> {x.object}", x.time, str(x.lag), f"{x.share:.1%}", f"{x.part:+.4f}")
-        for x in e.events
-    ]
+    lines: list[tuple[str, ...]] = [(str(x), x.time, str(x.lag), f"{x.share:.1%}", f"{x.part:+.4f}") for x in e.events]
     if isinstance(e, LearnedExplanation) and e.earlier is not None:
         x = e.earlier
         many = "1 earlier event" if x.count == 1 else f"{x.count:,} earlier events"

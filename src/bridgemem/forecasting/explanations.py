@@ -42,7 +42,8 @@ BY_NEIGHBOURS = "their common neighbours"
 class EventShare:
     """One remembered event: who did what to whom, when, and its part of the residual.
 
-    share: its part among the parts of all events, each taken as a size.
+    share: its part among the parts of all events, each taken as a size. relation_label: words for a relation that is a
+    code.
     """
 
     subject: str
@@ -53,6 +54,15 @@ class EventShare:
     direction: int
     share: float
     part: float
+    relation_label: str | None = None
+
+    @property
+    def shown(self) -> str:
+        """The relation for people."""
+        return self.relation_label or self.relation
+
+    def __str__(self) -> str:
+        return f"{self.subject} - {self.shown} -> {self.object}"
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,7 @@ class Explanation:
     score: float
     events: tuple[EventShare, ...]
     unread: int = field(default=0, kw_only=True)
+    relation_label: str | None = field(default=None, kw_only=True)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, with the sentence; `candidate` names the side that is explained."""
@@ -83,7 +94,8 @@ class Explanation:
         return {"sentence": self.sentence(), **query, "candidate": "subject" if inverse else "object", **values}
 
     def query(self) -> str:
-        return f"({'?' if self.inverse else self.actor}, {self.relation}, {self.actor if self.inverse else '?'})"
+        relation = self.relation_label or self.relation
+        return f"({'?' if self.inverse else self.actor}, {relation}, {self.actor if self.inverse else '?'})"
 
     def sentence(self) -> str:
         """The forecast's reason in plain words."""
@@ -142,7 +154,7 @@ class BridgeMemExplanation(Explanation):
         main = max(self.events, key=lambda e: e.share)
         return (
             f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
-            f"{self._weighed()}, {main.share:.0%} of it because {main.subject} did '{main.relation}' to {main.object} "
+            f"{self._weighed()}, {main.share:.0%} of it because {main.subject} did '{main.shown}' to {main.object} "
             f"{steps(main.lag)} before."
         )
 
@@ -251,7 +263,7 @@ class LearnedExplanation(Explanation):
         if sign * main.part <= 0:
             return ""
         return (
-            f", above all that {main.subject} did '{main.relation}' to {main.object} {steps(main.lag)} before "
+            f", above all that {main.subject} did '{main.shown}' to {main.object} {steps(main.lag)} before "
             f"({main.part:+.2f})"
         )
 
@@ -315,6 +327,7 @@ def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scori
     return BridgeMemExplanation(
         actor=events.entities.names[actor],
         relation=events.relations.names[relation],
+        relation_label=events.relations.label(events.relations.names[relation]),
         candidate=events.entities.names[candidate],
         time=events.clock.label(now),
         inverse=bool(inverse),
@@ -397,7 +410,9 @@ def _event(
     relation, direction, lag = what
     subject, object_ = (events.entities.names[party] for party in (pair[::-1] if direction else pair))
     time = events.clock.label(now - lag)
-    return EventShare(subject, events.relations.names[relation], object_, time, lag, direction, share, part)
+    name = events.relations.names[relation]
+    label = events.relations.label(name)
+    return EventShare(subject, name, object_, time, lag, direction, share, part, label)
 
 
 def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> LearnedExplanation:
@@ -426,6 +441,7 @@ def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring
     return LearnedExplanation(
         actor=events.entities.names[actor],
         relation=events.relations.names[relation],
+        relation_label=events.relations.label(events.relations.names[relation]),
         candidate=events.entities.names[candidate],
         time=events.clock.label(now),
         inverse=bool(inverse),

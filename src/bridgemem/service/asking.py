@@ -130,6 +130,7 @@ class Service:
         return Forecast(
             subject=request.subject,
             relation=request.relation,
+            relation_label=forecaster.events.relations.label(request.relation),
             object=request.object,
             time=forecaster.events.clock.label(step),
             step=step,

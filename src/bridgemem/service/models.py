@@ -191,10 +191,14 @@ class RankedCandidate(Answer):
 
 
 class Forecast(Answer):
-    """Made from the events strictly before `time`, and from no other."""
+    """Made from the events strictly before `time`, and from no other.
+
+    relation_label: words for a relation that is a code; null where there are none.
+    """
 
     subject: str | None
     relation: str
+    relation_label: str | None
     object: str | None
     time: str
     step: int
@@ -213,6 +217,7 @@ class EventPart(Answer):
     direction: int
     share: float
     part: float
+    relation_label: str | None
 
 
 class Explained(Answer):
@@ -224,6 +229,7 @@ class Explained(Answer):
     sentence: str
     subject: str
     relation: str
+    relation_label: str | None
     object: str
     candidate: Literal["object", "subject"]
     time: str
@@ -309,8 +315,11 @@ class Model(Answer):
 
 
 class NameFound(Answer):
+    """label: words for a relation that is a code; null where there are none."""
+
     name: str
     events: int
+    label: str | None
 
 
 class NamesFound(Answer):

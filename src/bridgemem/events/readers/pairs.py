@@ -1,0 +1,56 @@
+"""Two columns of texts, one next to the other: tables of labels and of aliases."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from bridgemem.errors import DataError, NotFoundError
+from bridgemem.events.readers.text import short
+
+LARGEST = 64 << 20  # bytes of such a file
+
+
+def read_pairs(path: Path | str, headings: tuple[frozenset[str], frozenset[str]]) -> dict[str, str]:
+    """The second text of each row by the first; a heading is passed over.
+
+    headings: the words that may stand over each column, in small letters.
+    """
+    path = Path(path)
+    try:
+        if path.stat().st_size > LARGEST:
+            raise DataError(f"{path} has more than {LARGEST >> 20} MB; give a table of two columns.")
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise NotFoundError(f"{path} does not exist.") from None
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror}.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a text file in UTF-8; save it as CSV UTF-8.") from None
+    first = text.partition("\n")[0]
+    separator = next((sign for sign in ("\t", ";", ",") if sign in first), ",")
+    found: dict[str, str] = {}
+    rows = csv.reader(text.splitlines(), delimiter=separator)
+    try:
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            while cells and not cells[-1]:
+                cells.pop()
+            if not cells or (not found and len(cells) == 2 and _over(cells, headings)):
+                continue
+            if len(cells) != 2 or not cells[0]:
+                raise DataError(
+                    f"{path}, line {rows.line_num}: expected two texts, found {short(separator.join(row))!r}."
+                )
+            if found.setdefault(cells[0], cells[1]) != cells[1]:
+                raise DataError(
+                    f"{path}, line {rows.line_num}: {short(cells[0])!r} stands there already, as "
+                    f"{short(found[cells[0]])!r}; keep one of both."
+                )
+    except csv.Error as problem:
+        raise DataError(f"{path}, line {rows.line_num}: {problem}; give a table of two columns.") from None
+    return found
+
+
+def _over(cells: list[str], headings: tuple[frozenset[str], frozenset[str]]) -> bool:
+    return all(cell.lower().replace("_", " ") in known for cell, known in zip(cells, headings, strict=True))
