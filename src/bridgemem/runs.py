@@ -15,11 +15,12 @@ from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import open_backbone, save_trained, training_note
 from bridgemem.config import Declared, Settings, Size, write_toml
 from bridgemem.errors import DataError, RunError, SelectionError
+from bridgemem.events.aliases import Aliases, read_aliases, write_aliases
 from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
 from bridgemem.events.labels import labelled
 from bridgemem.events.log import Clock, EventLog
-from bridgemem.events.naming import Stamped, checked, followed_by
+from bridgemem.events.naming import Stamped, checked, followed_by, ids_of
 from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
@@ -51,6 +52,7 @@ from bridgemem.storage.whole import whole_folder
 MODEL = "model.safetensors"
 UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
+ALIASES = "aliases.csv"  # other names of entities, for queries and for events that come
 BACK = "put a copy back, or fit the run again"
 
 
@@ -172,11 +174,16 @@ class Run(Parts):
 
     @cached_property
     def dataset(self) -> Dataset:  # type: ignore[override]
-        """The data the run was fitted on, refused if it is not the same any more, with labels of its relations."""
+        """The data the run was fitted on, refused if it is not the same any more, with aliases and labels."""
         dataset = self._read() if self.memory_dir is None else self._mapped(self.memory_dir)
         events = dataset.events
+        entities = replace(events.entities, aliases=self._aliases(events))
         relations = labelled(events.relations, self.relation_names)
-        return replace(dataset, events=events.with_vocabularies(events.entities, relations))
+        return replace(dataset, events=events.with_vocabularies(entities, relations))
+
+    def _aliases(self, events: EventLog) -> Aliases:
+        path = self.folder / ALIASES
+        return check_aliases(read_aliases(path), events, str(path)) if path.is_file() else {}
 
     def _read(self) -> Dataset:
         own, benchmark = self.folder / "data.npz", CATALOG.get(self.config.dataset)
@@ -330,6 +337,17 @@ class Run(Parts):
         return self.folder / ("ranks.parquet" if split == "test" else f"ranks.{split}.parquet")
 
 
+def check_aliases(table: Aliases, events: EventLog, where: str) -> Aliases:
+    """Refuse aliases that have events of their own in the data of a run, which was fitted on them as they are."""
+    own = ids_of(replace(events.entities, aliases={}))
+    if both := [name for name in table if name in own]:
+        raise RunError(
+            f"{where}: {both[0]!r} has events of its own in the data of the run; import the events again with "
+            "--aliases and fit a new run, or take the row out."
+        )
+    return table
+
+
 def write_model(
     folder: Path, tables: dict[str, dict[str, Any]], dataset: Dataset, parts: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
@@ -339,5 +357,7 @@ def write_model(
     (folder / "config.toml").write_text(write_toml(tables), encoding="utf-8")
     for kind, vocabulary in (("entities", events.entities), ("relations", events.relations)):
         write_names(folder / f"{kind}.txt", vocabulary.names)
+    if events.entities.aliases:
+        write_aliases(folder / ALIASES, events.entities.aliases)
     tensors = {f"{part}.{name}": tensor for part, own in parts.items() for name, tensor in own.items()}
     write_tensors(folder / MODEL, tensors)

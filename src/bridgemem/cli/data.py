@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, Json, Quiet
+from bridgemem.cli.aliases import aliases as aliases_command
+from bridgemem.cli.aliases import show_merged
+from bridgemem.cli.options import Aliases, DataDir, Json, Quiet
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
 Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")]
+app.command()(aliases_command)
 
 
 def _remark(events: EventLog) -> None:
@@ -142,6 +145,7 @@ def import_(
     reading: ReadOptions,
     valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
+    aliases: Aliases = None,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
     force: Force = False,
     as_json: Json = False,
@@ -149,6 +153,7 @@ def import_(
 ) -> None:
     """Read your own events once, split them by time, and keep them as one packed file."""
     from bridgemem.errors import SettingsError
+    from bridgemem.events.aliases import merged, read_aliases
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.packs import pack
     from bridgemem.events.readers.read import read_events
@@ -159,7 +164,9 @@ def import_(
     with terminal_progress(quiet=quiet) as progress:
         found = read_events([str(path) for path in sources], reading, strict=strict, progress=progress)
         dataset = Dataset.chronological(out.stem, found.events, valid=valid, test=test)
-        pack(dataset, out, force)
+        table = {} if aliases is None else read_aliases(aliases)
+        pack(dataset, out, force, aliases=table)
+    report = merged(found.events, table)[1] if table else None
     splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
     result = {
         "out": out,
@@ -168,6 +175,7 @@ def import_(
         "events": len(found.events),
         "step": found.events.clock.length(),
         **splits,
+        "merged": report and report.names,
         "dropped": found.dropped,
         "rejected": found.rejects.count,
         "rejects": found.rejects.rows[:100],
@@ -179,6 +187,8 @@ def import_(
         say(found.sentence())
         for reject in found.rejects.rows[:20]:
             say(f"  {reject.file}:{reject.line}: {reject.reason}")
+        if report is not None:
+            show_merged(report)
         say(f"A step is {found.events.clock.length()}.")
         say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")
 

@@ -74,8 +74,8 @@ def ingest(
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     new = {
-        "new_entities": len({name for s, _, o, _ in events for name in (s, o)} - set(base.entities.names)),
-        "new_relations": len({r for _, r, _, _ in events} - set(base.relations.names)),
+        "new_entities": len({name for s, _, o, _ in events for name in (s, o) if name not in base.entities}),
+        "new_relations": len({r for _, r, _, _ in events if r not in base.relations}),
     }
     with EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations)) as opened:
         opened.follow(base, opened_run.origin)

@@ -38,6 +38,9 @@ MemoryDir = Annotated[
     Path | None,
     typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory`."),
 ]
+Aliases = Annotated[
+    Path | None, typer.Option("--aliases", help="Names to merge: rows of a name and its canonical name.")
+]
 RelationNames = Annotated[
     Path | None, typer.Option("--relation-names", help="Labels of relations: rows of a code and its name.")
 ]

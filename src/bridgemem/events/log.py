@@ -28,18 +28,19 @@ KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step
 class Vocabulary:
     """Names of entities or relations; the id of a name is its position.
 
-    labels: words for names that are codes.
+    aliases: other names under which some of these are known; see aliases.py. labels: words for names that are codes.
     """
 
     kind: str
     names: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     labels: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ids
+        return name in self._ids or (isinstance(name, str) and self.aliases.get(name) in self._ids)
 
     def first(self, size: int) -> Vocabulary:
         """The first names alone."""
@@ -74,6 +75,8 @@ class Vocabulary:
         text = str(name)
         if text in self._ids and (self.numbers or isinstance(name, str)):
             return self._ids[text]
+        if text in self.aliases:
+            return self._ids.get(self.aliases[text])
         # no id has as many digits as make a number that int() refuses to read
         if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)

@@ -201,13 +201,18 @@ def shown_time(text: str) -> str:
 
 
 def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
-    """The id of every name; of two equal names the first."""
-    return {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
+    """The id of every name and alias; of two equal names the first."""
+    ids = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
+    return {alias: ids[name] for alias, name in vocabulary.aliases.items() if name in ids} | ids
 
 
 def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, list[int]]:
-    """The ids of names, and the vocabulary with those that it lacked after its own, in the order given."""
+    """The ids of names, and the vocabulary with those that it lacked after its own, in the order given.
+
+    An alias is the name that it stands for, known or not.
+    """
     ids = ids_of(vocabulary)
+    names = [name if name in ids else vocabulary.aliases.get(name, name) for name in names]
     unknown = [name for name in dict.fromkeys(names) if name not in ids]
     ids |= {name: i for i, name in enumerate(unknown, len(vocabulary))}
     grown = replace(vocabulary, names=(*vocabulary.names, *unknown)) if unknown else vocabulary

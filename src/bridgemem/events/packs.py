@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from bridgemem.config import parse_json
 from bridgemem.errors import DataError, LimitError, NotFoundError
+from bridgemem.events.aliases import Aliases, merged, resolved
 from bridgemem.events.arrays import check_columns, read_column
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.limits import MOST_NOTE_BYTES
@@ -27,15 +29,17 @@ ENTRIES = dict.fromkeys(COLUMNS, 1 / 4) | {
     "entity_sizes": 1,
     "relation_sizes": 1,
 }
+ALIASES = {"alias_names": 0, "alias_sizes": 1}
 # whatever zipfile, numpy and json raise over bytes that are cut, foreign or made to harm
 BROKEN_PACK: tuple[type[Exception], ...] = (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError)
 BROKEN_PACK += (MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, DataError)
 
 
-def pack(dataset: Dataset, path: str | Path, replace: bool = True) -> None:
+def pack(dataset: Dataset, path: str | Path, replace: bool = True, *, aliases: Aliases | None = None) -> None:
     """Write a data set, a named one or a user's own, to one compressed .npz; the file appears whole or not at all.
 
-    replace: a file that is there, or appears meanwhile, gives way to the new one.
+    replace: a file that is there, or appears meanwhile, gives way to the new one. aliases: those to be applied when it
+    is read, instead of those that were applied already; the events keep the names that they have.
     """
     from bridgemem.storage.whole import whole_file
 
@@ -58,6 +62,11 @@ def pack(dataset: Dataset, path: str | Path, replace: bool = True) -> None:
         names = [name.encode() for name in vocabulary.names]
         arrays[f"{key}_names"] = np.frombuffer(b"".join(names), np.uint8)
         arrays[f"{key}_sizes"] = _smallest(np.array([len(name) for name in names], np.int64))
+    table = events.entities.aliases if aliases is None else aliases
+    if table:
+        texts = [text.encode() for row in table.items() for text in row]
+        arrays["alias_names"] = np.frombuffer(b"".join(texts), np.uint8)
+        arrays["alias_sizes"] = _smallest(np.array([len(text) for text in texts], np.int64))
     try:
         with whole_file(Path(path), replace) as aside, aside.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -66,7 +75,13 @@ def pack(dataset: Dataset, path: str | Path, replace: bool = True) -> None:
 
 
 def unpack(path: str | Path) -> Dataset:
-    """Read a data set that ``pack`` has written; nothing but numpy is needed."""
+    """Read a data set that ``pack`` has written, under its canonical names; nothing but numpy is needed."""
+    dataset, table = unpack_unmerged(path)
+    return replace(dataset, events=merged(dataset.events, table)[0]) if table else dataset
+
+
+def unpack_unmerged(path: str | Path) -> tuple[Dataset, dict[str, str]]:
+    """A packed data set under the names that its events came with, and its aliases."""
     if not Path(path).is_file():
         raise NotFoundError(f"{path} does not exist.")
     try:
@@ -100,12 +115,13 @@ def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
     return about
 
 
-def _unpacked(path: Path) -> Dataset:
+def _unpacked(path: Path) -> tuple[Dataset, dict[str, str]]:
     with path.open("rb") as file:
         if file.read(len(np.lib.format.MAGIC_PREFIX)) == np.lib.format.MAGIC_PREFIX:
             raise DataError("it is a single array")
     with zipfile.ZipFile(path) as archive:
-        check_columns(path, archive, ENTRIES)
+        aliased = "alias_names.npy" in archive.namelist()
+        check_columns(path, archive, ENTRIES | (ALIASES if aliased else {}))
         about = _about(archive)
         subject, relation, object_, step = (read_column(archive, column) for column in COLUMNS)
         events = EventLog(
@@ -117,9 +133,13 @@ def _unpacked(path: Path) -> Dataset:
             _unpacked_names(archive, "relation", about["kinds"][1]),
             Clock(*about["clock"]),
         )
+        texts = _unpacked_names(archive, "alias", "alias").names if aliased else ()
+        if len(texts) % 2:
+            raise DataError("its aliases are not whole")
+        table = resolved(dict(zip(texts[::2], texts[1::2], strict=True)), "its aliases")
     if events.fingerprint != about["fingerprint"]:
         raise DataError("its content does not have the fingerprint that was noted when it was written")
-    return Dataset(about["name"], events, about["valid_start"], about["test_start"])
+    return Dataset(about["name"], events, about["valid_start"], about["test_start"]), table
 
 
 def _unpacked_names(archive: zipfile.ZipFile, key: str, kind: str) -> Vocabulary:

@@ -17,7 +17,7 @@ _BACKBONE = r"config\.toml|weights\.safetensors|trained\.json|scores-[0-9]{5,9}\
 _SPLIT = r"(?:train|valid|test)"
 _RUN = "|".join(
     (
-        r"README\.md|config\.toml|entities\.txt|relations\.txt|data\.npz|(?:model|merged)\.safetensors",
+        r"README\.md|config\.toml|entities\.txt|relations\.txt|aliases\.csv|data\.npz|(?:model|merged)\.safetensors",
         r"(?:epochs|refresh|updates|selection|calibration)\.json|metrics(?:\.horizon[0-9]{1,9})?\.json",
         rf"ranks(?:\.{_SPLIT})?\.(?:parquet|npz)",
         rf"backbone/(?:{_BACKBONE})",

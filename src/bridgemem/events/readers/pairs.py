@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 from bridgemem.errors import DataError, NotFoundError
@@ -30,7 +31,7 @@ def read_pairs(path: Path | str, headings: tuple[frozenset[str], frozenset[str]]
     first = text.partition("\n")[0]
     separator = next((sign for sign in ("\t", ";", ",") if sign in first), ",")
     found: dict[str, str] = {}
-    rows = csv.reader(text.splitlines(), delimiter=separator)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for row in rows:
             cells = [cell.strip() for cell in row]
