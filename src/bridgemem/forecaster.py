@@ -14,8 +14,10 @@ from typing import Any, Literal, Self
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.scorer import called
 from bridgemem.backbones.trained import (
     TrainingNote,
+    as_backbone,
     check_name,
     check_trained_on,
     default_settings,
@@ -52,6 +54,7 @@ from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import UPDATES, Run
 from bridgemem.storage.files import write_json
+from bridgemem.storage.schema import settings_of
 from bridgemem.storage.tables import as_frame
 from bridgemem.storage.whole import whole_folder
 from bridgemem.training.devices import check_device
@@ -105,10 +108,12 @@ class Forecaster:
     on validation and calibrates; test is read by `evaluate` alone. A run folder is the saved form.
 
     Args:
-        backbone: A registered name, the folder of a trained backbone, or a `Backbone`. "auto" counts: no training.
+        backbone: A registered name, the folder of a trained backbone or of a run, a `Backbone`, or a class of them,
+            which is trained. "auto" counts: no training.
         residual: "learned", which is fitted next to the paper's, or "bridgemem", the paper's alone.
         settings: Of the paper's residual. When left out, validation chooses K and window on data that the paper has
-            not, and next to the learned residual it is fitted on a sample.
+            not, and next to the learned residual it is fitted on a sample. All settings may be a dict of what differs
+            from the defaults.
         learned_settings: Of the learned residual.
         backbone_settings: Of a backbone that is named; those of the data set when left out.
         history: "rolling" reads all facts before t, "frozen" none of the split's own.
@@ -125,18 +130,19 @@ class Forecaster:
 
     def __init__(
         self,
-        backbone: str | Path | Backbone = "auto",
+        backbone: str | Path | Backbone | type[Backbone] = "auto",
         *,
         residual: str = "learned",
-        settings: Settings | None = None,
-        learned_settings: LearnedSettings | None = None,
+        settings: Settings | dict[str, Any] | None = None,
+        learned_settings: LearnedSettings | dict[str, Any] | None = None,
         backbone_settings: Any = None,
         history: HistoryMode = "rolling",
         seed: int = 42,
         device: str = "cpu",
     ) -> None:
         self.backbone, self.residual, self.history = backbone, residual, history
-        self.settings, self.learned_settings, self.backbone_settings = settings, learned_settings, backbone_settings
+        self.settings, self.backbone_settings = settings_of(Settings, settings), backbone_settings
+        self.learned_settings = settings_of(LearnedSettings, learned_settings)
         self.seed, self.device = seed, device
         self._parts: Parts | None = None
         self._folder: Path | None = None
@@ -337,6 +343,8 @@ class Forecaster:
             device: "cpu" or "cuda", where it is not that of the forecaster.
             progress: Where the reading is shown.
         """
+        if not isinstance(split, str):
+            raise DataError('evaluate reads a split of the data that was fitted on: "test" or "valid".')
         device = check_device(device or self.device)
         if horizon is not None:
             records = evaluate_horizon(self.run, horizon, self.dataset, split, device, progress)
@@ -404,7 +412,7 @@ class Forecaster:
         return self.parts
 
     def __repr__(self) -> str:
-        name = self.backbone if isinstance(self.backbone, str | Path) else self.backbone.name
+        name = self.backbone if isinstance(self.backbone, str | Path) else called(self.backbone)
         state = "not fitted" if self._parts is None else f"fitted on {self._parts.config.dataset}"
         return f"Forecaster({str(name)!r}, residual={self.residual!r}, seed={self.seed}): {state}"
 
@@ -421,23 +429,21 @@ class Forecaster:
 
     def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, TrainingNote]:
         """The backbone on its device, the folder it came from if any, and the note of its training."""
-        given = self.backbone
+        given = as_backbone(self.backbone)
         if isinstance(given, Backbone):
             given.check(dataset)
             return given.to(self.device), None, TrainingNote()
-        if Path(given).is_dir():
-            folder = Path(given)
-            backbone = open_backbone(folder)
+        if isinstance(given, Path):
+            backbone = open_backbone(given)
             backbone.check(dataset)
-            check_trained_on(folder, dataset)
-            return self._twice(backbone).to(self.device), folder, training_note(folder)
-        name = AUTO if given == "auto" else str(given)
-        check_name(name)
-        began = time.perf_counter()
-        own = self.backbone_settings or default_settings(name, dataset)
-        backbone = backbone_class(name).fit(
-            dataset.without_test(), own, seed=self.seed, device=self.device, progress=progress
-        )
+            check_trained_on(given, dataset)
+            return self._twice(backbone).to(self.device), given, training_note(given)
+        began, own = time.perf_counter(), self.backbone_settings
+        if isinstance(given, str):
+            name = AUTO if given == "auto" else given
+            check_name(name)
+            given, own = backbone_class(name), own or default_settings(name, dataset)
+        backbone = given.fit(dataset.without_test(), own, seed=self.seed, device=self.device, progress=progress)
         seconds = time.perf_counter() - began
         return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
 

@@ -174,4 +174,10 @@ def load_backbone(folder: Path | str) -> Backbone:
 
     # the class loads itself, since not all of a backbone need lie in its settings and weights
     config, _ = load_tensors(Path(folder))
-    return backbone_class(config.get("backbone", {}).get("name", "")).load(Path(folder))
+    name = config.get("backbone", {}).get("name", "")
+    if name not in backbone_names():
+        raise NotFoundError(
+            f"{folder} holds a backbone called {name!r}, which no installed package offers; install the one that does, "
+            f"or name its class in the entry-point group {GROUP} of your own, see docs/how-to/own-model.md."
+        )
+    return backbone_class(name).load(Path(folder))

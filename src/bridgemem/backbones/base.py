@@ -13,13 +13,23 @@ from torch import Tensor, nn
 from bridgemem.backbones.scorer import Scorer, score_queries
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
-from bridgemem.storage.schema import as_settings
+from bridgemem.storage.schema import as_settings, settings_of
 from bridgemem.training.checkpoint import Training, seeded, with_weights
 from bridgemem.training.devices import moved
+
+
+def check_trained_events(what: str, fingerprint: str | None, dataset: Dataset) -> None:
+    """Refuse a backbone that is known to be trained on anything but the train split of a data set."""
+    if fingerprint not in (None, dataset.train.fingerprint):
+        raise BackboneError(
+            f"{what} was trained on other events than the train split of {dataset.name}, and may know those that it "
+            "would be asked about; train it on this data."
+        )
 
 
 class Backbone(Scorer, ABC):
@@ -30,11 +40,12 @@ class Backbone(Scorer, ABC):
     own_uncertainty: ClassVar[bool] = False
     n_members: int = 0
     settings: Any
+    fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process
 
     @classmethod
     def fit(
         cls,
-        dataset: Dataset,
+        dataset: Any,
         settings: Any = None,
         *,
         seed: int = 42,
@@ -44,10 +55,19 @@ class Backbone(Scorer, ABC):
     ) -> Self:
         """Train on the train split alone.
 
-        A long training may keep its state in a folder `checkpoint`, and continue from what the same one left there.
+        Args:
+            dataset: Whatever `load` takes.
+            settings: Of this backbone, as its settings class or a dict of what differs from the defaults.
+            seed: Of everything that is drawn.
+            device: "cpu" or "cuda".
+            progress: Where the training is shown.
+            checkpoint: A folder where a long training keeps its state, to continue from what the same one left there.
         """
+        data, own = load(dataset, progress=progress), settings_of(type(cls.default), settings) or cls.default
         with seeded(seed, device):
-            return cls.train(dataset, settings or cls.default, Training(seed, device, progress, checkpoint))
+            made = cls.train(data, own, Training(seed, device, progress, checkpoint))
+        made.fitted_on = data.train.fingerprint
+        return made
 
     @classmethod
     @abstractmethod
@@ -65,6 +85,7 @@ class Backbone(Scorer, ABC):
 
     def check(self, dataset: Dataset) -> None:
         """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
+        check_trained_events(f"this {self.name}", self.fitted_on, dataset)
         events = dataset.events
         ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
         try:

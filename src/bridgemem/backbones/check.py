@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scorer, Scores, score_queries
-from bridgemem.errors import BackboneError
+from bridgemem.backbones.scorer import Scorer, Scores, check_scorer, score_queries
+from bridgemem.errors import BackboneError, DataError
+from bridgemem.events.loading import load
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
@@ -18,12 +20,22 @@ from bridgemem.memory.past import Past
 TOLERANCE = 1e-4
 
 
-def check_backbone(backbone: Scorer, events: EventLog, *, queries: int = 64, seed: int = 0) -> None:
+def check_backbone(backbone: Scorer, events: Any, *, queries: int = 64, seed: int = 0) -> None:
     """Raise BackboneError unless a backbone, or any scorer, keeps its contract on the given events.
 
     Checked: scores are finite and of the right shape; the same batch gives the same bits; order and batch size do not
     matter; nothing at or after the query's step is read; saving and loading a backbone changes nothing.
+
+    Args:
+        backbone: A `Backbone` or a `Scorer`.
+        events: An `EventLog`, or whatever `load` takes.
+        queries: How many are asked at most.
+        seed: Of the choice of queries and of the futures that are made up.
     """
+    check_scorer(backbone)
+    events = events if isinstance(events, EventLog) else load(events).events
+    if not len(events):
+        raise DataError("check_backbone needs events to ask about; this log holds none.")
     rng = np.random.default_rng(seed)
     device = _device_of(backbone)
     steps = np.unique(events.step)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,7 +75,7 @@ class Scorer(Protocol):
 
     @abstractmethod
     def score(self, queries: Queries, past: Past) -> Scores:
-        """Score every entity as the answer of each query."""
+        """Score every entity as the answer of each query; a bare tensor or array [n, E] is taken as `log_p`."""
 
 
 # row, candidate int64 [m], each once, and what is added to their scores, float64 [m]
@@ -135,11 +136,61 @@ class ScorerAround(Scorer):
         return self.scorer.parallel
 
 
+def called(scorer: object) -> str:
+    """What sentences call a scorer: its name, or that of its class where it has none."""
+    name = getattr(scorer, "name", None)
+    return name if isinstance(name, str) else type(scorer).__name__
+
+
+def check_scorer(given: Any) -> None:
+    """Refuse what cannot score, with what to give instead."""
+    if isinstance(given, type):
+        raise BackboneError(f"{given.__name__} is a class; give an instance, as {given.__name__}.fit(dataset) makes.")
+    if callable(getattr(given, "score", None)):
+        return
+    if isinstance(given, str):
+        raise BackboneError(f"{given!r} is a name; give the backbone itself, as its class's fit(dataset) makes.")
+    if isinstance(given, torch.nn.Module):
+        raise BackboneError(
+            f"{type(given).__name__} is a torch module without score(queries, past); derive a class from "
+            "bridgemem.Backbone that holds it, see docs/how-to/own-model.md."
+        )
+    remedy = "give its backbone, model.parts.backbone()" if hasattr(given, "forecast") else "give a bridgemem.Backbone"
+    raise BackboneError(f"{type(given).__name__} has no score(queries, past); {remedy}.")
+
+
+def as_scores(found: Any, name: str, device: str | torch.device) -> Scores:
+    """What a scorer returned as scores: arrays become tensors, whole numbers floats, gradients are dropped."""
+    scores = found if isinstance(found, Scores) else Scores(found)
+    given = {"log_p": scores.log_p, "uncertainty": scores.uncertainty, "members": scores.members}
+    used = {part: values for part, values in given.items() if part == "log_p" or values is not None}
+    made = {part: _floats(values, name, device) for part, values in used.items()}
+    return scores if scores is found and all(made[part] is used[part] for part in used) else replace(scores, **made)
+
+
+def _floats(values: Any, name: str, device: str | torch.device) -> Tensor:
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
+        values = torch.from_numpy(np.ascontiguousarray(values)).to(device)
+    if not isinstance(values, Tensor) or values.dtype == torch.bool or values.is_complex():
+        kind = f"{values.dtype} values" if isinstance(values, Tensor | np.ndarray) else type(values).__name__
+        raise BackboneError(
+            f"{name} returned {kind} from score; return Scores(log_p), or log_p itself: log scores as a float tensor "
+            "or array of shape [queries, entities]."
+        )
+    if values.requires_grad:
+        values = values.detach()
+    # float64, so that no count is rounded
+    return values if values.is_floating_point() else values.double()
+
+
 def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:
     """The scores of a batch, or an error that says how they break the contract."""
     expected = (len(queries), n_entities)
     if tuple(scores.log_p.shape) != expected:
-        raise BackboneError(f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}.")
+        raise BackboneError(
+            f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}, queries by entities; "
+            "train it on this data, if it was made for other data."
+        )
     if not torch.isfinite(scores.log_p).all():
         raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
     members = scores.members
@@ -153,7 +204,7 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
 
 def score_queries(scorer: Scorer, queries: Queries, past: Past) -> Scores:
     """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on seen candidates."""
-    blind = queries.unanswered()
+    blind, name = queries.unanswered(), called(scorer)
     try:
         found = scorer.score(blind, past)
     except (IndexError, RuntimeError) as problem:
@@ -161,10 +212,10 @@ def score_queries(scorer: Scorer, queries: Queries, past: Past) -> Scores:
             raise
         said = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".")
         raise BackboneError(
-            f"{scorer.name} cannot score the queries ({said}); train it on this data, if its weights are damaged or "
+            f"{name} cannot score the queries ({said}); train it on this data, if its weights are damaged or "
             "belong to other data."
         ) from problem
-    scores = check_scores(found, blind, past.events.n_entities, scorer.name)
+    scores = check_scores(as_scores(found, name, past.device), blind, past.events.n_entities, name)
     if scores.uncertainty is not None:
         return scores
     return replace(scores, uncertainty=seen_mass(scores.of_candidates, *past.seen(queries.actor, queries.step)))

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, backbone_names, is_trained, load_backbone
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, check_trained_events
 from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import benchmark_name
+from bridgemem.events.log import EventLog
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import write_json
 from bridgemem.storage.placing import remove
@@ -36,6 +37,34 @@ def check_name(name: str) -> None:
     if name not in backbone_names():
         known = ", ".join(backbone_names())
         raise NotFoundError(f"there is no folder and no backbone called {name!r}; choose from {known}.")
+
+
+def as_backbone(given: Any) -> str | Path | Backbone | type[Backbone]:
+    """What a forecaster is given as its backbone: a name, the folder of a trained one, one in memory, or a class.
+
+    A run folder stands for the backbone that is in it, a registered class for its name.
+    """
+    if isinstance(given, Backbone):
+        return given
+    if isinstance(given, type) and issubclass(given, Backbone):
+        registered = given.name in backbone_names() and backbone_class(given.name) is given
+        return given.name if registered else given
+    if isinstance(given, str | Path):
+        folder = Path(given)
+        inside = folder / "backbone"
+        return inside if inside.is_dir() else folder if folder.is_dir() else str(given)
+    if isinstance(given, Dataset | EventLog):
+        raise BackboneError("the data goes to fit, as in Forecaster().fit(data); the backbone is what is corrected.")
+    if isinstance(given, type) or not callable(getattr(given, "score", None)):
+        kind = given if isinstance(given, type) else type(given)
+        raise BackboneError(
+            f"the backbone is a name, a folder or a bridgemem.Backbone, not {kind.__name__}; derive a model of your "
+            "own from bridgemem.Backbone, see docs/how-to/own-model.md."
+        )
+    raise BackboneError(
+        f"{type(given).__name__} only scores, and a forecaster also saves its backbone; derive it from "
+        "bridgemem.Backbone, or write its scores with bridgemem.backbones.stored.write_scores and give that folder."
+    )
 
 
 def training_state(folder: Path | str) -> Path:
@@ -131,12 +160,7 @@ def training_note(folder: Path) -> TrainingNote:
 
 def check_trained_on(folder: Path, dataset: Dataset) -> None:
     """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
-    fingerprint = dataset.train.fingerprint
-    if training_note(folder).fingerprint not in (None, fingerprint):
-        raise BackboneError(
-            f"{folder} was trained on other events than the train split of {dataset.name}, and may know those that it "
-            "would be asked about; train it on this data."
-        )
+    check_trained_events(str(folder), training_note(folder).fingerprint, dataset)
 
 
 def earlier_backbone(folder: Path, cross_fit: float) -> Path:

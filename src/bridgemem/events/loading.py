@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bridgemem.errors import NotFoundError, SettingsError
+import numpy as np
+
+from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
@@ -15,8 +17,12 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.packs import unpack
 from bridgemem.events.readers.options import ReadOptions, listed_missing
 from bridgemem.events.readers.read import read_events
-from bridgemem.events.world import simulate
+from bridgemem.events.readers.table import ROLES
+from bridgemem.events.world import World, simulate
 from bridgemem.progress import SILENT, Progress
+
+KINDS = (str, Path, Dataset, EventLog, Mapping, list, tuple)
+FRAME = ("columns", "schema", "__arrow_c_stream__", "__dataframe__")  # what data frames and tables of any kind have
 
 
 def load(
@@ -41,7 +47,8 @@ def load(
 
     Args:
         source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a CSV, TSV or
-            Parquet file, several of them, or a data frame. What follows up to `keep_na` is for files and frames alone.
+            Parquet file, several of them, a data frame, a dict of columns, or a list of (subject, relation, object,
+            time). What follows up to `keep_na` is for files and frames alone.
         subject: Heading of the subject column (default: a usual name such as source or actor1).
         relation: Heading of the relation column. Several headings are joined by a colon.
         object: Heading of the object column.
@@ -89,6 +96,7 @@ def loaded(
     progress: Progress = SILENT,
 ) -> Dataset:
     """Load events as `load` does, with the options of reading as one record."""
+    source = _meant(source)
     what, packed = source if isinstance(source, str | Path) else "this data", _is_split(source)
     if options.step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
@@ -118,6 +126,21 @@ def loaded(
     if said := reading.notable():
         warnings.warn(said, stacklevel=3)
     return Dataset.chronological(name, reading.events, valid=shares[0], test=shares[1])
+
+
+def _meant(source: Any) -> Any:
+    """What a source that is plainly events in another form stands for; what is none is refused."""
+    if isinstance(source, World):
+        return source.dataset
+    rows = source.tolist() if isinstance(source, np.ndarray) else source
+    if isinstance(rows, list | tuple) and rows and all(isinstance(row, list | tuple) and len(row) == 4 for row in rows):
+        return dict(zip(ROLES, map(list, zip(*rows, strict=True)), strict=True))
+    if rows is source and (isinstance(source, KINDS) or any(hasattr(source, name) for name in FRAME)):
+        return source
+    raise DataError(
+        "events are a data set's name, a file, a folder, a data frame, a dict of columns or a list of (subject, "
+        f"relation, object, time), not {source!r:.60}."
+    )
 
 
 def _is_split(source: Any) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
+from bridgemem.config import Count, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
@@ -211,8 +212,7 @@ class Predictor:
 
         A name that the run was fitted without, and that has no event before the step, is nobody's answer.
         """
-        if top < 1:
-            raise DataError(f"top must be at least 1, not {top}.")
+        check("top", top, Count)
         if horizon is not None:
             self.check_window(queries, horizon)
         found = dict[int, Answers]()

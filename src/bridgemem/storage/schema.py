@@ -53,6 +53,16 @@ def as_settings(kind: type[T], values: Any, where: str = "settings", *, whole: b
         raise SettingsError(f"{where}: {problem}") from None
 
 
+def settings_of(kind: type[T], given: Any) -> T | None:
+    """Settings as Python code gives them: of their class, None, or a dict of what differs from the defaults."""
+    if given is None or isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        return as_settings(kind, dict(given), kind.__name__)
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+    raise SettingsError(f"settings are a {kind.__name__}(...) or a dict of its fields, not {what}.")
+
+
 def read_as(path: Path, kind: type[T], remedy: str, *, missing: T | None = None, whole: bool = True) -> T:
     """A TOML or JSON file as a declared type. missing: what a file that is not there stands for."""
     if missing is not None and not path.is_file():
