@@ -7,10 +7,11 @@ import re
 import shutil
 import time
 import warnings
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
+
+import numpy as np
 
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
@@ -29,17 +30,19 @@ from bridgemem.backbones.trained import (
     training_note,
 )
 from bridgemem.config import SAMPLED, HistoryMode, Seed, Settings, check
-from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
+from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
-from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.reliability import calibrations_of, evaluate_horizon
+from bridgemem.evaluation.result import Evaluation
 from bridgemem.evaluation.shards import evaluate_in_pool
-from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
+from bridgemem.events.log import Vocabulary
 from bridgemem.events.naming import Stamped, followed_by, new_events
+from bridgemem.events.queries import Queries
+from bridgemem.forecasting.batch_queries import as_queries, in_ids
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.model import Model, Parts, RunConfig
 from bridgemem.forecasting.predictor import Answers, Predictor
@@ -53,52 +56,15 @@ from bridgemem.residuals.selection import PAPER_DATA, Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import UPDATES, Run
+from bridgemem.showing import html_table
 from bridgemem.storage.files import write_json
 from bridgemem.storage.schema import settings_of
-from bridgemem.storage.tables import as_frame
 from bridgemem.storage.whole import whole_folder
 from bridgemem.training.devices import check_device
 
 AUTO = "recurrence-typed"  # what "auto" means: counting, which nothing has to be trained for
 Residual = Literal["bridgemem", "learned"]
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Metrics of a model on a split, one record for each method and filter; prints as a table."""
-
-    records: tuple[Record, ...]
-
-    def mrr(self, method: str = "bridgemem", filter_name: str = "time") -> float:
-        """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
-        for r in self.records:
-            if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
-                return r.mrr
-        raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
-
-    def table(self) -> Table:
-        """One row for each method and filter, with MRR and Hits@k."""
-        rows = [
-            [FILTER_WORDS[r.filter], f"{r.backbone} + {r.method}" if r.method != "backbone" else r.backbone]
-            + [figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10)]
-            for r in self.records
-            if r.as_chosen
-        ]
-        first = self.records[0]
-        title = f"{first.dataset}, {first.split}, {first.queries:,} queries"
-        return Table(title, ["filter", "method", "MRR", "H@1", "H@3", "H@10"], rows)
-
-    def to_frame(self) -> Any:
-        """All records as a pandas data frame; a dict of columns where pandas is not installed."""
-        columns: dict[str, list[Any]] = {}
-        for record in self.records:
-            for name, value in asdict(record).items():
-                columns.setdefault(name, []).append(value)
-        return as_frame(columns)
-
-    def __str__(self) -> str:
-        return self.table().markdown()
 
 
 class Forecaster:
@@ -268,6 +234,37 @@ class Forecaster:
         """
         return self.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
+    @property
+    def entities(self) -> Vocabulary:
+        """All candidates by id, those that `update` brought too: the columns of `scores`."""
+        return self.predictor.events.entities
+
+    def scores(self, queries: Any, *, progress: Progress = SILENT) -> np.ndarray:
+        """The score of every entity for each query, as forecasts rank them: the backbone's log score plus the residual.
+
+        Args:
+            queries: A list of (subject, relation), or of (subject, relation, object, time) with None on the side asked
+                for; a data frame with these columns, a file of queries, or `Queries` in ids.
+            progress: Where the scoring is shown.
+
+        Returns:
+            float64 [queries, entities], with columns in the order of `entities`; -inf for an entity that is no
+            candidate, since nobody knew of it before the step.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> scores = model.scores([(0, 0), (None, 0, 1)])
+            >>> scores.shape
+            (2, 30)
+            >>> model.entities[scores[0].argmax()] == model.forecast(0, 0)[0].name
+            True
+        """
+        predictor = self.predictor
+        asked = queries.unanswered() if isinstance(queries, Queries) else in_ids(predictor, as_queries(queries))
+        return predictor.scores_of(asked, progress=progress).numpy()
+
     def explain(
         self,
         subject: str | int,
@@ -415,6 +412,11 @@ class Forecaster:
         name = self.backbone if isinstance(self.backbone, str | Path) else called(self.backbone)
         state = "not fitted" if self._parts is None else f"fitted on {self._parts.config.dataset}"
         return f"Forecaster({str(name)!r}, residual={self.residual!r}, seed={self.seed}): {state}"
+
+    def _repr_html_(self) -> str:
+        if self._parts is None:
+            return html_table(repr(self), [], [])
+        return html_table(repr(self), [], [("data", self.dataset), ("added since", f"{len(self._added):,} events")])
 
     def _check(self) -> None:
         check("residual", self.residual, Residual)

@@ -195,7 +195,7 @@ def test_queries_outside_the_data_are_refused(events: EventLog) -> None:
         of.forecast(0, 0, at=-1)
     with pytest.raises(DataError, match="too far ahead"):
         of.forecast(0, 0, at=2**31)
-    with pytest.raises(DataError, match="at least 1"):
+    with pytest.raises(SettingsError, match="at least 1"):
         of.forecast(0, 0, top=0)
 
 

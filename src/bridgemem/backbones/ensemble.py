@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scores
+from bridgemem.backbones.scorer import Scores, ask
 from bridgemem.config import Declared, Range
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
@@ -91,7 +91,7 @@ class Ensemble(Backbone):
         return cls(settings, [_member(name, own, dataset, training) for name, own in settings.each().items()])
 
     def score(self, queries: Queries, past: Past) -> Scores:
-        each = [member.score(queries, past).log_p.log_softmax(1) for member in self.members]
+        each = [ask(member, queries, past).log_p.log_softmax(1) for member in self.members]
         finest = reduce(torch.promote_types, (log_p.dtype for log_p in each))
         own = torch.stack([log_p.to(finest) for log_p in each])
         return Scores(own.logsumexp(0) - math.log(len(own)), members=own)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores
+from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, ask
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.evidence.gate import seen_mass
@@ -43,14 +43,14 @@ class OpenVocabulary(ScorerAround):
             )
         absent = self._absent(queries, past)
         if (grown := self._grown_to(past)) is not None:
-            return replace(grown.score(queries, past), absent=absent)
+            return replace(ask(grown, queries, past), absent=absent)
         knows = (queries.actor < self.n_entities) & (queries.relation % events.n_relations < self.n_relations)
         rows, others = knows.nonzero().squeeze(1), (~knows).nonzero().squeeze(1)
         own: Scores | None = None
         if len(rows):
             relation = renumbered(queries.relation[rows], events.n_relations, self.n_relations)
             asked = Queries(queries.actor[rows], relation, queries.step[rows])
-            own = self.scorer.score(asked, past.within(self.n_entities, self.n_relations))
+            own = ask(self.scorer, asked, past.within(self.n_entities, self.n_relations))
         rest, by_recurrence = queries.take(others), None
         if len(others):
             by_recurrence = _recurrence(past).score(rest, past).log_p

@@ -183,6 +183,11 @@ def _floats(values: Any, name: str, device: str | torch.device) -> Tensor:
     return values if values.is_floating_point() else values.double()
 
 
+def ask(scorer: Scorer, queries: Queries, past: Past) -> Scores:
+    """What a scorer says, in whatever plain form it says it; for scorers that are made of others."""
+    return as_scores(scorer.score(queries, past), called(scorer), past.device)
+
+
 def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -> Scores:
     """The scores of a batch, or an error that says how they break the contract."""
     expected = (len(queries), n_entities)
@@ -206,7 +211,7 @@ def score_queries(scorer: Scorer, queries: Queries, past: Past) -> Scores:
     """Checked scores; the answers are withheld, and a backbone without an oracle gets its mass on seen candidates."""
     blind, name = queries.unanswered(), called(scorer)
     try:
-        found = scorer.score(blind, past)
+        found = ask(scorer, blind, past)
     except (IndexError, RuntimeError) as problem:
         if any(words in str(problem) for words in NO_MEMORY):
             raise
@@ -215,7 +220,7 @@ def score_queries(scorer: Scorer, queries: Queries, past: Past) -> Scores:
             f"{name} cannot score the queries ({said}); train it on this data, if its weights are damaged or "
             "belong to other data."
         ) from problem
-    scores = check_scores(as_scores(found, name, past.device), blind, past.events.n_entities, name)
+    scores = check_scores(found, blind, past.events.n_entities, name)
     if scores.uncertainty is not None:
         return scores
     return replace(scores, uncertainty=seen_mass(scores.of_candidates, *past.seen(queries.actor, queries.step)))

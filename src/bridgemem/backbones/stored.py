@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scores
+from bridgemem.backbones.scorer import Scores, as_scores
 from bridgemem.config import Count, Declared, HistoryMode, Range, write_toml
 from bridgemem.errors import BackboneError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset
@@ -149,7 +149,7 @@ def score_writer(
 def write_scores(
     folder: Path | str,
     dataset: Dataset,
-    score: Callable[[Queries], Scores],
+    score: Callable[[Queries], Any],
     splits: Sequence[str] | None = None,
     batch: int = 1024,
     form: Form = "safetensors",
@@ -160,14 +160,15 @@ def write_scores(
 
     splits are validation and test where none are named, or validation alone where there is no test.
 
-    score takes queries and returns `Scores`; it must look at facts before each query's step alone, which nobody can
-    check afterwards. history says how far it looks: "rolling", to that step; "frozen", to the start of the split.
+    score takes queries and returns `Scores`, or log scores as a tensor or array [n, E]; it must look at facts before
+    each query's step alone, which nobody can check afterwards. history says how far it looks: "rolling", to that step;
+    "frozen", to the start of the split.
     """
     with score_writer(folder, dataset, form, history) as writer:
         asked = distinct(dataset, splits)
         with progress.task("scoring", total=len(asked)) as advance:
             for part in asked.batches(batch):
-                scores = score(part)
+                scores = as_scores(score(part), "the model", "cpu")
                 writer.add(part, scores.log_p, scores.uncertainty)
                 advance(len(part))
 

@@ -93,7 +93,7 @@ def forecast(
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         _check_apart(out, queries)
         check_new(out, force)
-        _forecast_all(run, opened, queries, out, top, horizon, force, as_json)
+        _forecast_all(opened, queries, out, top, horizon, force, as_json)
         return
     if out is not None:
         raise SettingsError("--out is for the answers to --queries; a single forecast is printed.")
@@ -104,20 +104,13 @@ def forecast(
     found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def text() -> None:
-        shown = forecaster.events.relations.shown(forecaster.events.relation_id(relation))
-        asked, query = f"({subject or '?'}, {shown}, {object or '?'})", (subject, relation)
-        label, step = forecaster.events.clock.label, int(forecaster.query(*query, object=object, at=at).step)
-        when = (
-            f"at {label(step)}" if (horizon or 1) == 1 else f"from {label(step)} to {label(step + (horizon or 1) - 1)}"
-        )
-        known = forecaster.knows(relation)
-        by = ", by the learned residual" if known and forecaster.learned is not None else ""
-        _show_candidates(f"{asked} {when}{by}", found)
-        say(_meaning(forecaster, run, horizon, known))
+        by = ", by the learned residual" if found.query.residual == "learned" else ""
+        _show_candidates(f"{found.query}{by}", found)
+        say(found.query.meaning)
         if remark:
             say(remark)
 
-    emit([asdict(c) for c in found], as_json, text)
+    emit({**asdict(found.query), "candidates": found}, as_json, text)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, str]:
@@ -175,22 +168,6 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
     table(title, header, rows)
 
 
-def _meaning(forecaster: Predictor, run: Path, horizon: int | None, known: bool = True) -> str:
-    """What the probabilities are probabilities of, or why there are none."""
-    if not known:
-        return (
-            "No probabilities: the run was fitted without this relation; `bridgemem refresh` makes one that knows it."
-        )
-    if forecaster.calibration is None:
-        return f"No probabilities: the run was never calibrated; `bridgemem calibrate {run}` does it."
-    if horizon is None:
-        return "Probability: that the partner is this one, given that such an event happens."
-    return (
-        f"Probability: at least one such event within {counted(horizon, 'step')}, given that there is "
-        "one with anybody; the ranking is that of the first step."
-    )
-
-
 def _check_apart(out: Path, queries: Path) -> None:
     """Refuse to write answers over their queries."""
     from bridgemem.errors import SettingsError
@@ -200,7 +177,6 @@ def _check_apart(out: Path, queries: Path) -> None:
 
 
 def _forecast_all(
-    run: Path,
     opened: Callable[[], tuple[Predictor, str]],
     queries: Path,
     out: Path,
@@ -223,7 +199,7 @@ def _forecast_all(
 
     def text() -> None:
         say(f"Answered {counted(len(asked), 'query')} in {counted(rows, 'row')}; see {out}.")
-        say(_meaning(forecaster, run, horizon))
+        say(forecaster.meaning(horizon))
         if remark:
             say(remark)
 

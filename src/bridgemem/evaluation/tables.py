@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridgemem.showing import html_table
+
 HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
 FILTER_WORDS = {"raw": "raw", "static": "static filter", "time": "time-aware filter"}
 SHORT = {"raw": "raw", "static": "static", "time": "time-aware"}
@@ -25,6 +27,9 @@ class Table:
         lines.append("|" + "|".join("---" if i == 0 else "---:" for i in range(len(self.header))) + "|")
         lines += [_line(row) for row in self.rows]
         return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
+
+    def _repr_html_(self) -> str:
+        return html_table(self.title, self.header, self.rows, self.note)
 
 
 def _line(cells: list[str]) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Any, overload
 
 import numpy as np
 
 from bridgemem.errors import DataError
-from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.log import Columns, Event, EventLog, Vocabulary
+from bridgemem.showing import html_table
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,52 @@ class Dataset:
         if self.test_start is None:
             raise DataError(f"{self.name} has no test split; use its validation split.")
         return self.events.between(self.test_start, self.events.end)
+
+    @property
+    def entities(self) -> Vocabulary:
+        """The names of entities by id; `find` searches them."""
+        return self.events.entities
+
+    @property
+    def relations(self) -> Vocabulary:
+        """The names of relations by id."""
+        return self.events.relations
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+    @overload
+    def __getitem__(self, place: slice | Columns) -> EventLog: ...
+    def __getitem__(self, place: int | slice | Columns) -> Event | EventLog:
+        """As of the events: one by name, or a slice of them."""
+        return self.events[place]
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many events each split has."""
+        splits = ("train", "valid") if self.test_start is None else ("train", "valid", "test")
+        return {name: len(self.split(name)) for name in splits}
+
+    def to_frame(self) -> Any:
+        """The events as `EventLog.to_frame` has them, with the split of each."""
+        frame, sizes = self.events.to_frame(), self.sizes
+        frame["split"] = [name for name, size in sizes.items() for _ in range(size)]
+        return frame
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {size:,}" for name, size in self.sizes.items())
+        return f"Dataset({self.name!r}, {self.events.described()}; {splits})"
+
+    def _repr_html_(self) -> str:
+        clock = self.events.clock
+        starts = {"train": self.events.start, "valid": self.valid_start, "test": self.test_start or 0}
+        rows = [(name, f"{size:,}", clock.label(starts[name])) for name, size in self.sizes.items()]
+        return html_table(f"{self.name}: {self.events.described()}", ["split", "events", "from"], rows)
 
     def split(self, name: str) -> EventLog:
         """The events of "train", "valid" or "test"."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Self
+from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
 from bridgemem.errors import DataError
 from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
 from bridgemem.events.names import Names
+from bridgemem.showing import SHOWN, as_frame, first_few, html_table
 
 Columns = np.ndarray
 
@@ -24,11 +25,27 @@ LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step in an int64
 
 
+class Event(NamedTuple):
+    """One event by name, and its time as the data set writes it."""
+
+    subject: str
+    relation: str
+    object: str
+    time: str
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Names of entities or relations; the id of a name is its position.
 
     aliases: other names under which some of these are known; see aliases.py. labels: words for names that are codes.
+
+    Example:
+        >>> names = Vocabulary("entity", ("Iran", "Iraq", "China"))
+        >>> names[0], names[1:], names.id("China"), "Iran" in names
+        ('Iran', ('Iraq', 'China'), 2, True)
+        >>> names.find("ira")
+        ['Iran', 'Iraq']
     """
 
     kind: str
@@ -39,8 +56,34 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.names)
 
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[str, ...]: ...
+    def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
+        return self.names[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
     def __contains__(self, name: object) -> bool:
         return name in self._ids or (isinstance(name, str) and self.aliases.get(name) in self._ids)
+
+    def find(self, text: str, *, most: int = 10) -> list[str]:
+        """The names that a text may mean, the best first; codes are found by their words too."""
+        labels = list(map(self.label, self.names)) if self.labels else None
+        return [found.name for found in Names(self.kind, self.names, labels=labels).search(text, most)]
+
+    def to_frame(self) -> Any:
+        """A pandas data frame of ids and names; a dict of columns where pandas is not installed."""
+        return as_frame({"id": np.arange(len(self)), self.kind: list(self.names)})
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({self.kind!r}, {len(self):,} names: {first_few(self.names)})"
+
+    def _repr_html_(self) -> str:
+        more = f"{len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+        return html_table(f"{len(self):,} names", ["id", self.kind], enumerate(self.names[:SHOWN]), more)
 
     def first(self, size: int) -> Vocabulary:
         """The first names alone."""
@@ -225,6 +268,55 @@ class EventLog:
     def __len__(self) -> int:
         return len(self.subject)
 
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+    @overload
+    def __getitem__(self, place: slice | Columns) -> EventLog: ...
+    def __getitem__(self, place: int | slice | Columns) -> Event | EventLog:
+        """One event by name; the events of a slice, or as `take` has them."""
+        if not isinstance(place, int | np.integer):
+            return self.take(place)
+        who, what = self.entities.names, self.relations.names
+        subject, relation, object_, step = (
+            int(c[place]) for c in (self.subject, self.relation, self.object, self.step)
+        )
+        return Event(who[subject], what[relation], who[object_], self.clock.label(step))
+
+    def __iter__(self) -> Iterator[Event]:
+        return (self[place] for place in range(len(self)))
+
+    def to_frame(self) -> Any:
+        """A pandas data frame of subject, relation, object and time; a dict of columns where pandas is not installed.
+
+        Times are dates where the data set has dates, and else whole numbers.
+        """
+        who, what = (np.array(names, dtype=object) for names in (self.entities.names, self.relations.names))
+        time = self.clock.origin + self.step.astype(np.int64) * self.clock.unit
+        return as_frame(
+            {
+                "subject": who[self.subject],
+                "relation": what[self.relation],
+                "object": who[self.object],
+                "time": time.astype("datetime64[s]") if self.clock.kind == "date" else time,
+            }
+        )
+
+    def described(self) -> str:
+        """Sizes, span and step in one line."""
+        sizes = f"{len(self):,} events, {self.n_entities:,} entities, {self.n_relations:,} relations"
+        if not len(self):
+            return sizes
+        first, last = (self.clock.label(step) for step in (self.start, self.end - 1))
+        return f"{sizes}, {first} to {last} in steps of {self.clock.length()}"
+
+    def __repr__(self) -> str:
+        return f"EventLog({self.described()})"
+
+    def _repr_html_(self) -> str:
+        rows = (self[place] for place in range(min(len(self), SHOWN)))
+        more = f"{len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
+        return html_table(self.described(), Event._fields, rows, more)
+
     @property
     def n_entities(self) -> int:
         return len(self.entities)
@@ -264,8 +356,8 @@ class EventLog:
             self.clock,
         )
 
-    def take(self, rows: Columns) -> EventLog:
-        """The events at given positions, int64 [m] ascending, or where a bool [n] is true."""
+    def take(self, rows: slice | Columns) -> EventLog:
+        """The events at given positions, a slice or int64 [m] ascending, or where a bool [n] is true."""
         columns = self.subject, self.relation, self.object, self.step
         subject, relation, object_, step = (column[rows] for column in columns)
         return EventLog(subject, relation, object_, step, self.entities, self.relations, self.clock)

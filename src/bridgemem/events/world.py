@@ -124,6 +124,12 @@ class World:
     def events(self) -> EventLog:
         return self.dataset.events
 
+    def __repr__(self) -> str:
+        return f"World({self.dataset!r})"
+
+    def _repr_html_(self) -> str:
+        return self.dataset._repr_html_()
+
     def true_scores(
         self, actor: np.ndarray, relation: np.ndarray, step: np.ndarray, events: EventLog | None = None
     ) -> np.ndarray:

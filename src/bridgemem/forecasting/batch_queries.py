@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.ranks import batch_size
-from bridgemem.storage.tables import as_frame
+from bridgemem.showing import as_frame
 from bridgemem.storage.whole import whole_file
 
 COLUMNS = ("subject", "relation", "object", "time")
@@ -138,7 +138,13 @@ class Answers:
         ]
         return {name: [row[i] for row in rows] for i, name in enumerate(ANSWER)}
 
-    def frame(self) -> Any:
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __repr__(self) -> str:
+        return f"Answers(to {len(self):,} queries, {sum(map(len, self.candidates)):,} candidates)"
+
+    def to_frame(self) -> Any:
         """The table as a pandas data frame, or, where pandas is not installed, as a dict of columns, each a list."""
         return as_frame(self.columns())
 
@@ -206,22 +212,67 @@ def answer(
     progress: Progress = SILENT,
 ) -> Answers:
     """Answer all queries, or none: every one that cannot be asked is named in one error, with its remedy."""
-    asked, in_ids, wrong = list(queries), list[Queries](), list[str]()
-    if not asked:
+    asked = list(queries)
+    together = in_ids(forecaster, asked, horizon, where)
+    found = _in_batches(forecaster, together, top, horizon, progress)
+    clock = forecaster.events.clock
+    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, horizon)
+
+
+def in_ids(
+    forecaster: Predictor,
+    queries: Sequence[Query],
+    horizon: int | None = None,
+    where: str = "the list of queries",
+) -> Queries:
+    """Queries by name in ids, or one error that names all that cannot be asked."""
+    made, wrong = list[Queries](), list[str]()
+    if not queries:
         raise DataError("there is no query to answer; give at least one.")
     if horizon is not None:
         check_horizon(horizon)
-    for n, q in enumerate(asked, start=1):
+    for n, q in enumerate(queries, start=1):
         try:
-            in_ids.append(_asked(forecaster, q, horizon))
+            made.append(_asked(forecaster, q, horizon))
         except BridgeMemError as problem:
             wrong.append(f"{f'line {q.line}' if q.line else f'query {n}'}: {str(problem).rstrip('.')}")
     if wrong:
         raise DataError(_named(where, wrong))
-    together = Queries(*(torch.cat([getattr(q, name) for q in in_ids]) for name in ("actor", "relation", "step")))
-    found = _in_batches(forecaster, together, top, horizon, progress)
-    clock = forecaster.events.clock
-    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, horizon)
+    return Queries(*(torch.cat([getattr(q, name) for q in made]) for name in ("actor", "relation", "step")))
+
+
+def as_queries(given: Any) -> list[Query]:
+    """Queries as Python code gives them.
+
+    A `Query`; (subject, relation), (subject, relation, object) or (subject, relation, object, time) with None on the
+    side asked for; a list of either; a file of queries; or a data frame or dict with columns of these names.
+    """
+    if isinstance(given, Query):
+        return [given]
+    if isinstance(given, str | Path):
+        return read_queries(Path(given))
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
+        columns = {str(name).lower(): list(given[name]) for name in given}
+        _check_header(Path("the table of queries"), list(columns))
+        rows = zip(*(columns.get(name, [None] * len(next(iter(columns.values())))) for name in COLUMNS), strict=True)
+        return [Query(*map(_value, row)) for row in rows]
+    if isinstance(given, tuple) and given and not isinstance(given[0], Query | tuple | list):
+        given = [given]
+    return [one if isinstance(one, Query) else _of_row(one) for one in given]
+
+
+def _of_row(row: Any) -> Query:
+    if not isinstance(row, tuple | list) or not 2 <= len(row) <= len(COLUMNS):
+        raise DataError(
+            f"{row!r:.60} is no query: give (subject, relation), or (subject, relation, object, time) with None on the "
+            "side asked for."
+        )
+    return Query(*map(_value, row))
+
+
+def _value(value: Any) -> Any:
+    """A cell of a frame: what is missing there is None here."""
+    return None if value is None or value == "" or value != value else value
 
 
 def _asked(forecaster: Predictor, query: Query, horizon: int | None) -> Queries:
@@ -253,16 +304,13 @@ def _in_batches(
 
 def forecast(
     forecaster: Predictor,
-    queries: Query | Iterable[Query] | Path | str,
+    queries: Any,
     top: int = 10,
     horizon: int | None = None,
 ) -> Any:
-    """Answers to queries, or to a CSV file of them.
+    """Answers to queries as `as_queries` takes them.
 
     A pandas data frame, one row a candidate; a dict of columns, each a list, where pandas is not installed.
     """
-    if isinstance(queries, Query):
-        return answer(forecaster, [queries], top, horizon).frame()
-    if isinstance(queries, Path | str):
-        return answer(forecaster, read_queries(Path(queries)), top, horizon, str(queries)).frame()
-    return answer(forecaster, queries, top, horizon).frame()
+    where = str(queries) if isinstance(queries, Path | str) else "the list of queries"
+    return answer(forecaster, as_queries(queries), top, horizon, where).to_frame()

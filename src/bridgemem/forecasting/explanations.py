@@ -32,7 +32,7 @@ from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.numerics import by_candidates
 from bridgemem.residuals.scoring import Scored, Scoring
-from bridgemem.storage.tables import as_frame
+from bridgemem.showing import as_frame, html_table
 
 BY_EVENTS = "what happened between the two"
 BY_NEIGHBOURS = "their common neighbours"
@@ -104,6 +104,17 @@ class Explanation:
     def __str__(self) -> str:
         return self.sentence()
 
+    def __repr__(self) -> str:
+        parts = f"score {self.score:.3f} = {self.base:.3f} {self.residual:+.3f}"
+        return f"{type(self).__name__}({self.candidate!r} for {self.query()} at {self.time}: {parts})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"{e.subject} - {e.relation} -> {e.object}", e.time, e.lag, f"{e.share:.1%}", f"{e.part:+.4f}")
+            for e in self.events
+        ]
+        return html_table(self.sentence(), ["event", "when", "lag", "share", "part"], rows)
+
     def to_frame(self) -> Any:
         """A pandas data frame of the events and their parts; a dict of columns where pandas is not installed."""
         names = [one.name for one in fields(EventShare)]
@@ -117,7 +128,7 @@ class Explanation:
         return f"before `bridgemem refresh` the run cannot read {some} of the two under relations that are new to it"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BridgeMemExplanation(Explanation):
     """residual = lambda * gate * A, and the events' parts sum to the residual.
 
@@ -186,7 +197,7 @@ class ThirdParty:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LearnedExplanation(Explanation):
     """residual = start + the groups' parts, all of them f / w; 0 and no groups for a candidate that is not read.
 

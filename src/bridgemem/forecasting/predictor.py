@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 import torch
 from torch import Tensor
@@ -23,10 +23,12 @@ from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, e
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
+from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.ranks import batch_size
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
 from bridgemem.residuals.selection import OFF
-from bridgemem.storage.tables import as_frame
+from bridgemem.showing import as_frame, html_table
 
 SIDES = ("object", "subject")
 
@@ -48,21 +50,71 @@ class Candidate:
     p_given_event: float | None = None
 
 
+@dataclass(frozen=True)
+class Answered:
+    """The query that answers belong to: (subject, relation, ?) or (?, relation, object), None on the side asked for.
+
+    relation_label: words for a relation that is a code. time: of the step asked for, or of the first one with a
+    horizon, which until is the last of. residual: bridgemem, learned, or None where the backbone alone answers.
+    meaning: what p_given_event is the probability of, or why there is none.
+    """
+
+    subject: str | None
+    relation: str
+    relation_label: str | None
+    object: str | None
+    time: str
+    until: str
+    step: int
+    horizon: int | None
+    residual: str | None
+    meaning: str
+
+    def __str__(self) -> str:
+        when = f"at {self.time}" if self.until == self.time else f"from {self.time} to {self.until}"
+        return f"({self.subject or '?'}, {self.relation_label or self.relation}, {self.object or '?'}) {when}"
+
+
 class Answers(list[Candidate]):
-    """The ranked answers of one query, best first; prints as a table."""
+    """The ranked answers of one query, best first; prints as a table. query: what was asked."""
+
+    def __init__(self, candidates: Iterable[Candidate], query: Answered) -> None:
+        super().__init__(candidates)
+        self.query = query
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Candidate: ...
+    @overload
+    def __getitem__(self, place: slice) -> Answers: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Candidate | Answers:
+        found = super().__getitem__(place)
+        return Answers(found, self.query) if isinstance(found, list) else found
 
     def to_frame(self) -> Any:
         """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
         names = [field.name for field in fields(Candidate)]
         return as_frame({name: [getattr(candidate, name) for candidate in self] for name in names})
 
+    def __repr__(self) -> str:
+        best = "" if not self else f"; the first is {self[0].name!r}{_percent(self[0], ', ')}"
+        return f"Answers({len(self)} to {self.query}{best})"
+
+    def _repr_html_(self) -> str:
+        rows = [(c.rank, c.name, _percent(c), f"{c.score:.2f}", c.backbone_rank) for c in self]
+        header = ["rank", "candidate", "p_given_event", "score", "backbone_rank"]
+        return html_table(str(self.query), header, rows, self.query.meaning)
+
     def __str__(self) -> str:
         width = max([len(c.name) for c in self] + [len("candidate")])
         lines = [f"rank  {'candidate':<{width}}  p_given_event   score  backbone_rank"]
         for c in self:
-            p = "" if c.p_given_event is None else f"{c.p_given_event:.1%}"
-            lines.append(f"{c.rank:>4}  {c.name:<{width}}  {p:>13}  {c.score:>6.2f}  {c.backbone_rank:>13}")
+            lines.append(f"{c.rank:>4}  {c.name:<{width}}  {_percent(c):>13}  {c.score:>6.2f}  {c.backbone_rank:>13}")
         return "\n".join(lines)
+
+
+def _percent(candidate: Candidate, before: str = "") -> str:
+    p = candidate.p_given_event
+    return "" if p is None else f"{before}{p:.1%}"
 
 
 class Predictor:
@@ -105,10 +157,6 @@ class Predictor:
         made.scorer, made.scoring = scorer, self.scoring.by(scorer)
         made.later = None if self.later is None else self.later.by(scorer)
         return made
-
-    def knows(self, relation: str | int) -> bool:
-        """Whether the run was fitted on a relation."""
-        return self.events.relation_id(relation) < self.n_fitted
 
     def warm(self, alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
         """Build every index, so that the first query waits for none. alone: entered while the scorer is asked."""
@@ -217,10 +265,57 @@ class Predictor:
             self.check_window(queries, horizon)
         found = dict[int, Answers]()
         for part, rows, asked in self._parts(queries):
-            found |= zip(rows.tolist(), self._answers(part, asked, top, horizon), strict=True)
+            for row, candidates in zip(rows.tolist(), self._candidates(part, asked, top, horizon), strict=True):
+                found[row] = Answers(candidates, self._answered(queries, row, horizon))
         return [found[row] for row in range(len(queries))]
 
-    def _answers(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[Answers]:
+    def scores_of(self, queries: Queries, *, progress: Progress = SILENT) -> Tensor:
+        """The score of every entity as the answer of each query, float64 [n, E]; -inf where it is no candidate."""
+        made = torch.empty((len(queries), self.events.n_entities), dtype=torch.float64)
+        size = batch_size(self.events.n_entities, self.past.device)
+        with progress.task("scoring", total=len(queries)) as advance:
+            for part, rows, asked in self._parts(queries):
+                for some in torch.arange(len(rows)).split(size):
+                    made[rows[some]] = self._scored(part, asked.take(some)).total().cpu()
+                    advance(len(some))
+        return made
+
+    def _answered(self, queries: Queries, row: int, horizon: int | None) -> Answered:
+        """One of the queries by name, with what its probabilities mean."""
+        actor, directed, step = (int(column[row]) for column in (queries.actor, queries.relation, queries.step))
+        inverse, relation = divmod(directed, self.events.n_relations)
+        name, label = self.events.entities.names[actor], self.events.clock.label
+        known = relation < self.n_fitted
+        return Answered(
+            subject=None if inverse else name,
+            relation=self.events.relations.names[relation],
+            relation_label=self.events.relations.label(self.events.relations.names[relation]),
+            object=name if inverse else None,
+            time=label(step),
+            until=label(step + (horizon or 1) - 1),
+            step=step,
+            horizon=horizon,
+            residual=None if not known else "bridgemem" if self.learned is None else "learned",
+            meaning=self.meaning(horizon, known=known),
+        )
+
+    def meaning(self, horizon: int | None = None, *, known: bool = True) -> str:
+        """What the probabilities are probabilities of, or why there are none; known: the relation, to the fit."""
+        if not known:
+            return (
+                "No probabilities: the run was fitted without this relation; `bridgemem refresh` makes one that knows "
+                "it."
+            )
+        if self.calibration is None:
+            return "No probabilities: the run was never calibrated; `bridgemem calibrate` does it."
+        if horizon is None:
+            return "Probability: that the partner is this one, given that such an event happens."
+        return (
+            f"Probability: at least one such event within {horizon:,} step{'s' * (horizon != 1)}, given that there is "
+            "one with anybody; the ranking is that of the first step."
+        )
+
+    def _candidates(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[list[Candidate]]:
         scored = self._scored(part, queries)
         base, residual = scored.base, scored.residual()
         score = base + residual
@@ -234,9 +329,7 @@ class Predictor:
         ]
         names = self.events.entities.names
         return [
-            Answers(
-                c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf
-            )
+            [c for c in (Candidate(names[i], *v) for i, *v in zip(chosen, *own, strict=True)) if c.score > -math.inf]
             for chosen, *own in zip(best.tolist(), *(column.tolist() for column in columns), strict=True)
         ]
 

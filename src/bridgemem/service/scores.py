@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores
+from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, ask
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 
@@ -71,7 +71,7 @@ class ScoreCache(ScorerAround):
             self.used.misses += 1
         # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the scorer
         with self.alone():
-            scores = self.scorer.score(queries, past)
+            scores = ask(self.scorer, queries, past)
         with self._lock:
             if key not in kept.rows:
                 kept.rows[key] = scores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import zlib
 from collections.abc import Iterable
@@ -129,12 +128,3 @@ def _needed_duckdb(path: Path) -> Any:
             f"{path} is Parquet, and DuckDB, which reads and writes it, is not installed: pip install duckdb."
         )
     return found
-
-
-def as_frame(columns: dict[str, list[Any]]) -> Any:
-    """Columns as a pandas data frame, or as they are where pandas is not installed."""
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError:
-        return columns
-    return pandas.DataFrame(columns)

@@ -1,0 +1,77 @@
+"""Evaluation: what a model made of a split, as records that show themselves as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, overload
+
+from bridgemem.errors import NotFoundError
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
+from bridgemem.showing import as_frame
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics of a model on a split, one record for each method and filter; prints as a table."""
+
+    records: tuple[Record, ...]
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Evaluation: ...
+    def __getitem__(self, place: int | slice) -> Record | Evaluation:
+        return Evaluation(self.records[place]) if isinstance(place, slice) else self.records[place]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def mrr(self, method: str = "bridgemem", filter_name: str = "time") -> float:
+        """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
+        for r in self.records:
+            if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
+                return r.mrr
+        raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
+
+    def table(self) -> Table:
+        """One row for each method and filter, with MRR and Hits@k."""
+        rows = [
+            [FILTER_WORDS[r.filter], _named(r), *(figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10))]
+            for r in self.records
+            if r.as_chosen
+        ]
+        return Table(self._title(), ["filter", "method", "MRR", "H@1", "H@3", "H@10"], rows)
+
+    def to_frame(self) -> Any:
+        """All records as a pandas data frame; a dict of columns where pandas is not installed."""
+        columns: dict[str, list[Any]] = {}
+        for record in self.records:
+            for name, value in asdict(record).items():
+                columns.setdefault(name, []).append(value)
+        return as_frame(columns)
+
+    def _title(self) -> str:
+        if not self.records:
+            return "no records"
+        first = self.records[0]
+        return f"{first.dataset}, {first.split}, {first.queries:,} queries"
+
+    def __str__(self) -> str:
+        return self.table().markdown()
+
+    def __repr__(self) -> str:
+        chosen = [r for r in self.records if r.as_chosen and r.filter == "time"]
+        figures = ", ".join(f"{_named(r)} {figure(r.mrr)}" for r in chosen)
+        return f"Evaluation({self._title()}{f'; time-aware MRR: {figures}' if figures else ''})"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def _named(record: Record) -> str:
+    return record.backbone if record.method == "backbone" else f"{record.backbone} + {record.method}"
