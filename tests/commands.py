@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 import typer
 
+from bridgemem.cli import schemas
 from bridgemem.cli.main import app, main
+from bridgemem.cli.schemas import Failure, Remark
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, Benchmark
 from bridgemem.runs import Run
@@ -61,7 +63,18 @@ class Outcome:
         assert self.code == 0, self.err
         assert self.out.endswith("\n")
         assert self.out.count("\n") == 1
-        return json.loads(self.out)
+        return document(self.out)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What was remarked on standard error next to the JSON document."""
+        return [Remark.model_validate_json(line, strict=True).warning for line in self.err.splitlines()]
+
+    @property
+    def failure(self) -> Failure:
+        """What --json says of a failure: one line, and nothing on stdout."""
+        assert (self.out, self.err.count("\n")) == ("", 1), (self.out, self.err)
+        return Failure.model_validate_json(self.err, strict=True)
 
     def refused(self) -> str:
         """The one sentence of a refusal: exit code 2, nothing on stdout, no traceback."""
@@ -69,9 +82,17 @@ class Outcome:
         assert self.out == ""
         lines = self.err.splitlines()
         assert len(lines) == 1, self.err
-        assert lines[0].startswith("bridgemem: ")
-        assert lines[0].endswith((".", "?")), lines[0]
-        return lines[0]
+        said = f"bridgemem: {self.failure.error}" if lines[0].startswith("{") else lines[0]
+        assert said.startswith("bridgemem: ")
+        assert said.endswith((".", "?")), said
+        return said
+
+
+def document(text: str) -> Any:
+    """What a command printed with --json, if it is what its schema says, to the type of every number."""
+    found = json.loads(text)
+    schemas.document(found["command"]).validate_json(text, strict=True)
+    return found
 
 
 def measured_rows(run: Run) -> dict[str, list[dict[str, Any]]]:

@@ -72,7 +72,7 @@ def test_such_a_name_is_asked_in_either_form_and_told_to_programs_as_it_is(
         assert {row["subject"] for row in csv.DictReader(handle)} == {f"'{EVIL}"}
     who = ("--object", "Arvan", "--relation", "visit", "--top", "99")
     told = bridgemem("forecast", recurrence_run, "--store", store, *who, "--json")
-    assert EVIL in {candidate["name"] for candidate in told.json}
+    assert EVIL in {candidate["name"] for candidate in told.json["candidates"]}
 
 
 def test_parquet_holds_the_name_itself(tmp_path: Path) -> None:

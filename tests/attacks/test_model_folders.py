@@ -319,5 +319,7 @@ def test_names_with_paths_and_markup_in_them_stay_names(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "odd.csv", rows)
     assert bridgemem("fit", "-d", data, "-b", "recurrence", "-o", tmp_path / "run", *TINY_READER).code == 0
     asked = (tmp_path / "run", "--subject", odd["Kel"], "--relation", "visit", "--json")
-    assert set(odd.values()) <= {candidate["name"] for candidate in bridgemem("forecast", *asked, "--top", "12").json}
-    assert bridgemem("explain", *asked, "--object", odd["Lor"]).json["object"] == odd["Lor"]
+    assert set(odd.values()) <= {
+        candidate["name"] for candidate in bridgemem("forecast", *asked, "--top", "12").json["candidates"]
+    }
+    assert bridgemem("explain", *asked, "--object", odd["Lor"]).json["explanations"][0]["object"] == odd["Lor"]

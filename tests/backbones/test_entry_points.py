@@ -182,7 +182,7 @@ def test_an_unknown_name_is_answered_with_those_of_other_packages_too(site: Path
 
 def test_the_command_line_lists_and_trains_it(site: Path, tmp_path: Path) -> None:
     install(site, "evenly", {"even": "evenly:Even", "odd": "evenly:Odd"})
-    found = {entry["name"]: entry for entry in command("backbones", "list", "--json").json}
+    found = {entry["name"]: entry for entry in command("backbones", "list", "--json").json["backbones"]}
     assert found["even"]["broken"] is None
     assert "Odd" in found["odd"]["broken"]
     lines = command("backbones", "list").out.splitlines()

@@ -29,9 +29,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_query_by_an_alias_is_one_by_its_name(home: Path) -> None:
     asked = [("--subject", name, "--relation", "visit", "--json") for name in ("Kel", "KELL", "The Kel")]
-    answers = [bridgemem("forecast", home / "run", *one).json for one in asked]
+    answers = [bridgemem("forecast", home / "run", *one).json["candidates"] for one in asked]
     assert answers[0] == answers[1] == answers[2]
-    assert "KELL" not in {row["name"] for row in bridgemem("names", home / "run", "--top", "99", "--json").json}
+    assert "KELL" not in {
+        row["name"] for row in bridgemem("names", home / "run", "--top", "99", "--json").json["names"]
+    }
 
 
 def test_stored_events_keep_their_names_and_count_for_the_canonical_one(home: Path, tmp_path: Path) -> None:
@@ -39,13 +41,15 @@ def test_stored_events_keep_their_names_and_count_for_the_canonical_one(home: Pa
     write_rows(new, [("The Kel", "visit", "Arvan", "2024-02-10")] * 3)
     took = bridgemem("ingest", store, new, "--run", home / "run", "--json").json
     assert took["new_entities"] == 0
-    count = {row["name"]: row["events"] for row in bridgemem("names", home / "run", "kel", "--json").json}["Kel"]
-    after = bridgemem("names", home / "run", "kel", "--store", store, "--json").json[0]
+    count = {row["name"]: row["events"] for row in bridgemem("names", home / "run", "kel", "--json").json["names"]}[
+        "Kel"
+    ]
+    after = bridgemem("names", home / "run", "kel", "--store", store, "--json").json["names"][0]
     assert (after["name"], after["events"]) == ("Kel", count + 3)
-    assert bridgemem("stored", store, "--json").json[0]["subject"] == "The Kel"
+    assert bridgemem("stored", store, "--json").json["events"][0]["subject"] == "The Kel"
     undone = bridgemem("data", "aliases", home / "run", "--undo", "The Kel", "--json").json["aliases"]
     assert undone == {"KELL": "Kel", "Nobody": "Kel"}
-    found = bridgemem("names", home / "run", "kel", "--store", store, "--json").json
+    found = bridgemem("names", home / "run", "kel", "--store", store, "--json").json["names"]
     assert {row["name"]: row["events"] for row in found}["The Kel"] == 3
     (tmp_path / "again.csv").write_text(TABLE)
     again = bridgemem("data", "aliases", home / "run", "--add", tmp_path / "again.csv", "--json").json["aliases"]

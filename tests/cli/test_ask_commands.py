@@ -33,7 +33,7 @@ def test_a_file_of_queries_is_answered_into_a_file(recurrence_run: Path, queries
     assert "Answered 2 queries in 6 rows" in made.out
     with out.open(newline="") as handle:
         rows = list(csv.DictReader(handle))
-    alone = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3", "--json").json
+    alone = bridgemem("forecast", recurrence_run, *ASKED, "--top", "3", "--json").json["candidates"]
     assert [row["candidate"] for row in rows[:3]] == [c["name"] for c in alone]
     assert [float(row["p_given_event"]) for row in rows[:3]] == pytest.approx([c["p_given_event"] for c in alone])
     assert {row["time"] for row in rows} == {"2024-02-10", "2024-01-20"}
@@ -164,7 +164,9 @@ def test_the_report_shows_the_reliability_of_a_run_and_keeps_it(walk: Walk, run_
     records = tmp_path / "records.jsonl"
     shutil.copy(walk.records, records)
     page = tmp_path / "calibration.md"
-    tables = bridgemem("report", run_copy, "--by", "calibration", "--records", records, "-o", page, "--json").json
+    tables = bridgemem("report", run_copy, "--by", "calibration", "--records", records, "-o", page, "--json").json[
+        "tables"
+    ]
     assert tables[0]["title"] == "Calibrated probabilities"
     assert [row[0] for row in tables[0]["rows"]] == [
         f"own, cenet + bridgemem, chosen under the {f} filter" for f in ("static", "time")
@@ -175,10 +177,10 @@ def test_the_report_shows_the_reliability_of_a_run_and_keeps_it(walk: Walk, run_
     assert "Reliability of the best candidate" in page.read_text()
     kept = [json.loads(line) for line in records.read_text().splitlines()]
     assert [r["method"] for r in kept[9:]] == ["calibration:bridgemem"] * 2
-    again = bridgemem("report", "--by", "calibration", "--records", records, "--json").json
+    again = bridgemem("report", "--by", "calibration", "--records", records, "--json").json["tables"]
     assert again == tables
-    plain = bridgemem("report", "--records", records, "--json").json
-    assert plain == bridgemem("report", "--records", walk.records, "--json").json
+    plain = bridgemem("report", "--records", records, "--json").json["tables"]
+    assert plain == bridgemem("report", "--records", walk.records, "--json").json["tables"]
 
 
 def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_copy: Path, tmp_path: Path) -> None:
@@ -189,8 +191,8 @@ def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_c
     assert "own, cenet + bridgemem, any of 2 steps" in done.out
     kept = [json.loads(line) for line in records.read_text().splitlines()]
     assert [r["horizon"] for r in kept] == [1] * 9 + [2] * 9
-    plain = bridgemem("report", "--records", records, "--json").json
-    assert plain == bridgemem("report", "--records", walk.records, "--json").json
+    plain = bridgemem("report", "--records", records, "--json").json["tables"]
+    assert plain == bridgemem("report", "--records", walk.records, "--json").json["tables"]
     document = tmp_path / "doc.md"
     document.write_text("<!-- table: horizons -->\n<!-- end -->\n")
     assert fill(read_records(records), document) == 1
@@ -202,7 +204,9 @@ def test_several_steps_are_evaluated_into_records_of_their_own(walk: Walk, run_c
 @pytest.mark.parametrize("name", ["card.html", "card.md"])
 def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, tmp_path: Path) -> None:
     both = ("--object", "Kel", "--object", "Lor")
-    found = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name, "--json").json
+    found = bridgemem("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name, "--json").json[
+        "explanations"
+    ]
     text = (tmp_path / name).read_text()
     assert [e["object"] for e in found] == ["Kel", "Lor"]
     assert "Why Kel" in text
@@ -221,16 +225,16 @@ def test_a_card_replaces_no_picture_of_another(recurrence_run: Path, tmp_path: P
 
 def test_a_candidate_that_is_named_twice_is_explained_once(recurrence_run: Path) -> None:
     twice = ("--object", "Kel", "--object", "Kel")
-    assert bridgemem("explain", recurrence_run, *ASKED, *twice, "--json").json["object"] == "Kel"
+    assert bridgemem("explain", recurrence_run, *ASKED, *twice, "--json").json["explanations"][0]["object"] == "Kel"
 
 
 def test_a_pair_whose_events_are_older_than_the_window_is_not_called_one_without(recurrence_run: Path) -> None:
     asked = ("explain", recurrence_run, *ASKED, "--object", "Kel", "--json")
-    found = bridgemem(*asked, "--at", "2124-01-01").json
+    (found,) = bridgemem(*asked, "--at", "2124-01-01").json["explanations"]
     assert found["forgotten"] > 36_000
     assert f"was {found['forgotten']:,} steps before, longer ago than the run looks back." in found["sentence"]
-    assert bridgemem(*asked).json["forgotten"] == 0
-    first = bridgemem(*asked, "--at", "2024-01-01").json
+    assert bridgemem(*asked).json["explanations"][0]["forgotten"] == 0
+    (first,) = bridgemem(*asked, "--at", "2024-01-01").json["explanations"]
     assert first["sentence"].endswith("since the two have no remembered event.")
 
 

@@ -12,7 +12,7 @@ from commands import bridgemem
 
 
 def test_every_backbone_has_a_line() -> None:
-    found = bridgemem("backbones", "list", "--json").json
+    found = bridgemem("backbones", "list", "--json").json["backbones"]
     built_in = [entry for entry in found if entry["package"] == "bridgemem"]
     assert [entry["name"] for entry in built_in] == list(BACKBONES)
     for entry in built_in:

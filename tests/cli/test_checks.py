@@ -51,7 +51,7 @@ def printed(value: float) -> str:
 
 
 def test_ablations_are_printed_filter_by_filter_against_the_selected_residual(evaluated: Path) -> None:
-    found = bridgemem("ablate", evaluated, "--json").json
+    found = bridgemem("ablate", evaluated, "--json").json["records"]
     text = bridgemem("ablate", evaluated).out
     assert text.index("Static filter") < text.index("Time-aware filter")
     lines = text.splitlines()
@@ -72,7 +72,7 @@ def test_ablations_are_recorded_only_where_asked(
     monkeypatch.chdir(tmp_path)
     assert bridgemem("ablate", evaluated, "--json").code == 0
     assert list(tmp_path.iterdir()) == []
-    found = bridgemem("ablate", evaluated, "--records", "records.jsonl", "--json").json
+    found = bridgemem("ablate", evaluated, "--records", "records.jsonl", "--json").json["records"]
     assert [vars(r) for r in read_records(tmp_path / "records.jsonl")] == found
     assert bridgemem("ablate", evaluated, "--records", "records.jsonl").code == 0
     assert len(read_records(tmp_path / "records.jsonl")) == len(found)
@@ -88,7 +88,7 @@ def test_each_residual_is_held_against_its_own_figures(
     changes = ablation.learned_changes
     monkeypatch.setattr(ablation, "learned_changes", lambda settings: {k: changes(settings)[k] for k in kept})
     monkeypatch.setattr(ablation, "settings_changes", lambda settings: {})
-    found = bridgemem("ablate", learned_run, "--residual", method, "--json").json
+    found = bridgemem("ablate", learned_run, "--residual", method, "--json").json["records"]
     assert {r["method"].startswith("ablation:learned=") for r in found} == {method == "learned"}
     lines = [line.split("  ") for line in bridgemem("ablate", learned_run, "--residual", method).out.splitlines()]
     rows = [[cell.strip() for cell in line if cell] for line in lines]
@@ -135,7 +135,7 @@ def test_two_runs_are_compared_metric_by_metric(evaluated: Path, own_csv: Path, 
     other = tmp_path / "run"
     assert bridgemem("fit", "-d", own_csv, "-b", "popularity", "-o", other, *TINY_READER).code == 0
     assert bridgemem("evaluate", other).code == 0
-    found = bridgemem("compare", evaluated, other, "--json").json
+    found = bridgemem("compare", evaluated, other, "--json").json["differences"]
     assert len(found) == 3 * 3 * 4
     outcome = bridgemem("compare", evaluated, other)
     assert outcome.code == 0

@@ -34,7 +34,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_the_list_names_every_data_set_and_the_world() -> None:
-    found = bridgemem("data", "list", "--json").json
+    found = bridgemem("data", "list", "--json").json["datasets"]
     assert [row["name"] for row in found] == [*CATALOG, "world"]
     assert {row["found"] for row in found} == {None, "built in"}
     text = bridgemem("data", "list").out
@@ -93,10 +93,10 @@ def test_import_keeps_the_events_and_splits_them_by_time(own_csv: Path, tmp_path
     dataset = unpack(out)
     assert dataset.events.fingerprint == read_events(own_csv).events.fingerprint
     assert [len(dataset.split(name)) for name in ("train", "valid", "test")] == [
-        found[name] for name in ("train", "valid", "test")
+        found["splits"][name] for name in ("train", "valid", "test")
     ]
-    assert abs(found["valid"] - 120) <= 30
-    assert abs(found["test"] - 150) <= 30
+    assert abs(found["splits"]["valid"] - 120) <= 30
+    assert abs(found["splits"]["test"] - 150) <= 30
     assert left_in(out.parent) == ["packed.npz"]
 
 
@@ -287,7 +287,7 @@ def test_a_data_set_without_test_is_said_to_have_none(own_csv: Path, tmp_path: P
     pack(Dataset("like-gdelt", events, 30), tmp_path / "like-gdelt.npz")
     outcome = bridgemem("data", "stats", tmp_path / "like-gdelt.npz", "--json")
     assert set(outcome.json["splits"]) == {"train", "valid"}
-    assert outcome.err == "like-gdelt has no test split; commands use its validation split and say so.\n"
+    assert outcome.remarks == ["like-gdelt has no test split; commands use its validation split and say so."]
 
 
 def test_an_import_that_fills_the_disk_leaves_nothing(own_csv: Path, tmp_path: Path) -> None:

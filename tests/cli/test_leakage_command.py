@@ -25,7 +25,7 @@ def backbone(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_is_printed_is_what_was_measured_and_says_that_it_is_no_forecast(own_csv: Path) -> None:
-    made = bridgemem("leakage", own_csv, "--json").json
+    made = bridgemem("leakage", own_csv, "--json").json["records"]
     text = bridgemem("leakage", own_csv, "--quiet").out
     assert "This is no forecast" in text
     assert "own, test" in text
@@ -53,7 +53,7 @@ def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(
     own = evaluate_backbone("recurrence-dyadic", loading.load(own_csv))
     write_records(tmp_path / "records.jsonl", own)
     for _ in range(2):
-        made = bridgemem("leakage", own_csv, "--records", "records.jsonl", "--json").json
+        made = bridgemem("leakage", own_csv, "--records", "records.jsonl", "--json").json["records"]
         kept = read_records(tmp_path / "records.jsonl")
         assert kept[:3] == own
         assert [vars(r) for r in kept[3:]] == [r for r in made if r["method"].startswith("leakage:")]
@@ -62,14 +62,14 @@ def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(
 
 def test_a_file_of_nothing_but_readings_is_reported(own_csv: Path, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
-    made = bridgemem("leakage", own_csv, "--backbone", "hri", "--records", records, "--json").json
+    made = bridgemem("leakage", own_csv, "--backbone", "hri", "--records", records, "--json").json["records"]
     shown = bridgemem("report", "--records", records).out
     for r in (r for r in made if r["method"].startswith("leakage:")):
         assert figure(r["mrr"]) in shown
 
 
 def test_a_trained_backbone_is_read_from_its_folder(own_csv: Path, backbone: Path) -> None:
-    made = bridgemem("leakage", own_csv, "--backbone", backbone, "--json").json
+    made = bridgemem("leakage", own_csv, "--backbone", backbone, "--json").json["records"]
     assert {(r["backbone"], r["seed"], r["settings"]["backbone_seed"]) for r in made} == {("cenet", 5, 5)}
 
 

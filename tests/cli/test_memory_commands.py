@@ -83,7 +83,7 @@ def test_shards_are_written_and_joined_by_commands(run_copy, memory, tmp_path):
     joined = bridgemem("evaluate", run_copy, "--join", "-q", "--json", "--records", tmp_path / "records.jsonl")
     assert joined.out == whole.out
     assert (run_copy / "ranks.parquet").read_bytes() == expected
-    own = [r for r in json.loads(whole.out) if "model_gain" not in r["settings"]]
+    own = [r for r in whole.json["records"] if "model_gain" not in r["settings"]]
     assert len((tmp_path / "records.jsonl").read_text().splitlines()) == len(own)
 
 

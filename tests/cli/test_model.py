@@ -82,7 +82,7 @@ def test_fit_prints_both_locked_selections(own_csv: Path, walk: Walk, tmp_path: 
 
 
 def test_the_residual_finds_the_planted_script(recurrence_run: Path, tmp_path: Path) -> None:
-    records = bridgemem("evaluate", shutil.copytree(recurrence_run, tmp_path / "run"), "--json").json
+    records = bridgemem("evaluate", shutil.copytree(recurrence_run, tmp_path / "run"), "--json").json["records"]
     of = {(r["method"], r["selected_by"], r["filter"]): r for r in records}
     assert of["bridgemem", "time", "time"]["mrr"] > of["backbone", None, "time"]["mrr"] + 0.1
     assert of["bridgemem", "time", "time"]["gain"]["mrr"][1] > 0
@@ -115,7 +115,7 @@ def test_frozen_history_is_another_measurement(own_csv: Path, walk: Walk, tmp_pa
     frozen = ("--history", "frozen")
     assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", tmp_path / "r", *TINY_READER, *frozen).code == 0
     rolling = json.loads((walk.run / "metrics.json").read_text())["test"]
-    records = bridgemem("evaluate", tmp_path / "r", "--json").json
+    records = bridgemem("evaluate", tmp_path / "r", "--json").json["records"]
     assert {record["history"] for record in records} == {"frozen"}
     assert [r["mrr"] for r in records] != [r["mrr"] for r in rolling]
 
@@ -123,7 +123,7 @@ def test_frozen_history_is_another_measurement(own_csv: Path, walk: Walk, tmp_pa
 def test_reproduce_makes_runs_and_records_and_takes_the_backbone_it_has(own_csv: Path, tmp_path: Path) -> None:
     runs, records = tmp_path / "runs", tmp_path / "records.jsonl"
     args = ("reproduce", own_csv, "--runs", runs, "--records", records, *TINY_READER, *TINY_BACKBONE)
-    found = bridgemem(*args, "--seeds", "1-2", "--json").json
+    found = bridgemem(*args, "--seeds", "1-2", "--json").json["records"]
     assert left_in(runs) == ["own-cenet-b42", "own-cenet-b42-s1", "own-cenet-b42-s2"]
     assert {r["backbone"] for r in found} == {
         "cenet",
@@ -151,17 +151,17 @@ def test_reproduce_does_not_take_a_backbone_of_data_that_has_changed(own_csv: Pa
 
 
 def test_without_a_test_split_commands_say_so_and_read_validation(without_test: Path, tmp_path: Path) -> None:
-    remark = "like-gdelt has no test split; its validation split is read instead.\n"
+    remark = "like-gdelt has no test split; its validation split is read instead."
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", without_test, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
     outcome = bridgemem("evaluate", run, "--json")
-    assert outcome.err == remark
-    assert {record["split"] for record in outcome.json} == {"valid"}
+    assert outcome.remarks == [remark]
+    assert {record["split"] for record in outcome.json["records"]} == {"valid"}
     assert set(json.loads((run / "metrics.json").read_text())) == {"valid"}
     assert (run / "ranks.valid.parquet").is_file()
     args = ("--runs", tmp_path / "runs", "--records", tmp_path / "records.jsonl", "--backbone", "recurrence")
     outcome = bridgemem("reproduce", without_test, *args, *TINY_READER)
-    assert (outcome.code, outcome.err) == (0, remark)
+    assert (outcome.code, outcome.err) == (0, f"{remark}\n")
 
 
 def test_steps_too_short_for_anything_to_follow_are_told(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_rows_that_training_leaves_out_are_told(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "some.csv", rows)
     outcome = bridgemem("train", "recurrence", "-d", path, "-o", tmp_path / "b", "--json")
     assert outcome.json["backbone"] == "recurrence"
-    assert outcome.err.startswith(f"bridgemem: 1 of 600 rows was rejected, the first at {path}:5")
-    assert outcome.err.count("\n") == 1
+    (remark,) = outcome.remarks
+    assert remark.startswith(f"1 of 600 rows was rejected, the first at {path}:5")
 
 
 def test_the_demo_prints_one_table_with_the_oracle_and_one_reason(

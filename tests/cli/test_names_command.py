@@ -12,7 +12,7 @@ pytest_plugins = ("small_runs",)
 
 
 def test_names_are_found_by_a_few_letters_and_counted(recurrence_run: Path) -> None:
-    found = bridgemem("names", recurrence_run, "arvn", "--json").json
+    found = bridgemem("names", recurrence_run, "arvn", "--json").json["names"]
     assert found[0]["name"] == "Arvan"
     assert found[0]["events"] > 0
     shown = bridgemem("names", recurrence_run, "kel")
@@ -21,8 +21,8 @@ def test_names_are_found_by_a_few_letters_and_counted(recurrence_run: Path) -> N
 
 
 def test_relations_are_searched_where_wanted_and_all_are_listed_without_a_text(recurrence_run: Path) -> None:
-    assert bridgemem("names", recurrence_run, "AID", "--relations", "--json").json[0]["name"] == "provide aid"
-    every = bridgemem("names", recurrence_run, "--relations", "--json").json
+    assert bridgemem("names", recurrence_run, "AID", "--relations", "--json").json["names"][0]["name"] == "provide aid"
+    every = bridgemem("names", recurrence_run, "--relations", "--json").json["names"]
     assert [row["events"] for row in every] == sorted((row["events"] for row in every), reverse=True)
     assert len(every) == 5
 
@@ -35,7 +35,7 @@ def test_a_text_that_nothing_is_called_is_told_in_a_sentence(recurrence_run: Pat
 
 def test_a_forecast_of_an_unknown_name_suggests_what_the_search_finds(recurrence_run: Path) -> None:
     said = bridgemem("forecast", recurrence_run, "--subject", "arv", "--relation", "visit").refused()
-    best = bridgemem("names", recurrence_run, "arv", "--json").json[0]["name"]
+    best = bridgemem("names", recurrence_run, "arv", "--json").json["names"][0]["name"]
     assert f"did you mean {best!r}" in said
 
 
@@ -55,15 +55,17 @@ def coded_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_codes_are_shown_under_the_label_of_their_root(coded_run: Path) -> None:
     assert "criticise (111)" in bridgemem("names", coded_run, "--relations").out
     assert (
-        bridgemem("names", coded_run, "talk", "--relations", "--json").json[0]["label"].startswith("meet or talk (04")
+        bridgemem("names", coded_run, "talk", "--relations", "--json")
+        .json["names"][0]["label"]
+        .startswith("meet or talk (04")
     )
     asked = ("--subject", "Arvan", "--relation", "042")
     shown = bridgemem("forecast", coded_run, *asked)
     assert shown.out.startswith("(Arvan, meet or talk (042), ?)")
-    best = bridgemem("forecast", coded_run, *asked, "--json").json[0]["name"]
+    best = bridgemem("forecast", coded_run, *asked, "--json").json["candidates"][0]["name"]
     why = bridgemem("explain", coded_run, *asked, "--object", best)
     assert "(Arvan, meet or talk (042), ?)" in why.out
-    values = bridgemem("explain", coded_run, *asked, "--object", best, "--json").json
+    values = bridgemem("explain", coded_run, *asked, "--object", best, "--json").json["explanations"][0]
     assert (values["relation"], values["relation_label"]) == ("042", "meet or talk (042)")
 
 

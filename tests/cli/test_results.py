@@ -29,7 +29,7 @@ ASKED = ("--subject", "Arvan", "--relation", "visit")
 
 
 def test_the_report_has_one_table_a_filter_and_every_method_in_it(walk: Walk) -> None:
-    tables = bridgemem("report", "--records", walk.records, "--json").json
+    tables = bridgemem("report", "--records", walk.records, "--json").json["tables"]
     assert [table["title"].split(",")[0] for table in tables] == ["Raw", "Static filter", "Time-aware filter"]
     for table in tables:
         assert [row[0] for row in table["rows"]] == ["own, cenet", "own, cenet + bridgemem"]
@@ -41,7 +41,7 @@ def test_the_report_shows_the_figures_of_the_records(walk: Walk) -> None:
     records = [json.loads(line) for line in walk.records.read_text().splitlines()]
     (backbone,) = (r for r in records if r["method"] == "backbone" and r["filter"] == "time")
     (chosen,) = (r for r in records if r["selected_by"] == "time" and r["filter"] == "time")
-    (table,) = bridgemem("report", "--records", walk.records, "--filter", "time", "--json").json
+    (table,) = bridgemem("report", "--records", walk.records, "--filter", "time", "--json").json["tables"]
     for row, record in zip(table["rows"], (backbone, chosen), strict=True):
         shown = [float(cell) for cell in row[1:5]]
         assert shown == pytest.approx([record[m] for m in ("mrr", "hits1", "hits3", "hits10")], abs=5e-5)
@@ -86,7 +86,7 @@ def test_unknown_filters_and_data_sets_are_refused(walk: Walk) -> None:
 
 
 def test_a_forecast_ranks_every_candidate_by_its_score(recurrence_run: Path) -> None:
-    found = bridgemem("forecast", recurrence_run, *ASKED, "--top", "99", "--json").json
+    found = bridgemem("forecast", recurrence_run, *ASKED, "--top", "99", "--json").json["candidates"]
     assert {c["name"] for c in found} == set(ACTORS)
     scores = [c["score"] for c in found]
     assert scores == sorted(scores, reverse=True)
@@ -109,9 +109,9 @@ def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:
 
 
 def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:
-    forward = bridgemem("forecast", recurrence_run, *ASKED, "--json").json
+    forward = bridgemem("forecast", recurrence_run, *ASKED, "--json").json["candidates"]
     inverse = ("--object", "Arvan", "--relation", "visit")
-    backward = bridgemem("forecast", recurrence_run, *inverse, "--json").json
+    backward = bridgemem("forecast", recurrence_run, *inverse, "--json").json["candidates"]
     assert [c["score"] for c in forward] != [c["score"] for c in backward]
     assert bridgemem("forecast", recurrence_run, *inverse).out.startswith("(?, visit, Arvan) at ")
 
@@ -119,15 +119,19 @@ def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:
 def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
     choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
     assert choices["static"] != choices["time"]
-    found = [bridgemem("forecast", walk.run, *ASKED, "--selected-by", name, "--json").json for name in choices]
-    assert bridgemem("forecast", walk.run, *ASKED, "--selected-by", "time-aware", "--json").json == found[-1]
+    found = [
+        bridgemem("forecast", walk.run, *ASKED, "--selected-by", name, "--json").json["candidates"] for name in choices
+    ]
+    assert (
+        bridgemem("forecast", walk.run, *ASKED, "--selected-by", "time-aware", "--json").json["candidates"] == found[-1]
+    )
     assert [c["residual"] for c in found[0]] != [c["residual"] for c in found[1]]
 
 
 def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
-    best = bridgemem("forecast", recurrence_run, *ASKED, "--top", "1", "--json").json[0]
+    best = bridgemem("forecast", recurrence_run, *ASKED, "--top", "1", "--json").json["candidates"][0]
     args = ("explain", recurrence_run, *ASKED, "--object", best["name"])
-    found = bridgemem(*args, "--json").json
+    (found,) = bridgemem(*args, "--json").json["explanations"]
     assert found["score"] == pytest.approx(best["score"], abs=1e-12)
     assert found["base"] + found["residual"] == found["score"]
     assert sum(event["part"] for event in found["events"]) == pytest.approx(found["residual"], abs=1e-9)
@@ -183,7 +187,7 @@ def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv
     assert made["held_out"]["time"] == {**asdict(held), "gain": list(held.gain), "naive": naive, "better": held.better}
     assert made["forecasts"] == Run(tmp_path / "run").preferred()
     plain = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "two", *TINY_READER, "--json", "-q")
-    assert "held_out" not in plain.json
+    assert (plain.json["held_out"], plain.json["forecasts"]) == ({}, "bridgemem")
 
 
 @pytest.mark.parametrize(
@@ -201,11 +205,11 @@ def test_forecasts_use_the_learned_residual_where_it_did_better_unless_told_othe
 ) -> None:
     run = compared(Path(shutil.copytree(learned_fit[0], tmp_path / "run")), gain)
     by = {
-        residual: bridgemem("forecast", run, *ASKED, "--residual", residual, "--json").json
+        residual: bridgemem("forecast", run, *ASKED, "--residual", residual, "--json").json["candidates"]
         for residual in ("bridgemem", "learned")
     }
     assert by["bridgemem"] != by["learned"]
-    assert bridgemem("forecast", run, *ASKED, "--json").json == by[used]
+    assert bridgemem("forecast", run, *ASKED, "--json").json["candidates"] == by[used]
     shown = bridgemem("forecast", run, *ASKED).out
     assert ("by the learned residual" in shown) == (used == "learned")
     assert ("| learned |\n" in card(Run(run))) == (gain is not None and used == "learned")
@@ -228,15 +232,15 @@ def test_a_damaged_comparison_is_refused_in_a_sentence(
 
 def test_both_residuals_of_a_run_can_be_asked_for(learned_run: Path, recurrence_run: Path) -> None:
     learned, fixed = (
-        bridgemem("forecast", learned_run, *ASKED, "--residual", residual, "--json").json
+        bridgemem("forecast", learned_run, *ASKED, "--residual", residual, "--json").json["candidates"]
         for residual in ("learned", "bridgemem")
     )
-    assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json != learned
+    assert fixed == bridgemem("forecast", recurrence_run, *ASKED, "--json").json["candidates"] != learned
     assert {c["name"]: c["backbone_rank"] for c in learned}.items() >= {
         (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in learned}
     }
     # a forecast knows no filter: the learned residual is the same whatever the paper's was chosen under
-    static = bridgemem("forecast", learned_run, *ASKED, "--selected-by", "static", "--json").json
+    static = bridgemem("forecast", learned_run, *ASKED, "--selected-by", "static", "--json").json["candidates"]
     assert [c["residual"] for c in static] == [c["residual"] for c in learned]
     assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--residual", "bridgemem").out
 
@@ -258,9 +262,9 @@ def test_figures_on_the_queries_that_a_residual_was_fitted_on_say_so(
 
 
 def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> None:
-    for best in bridgemem("forecast", learned_run, *ASKED, "--top", "2", "--json").json:
+    for best in bridgemem("forecast", learned_run, *ASKED, "--top", "2", "--json").json["candidates"]:
         args = ("explain", learned_run, *ASKED, "--object", best["name"])
-        found = bridgemem(*args, "--json").json
+        (found,) = bridgemem(*args, "--json").json["explanations"]
         assert found["score"] == pytest.approx(best["score"], rel=1e-9)
         assert (found["rank"], found["backbone_rank"]) == (best["rank"], best["backbone_rank"])
         parts = found["start"] + sum(found["groups"].values())
@@ -276,7 +280,9 @@ def test_a_learned_explanation_prints_parts_that_add_up(learned_run: Path) -> No
 def test_a_candidate_never_seen_is_explained_by_the_common_neighbours_it_shares(learned_run: Path) -> None:
     # on the third day few have interacted
     asked = (*ASKED, "--at", "2024-01-03")
-    explained = [bridgemem("explain", learned_run, *asked, "--object", name, "--json").json for name in ACTORS]
+    explained = [
+        bridgemem("explain", learned_run, *asked, "--object", name, "--json").json["explanations"][0] for name in ACTORS
+    ]
     unseen_candidates = [e for e in explained if not e["seen"] and e["common_neighbours"]]
     assert unseen_candidates
     for e in unseen_candidates:

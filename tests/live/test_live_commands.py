@@ -32,8 +32,11 @@ def test_a_file_is_taken_in_once(news: Path, recurrence_run: Path, tmp_path: Pat
     store = tmp_path / "events.duckdb"
     command = ("ingest", store, news, "--run", recurrence_run, "--offset", "3")
     first = bridgemem(*command, "--json").json
-    assert (first["accepted"], first["late"], first["replayed"], first["ids"]) == (3, 1, False, ["e1", "e2", "e3"])
-    assert bridgemem(*command, "--json").json["replayed"]
+    assert (first["events"], first["accepted"], first["late"], first["replayed"]) == (3, 3, 1, False)
+    assert first["source"] == "news.csv"
+    assert first["ids"] is None
+    again = bridgemem(*command, "--json", "--ids").json
+    assert (again["replayed"], again["ids"]) == (True, ["e1", "e2", "e3"])
     assert "nothing was changed" in bridgemem(*command).out
     with EventStore(store) as opened:
         assert opened.last_offset("news.csv") == "3"
@@ -44,7 +47,8 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
     news: Path, recurrence_run: Path, tmp_path: Path
 ) -> None:
     store, new = tmp_path / "events.duckdb", tmp_path / "new"
-    assert "e1 to e3" in bridgemem("ingest", store, news, "--run", recurrence_run).out
+    taken = bridgemem("ingest", store, news, "--run", recurrence_run, "--ids").out
+    assert taken.startswith("Batch 1: 3 events; 3 of them count.\nIds, in the file's order: e1, e2, e3.\n")
     assert bridgemem("retract", store, "e3", "--reason", "wrong day").out.startswith("e3 is retracted: Arvan, consult")
     refreshed = bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q")
     assert refreshed.code == 0, refreshed.err
@@ -105,14 +109,15 @@ def test_a_file_with_a_row_that_cannot_be_read_is_refused_as_a_whole(recurrence_
     assert taken.code == 0
     assert "1 row without a relation (empty)" in taken.err
     assert "1 row was left out" in taken.out
-    again = bridgemem(*command, "--skip-rejected", "--json").json
+    again = bridgemem(*command, "--skip-rejected", "--json", "--ids").json
     assert (again["replayed"], again["left_out"], again["ids"]) == (True, 1, ["e1"])
 
 
 def test_events_are_numbered_by_the_rows_of_their_file(recurrence_run: Path, tmp_path: Path) -> None:
     rows = [(f"Row{day}", "visit", "Kel", f"2024-02-{day}") for day in (25, 24, 23)]
     file, store = write_rows(tmp_path / "rev.csv", rows), tmp_path / "s"
-    assert "e1 to e3 in the file's order" in bridgemem("ingest", store, file, "--run", recurrence_run).out
+    taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--ids").out
+    assert "Ids, in the file's order: e1, e2, e3." in taken
     assert bridgemem("retract", store, "e1").out == "e1 is retracted: Row25, visit, Kel, 2024-02-25.\n"
 
 
@@ -128,7 +133,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line_and_can_be_skipped(
     taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--skip-rejected")
     assert f"{file}:3" in taken.err
     assert "2 rows were left out" in taken.out
-    assert [e["time"] for e in bridgemem("stored", store, "--json").json] == ["2024-02-26", "2024-02-11"]
+    assert [e["time"] for e in bridgemem("stored", store, "--json").json["events"]] == ["2024-02-26", "2024-02-11"]
     old = write_rows(tmp_path / "old.csv", rows[1:2])
     assert "skip" not in bridgemem("ingest", store, old, "--run", recurrence_run, "--skip-rejected").refused()
 
@@ -149,7 +154,7 @@ def test_what_a_store_holds_is_listed_with_its_ids(news: Path, recurrence_run: P
         "e2: Nova, sing to, Kel, 2024-02-11 (batch 1 of news.csv, retracted: a slip)",
         "e3: Arvan, consult, Kel, 2024-01-11 (batch 1 of news.csv)",
     ]
-    assert [e["id"] for e in bridgemem("stored", store, "--last", "2", "--json").json] == ["e2", "e3"]
+    assert [e["id"] for e in bridgemem("stored", store, "--last", "2", "--json").json["events"]] == ["e2", "e3"]
     assert "--last" in bridgemem("stored", store, "--last", "2").out
     assert bridgemem("stored", store, "--source", "wire").out == "No event of wire is stored there.\n"
 
@@ -258,9 +263,9 @@ def test_forecasts_and_explanations_over_a_store_are_those_of_the_service(stored
     for query, expected, reason in zip(ASKED, served, why, strict=True):
         asked = options_of(query)
         found = bridgemem("forecast", stored, *asked, "--top", "99", "--json").json
-        assert found == [candidate.model_dump() for candidate in expected.candidates]
+        assert found.items() >= expected.model_dump().items()
         assert bridgemem("forecast", stored, *asked, "--top", "99", "--store", file, "--json").json == found
-        one = bridgemem("explain", stored, *options_of(about_kel(query)), "--json").json
+        one = bridgemem("explain", stored, *options_of(about_kel(query)), "--json").json["explanations"][0]
         assert {name: one[name] for name in ("sentence", "score", "time")} == {
             name: getattr(reason, name) for name in ("sentence", "score", "time")
         }
@@ -283,8 +288,9 @@ def test_the_events_of_a_store_can_be_left_out_and_are_told_where_they_are_read(
     assert "at 2024-02-12" in over.out
     assert "3 stored events" in bridgemem("explain", stored, *asked, "--object", "Kel").out
     as_json = bridgemem("forecast", stored, *asked, "--json")
-    assert "3 stored events" in as_json.err
-    assert len(as_json.json) == 10
+    assert as_json.err == ""
+    assert as_json.json["stored_events"] == 3
+    assert len(as_json.json["candidates"]) == 10
     without = bridgemem("forecast", stored, *asked, "--store", "none")
     assert "at 2024-02-10" in without.out
     assert "stored" not in without.out
@@ -367,10 +373,10 @@ def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_
     assert bridgemem("ingest", store, file, "--run", recurrence_run).code == 0
     # the backbone's own ranks: the residual has learned that a visit is not repeated the day after
     asked = ("--subject", "Arvan", "--relation", "visit", "--top", "99", "--json")
-    live = bridgemem("forecast", recurrence_run, *asked, "--store", store).json
+    live = bridgemem("forecast", recurrence_run, *asked, "--store", store).json["candidates"]
     assert [c["name"] for c in live if c["backbone_rank"] == 1] == ["Newtown"]
     assert bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q").code == 0
-    refreshed = bridgemem("forecast", new, *asked).json
+    refreshed = bridgemem("forecast", new, *asked).json["candidates"]
     assert [c["name"] for c in refreshed if c["backbone_rank"] == 1] == ["Newtown"]
     # the events of the store are the refreshed run's own now
     over = bridgemem("forecast", new, *asked[:-1], "--store", store)

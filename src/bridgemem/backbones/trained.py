@@ -51,8 +51,9 @@ def as_backbone(given: Any) -> str | Path | Backbone | type[Backbone]:
         return given.name if registered else given
     if isinstance(given, str | Path):
         folder = Path(given)
-        inside = folder / "backbone"
-        return inside if inside.is_dir() else folder if folder.is_dir() else str(given)
+        if (folder / "selection.json").is_file() and (folder / "backbone").is_dir():
+            return folder / "backbone"
+        return folder if folder.is_dir() else str(given)
     if isinstance(given, Dataset | EventLog):
         raise BackboneError("the data goes to fit, as in Forecaster().fit(data); the backbone is what is corrected.")
     if isinstance(given, type) or not callable(getattr(given, "score", None)):

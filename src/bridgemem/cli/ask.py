@@ -99,8 +99,7 @@ def forecast(
         raise SettingsError("--out is for the answers to --queries; a single forecast is printed.")
     if relation is None or (subject is None) == (object is None):
         raise SettingsError("ask with --relation and --subject or --object, or with --queries and a CSV file of them.")
-    forecaster, remark = opened()
-    aside(remark, as_json)
+    forecaster, stored, remark = opened()
     found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
     def text() -> None:
@@ -110,11 +109,11 @@ def forecast(
         if remark:
             say(remark)
 
-    emit({**asdict(found.query), "candidates": found}, as_json, text)
+    emit({**asdict(found.query), "candidates": found, "stored_events": stored}, as_json, text)
 
 
-def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, str]:
-    """The forecaster of a run over its own events and the stored ones, and a sentence about these where there are any.
+def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, int, str]:
+    """The forecaster of a run over its own events and the stored ones, how many these are, and a sentence about them.
 
     The stored events are read once, as the service reads them, and the file is let go. how: as in Forecaster.load.
     """
@@ -125,7 +124,7 @@ def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tup
     model = Forecaster.load(run, **how)
     place = default_store(run) if store is None else Path(store)
     if store == "none" or (store is None and not place.is_file()):
-        return model.predictor, ""
+        return model.predictor, 0, ""
     from bridgemem.live.eventstore import EventStore, StoreInUseError
     from bridgemem.live.forecasting import LiveForecaster
 
@@ -140,15 +139,9 @@ def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tup
         if not isinstance(problem, StoreInUseError | DataError):
             raise type(problem)(f"{str(problem).rstrip('.')}; --store none asks without the stored events.") from None
         warn(f"bridgemem: {problem} The events stored there are left out.")
-        return plain, ""
+        return plain, 0, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
-    return live.view.predictor, f"{count} read after the run's own, from {place.name}."
-
-
-def aside(remark: str, as_json: bool) -> None:
-    """Where a remark after the answer would spoil it, it goes next to it."""
-    if remark and as_json:
-        warn(f"bridgemem: {remark}")
+    return live.view.predictor, live.stored, f"{count} read after the run's own, from {place.name}."
 
 
 def _show_candidates(title: str, found: list[Candidate]) -> None:
@@ -177,7 +170,7 @@ def _check_apart(out: Path, queries: Path) -> None:
 
 
 def _forecast_all(
-    opened: Callable[[], tuple[Predictor, str]],
+    opened: Callable[[], tuple[Predictor, int, str]],
     queries: Path,
     out: Path,
     top: int,
@@ -190,8 +183,7 @@ def _forecast_all(
 
     check_format(out)
     asked = read_queries(queries)
-    forecaster, remark = opened()
-    aside(remark, as_json)
+    forecaster, stored, remark = opened()
     with terminal_progress(quiet=as_json) as progress:
         made = answer(forecaster, asked, top, horizon, str(queries), progress)
     made.write(out, force)
@@ -203,7 +195,8 @@ def _forecast_all(
         if remark:
             say(remark)
 
-    emit({"queries": len(asked), "rows": rows, "out": out}, as_json, text)
+    result = {"queries": len(asked), "rows": rows, "out": out, "meaning": forecaster.meaning(horizon)}
+    emit({**result, "stored_events": stored}, as_json, text)
 
 
 def explain(
@@ -235,7 +228,7 @@ def explain(
     if card is not None:
         for file in card_files(check_format(card), len(chosen)):
             check_new(file, force)
-    forecaster, remark = opened_run(
+    forecaster, stored, remark = opened_run(
         run,
         store,
         duplicates,
@@ -245,7 +238,6 @@ def explain(
         memory_dir=memory_dir,
         relation_names=relation_names,
     )
-    aside(remark, as_json)
     # a candidate that is named twice is explained once
     names = {forecaster.events.entity_id(name): name for name in chosen}
     sides = [(asked, name) if candidate == "object" else (name, asked) for name in names.values()]
@@ -269,8 +261,8 @@ def explain(
         if remark:
             say(remark)
 
-    values = [one.as_dict() for one in found]
-    emit(values[0] if len(values) == 1 else values, as_json, text)
+    result = {"explanations": [one.as_dict() for one in found], "files": written, "stored_events": stored}
+    emit(result, as_json, text)
 
 
 def _asked_of(subject: list[str], object: list[str], candidate: str) -> str:
@@ -332,7 +324,8 @@ def calibrate(
         asked = counted(next(iter(found.values())).queries, "query")
         table(f"Calibrated on {asked} of validation", header, rows)
 
-    emit({str(method): asdict(c) for method, c in found.items()}, as_json, text)
+    made = [{"method": m.name, "selected_by": m.selected_by, "calibration": c} for m, c in found.items()]
+    emit({"calibrations": made}, as_json, text)
 
 
 EVENT_HEADER = ["event", "when", "lag", "share", "part"]

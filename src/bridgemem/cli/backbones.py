@@ -26,4 +26,4 @@ def list_(as_json: Json = False) -> None:
         rows = [[f.name, "broken" if f.broken else f.kind, f.package, f.broken or f.line] for f in found]
         table("Backbones", ["name", "kind", "package", "what"], rows)
 
-    emit(found, as_json, text)
+    emit({"backbones": found}, as_json, text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,7 +84,7 @@ def ablate(
                 rows.append([label, figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
             table(f"\n{FILTER_WORDS[f].capitalize()}", ["change", "MRR", "difference"], rows)
 
-    emit([asdict(r) for r in found], as_json, text)
+    emit({"records": found}, as_json, text)
 
 
 def _selected(run: Run, split: str, method: str) -> dict[str, float]:
@@ -134,7 +133,7 @@ def compare(
             ]
             table(f"\n{FILTER_WORDS[f].capitalize()}", ["method: metric", "A", "B", "B - A (95 % interval)"], rows)
 
-    emit([asdict(d) for d in found], as_json, text)
+    emit({"split": split, "differences": found}, as_json, text)
 
 
 def audit(
@@ -234,7 +233,7 @@ def leakage(
             header = ["read", *HEADINGS.values(), "gain in MRR [95 %]", "weight"]
             table(f"\n{FILTER_WORDS[f].capitalize()}", header, rows)
 
-    emit([asdict(r) for r in found], as_json, text)
+    emit({"records": found}, as_json, text)
 
 
 def _backbone_of(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:

@@ -47,7 +47,7 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
         rows = [[f["name"] or "", f["title"] or "", f["found"] or "not found"] for f in found]
         table("Data sets", ["name", "what", "where"], rows)
 
-    emit(found, as_json, text)
+    emit({"datasets": found}, as_json, text)
 
 
 @app.command()
@@ -174,7 +174,7 @@ def import_(
         "columns": found.columns,
         "events": len(found.events),
         "step": found.events.clock.length(),
-        **splits,
+        "splits": splits,
         "merged": report and report.names,
         "dropped": found.dropped,
         "rejected": found.rejects.count,
@@ -218,13 +218,13 @@ def pack_(
         for name, path in paths.items():
             world = name == "world"
             pack(simulate().dataset if world else load_benchmark(name, data_dir, progress=progress), path, force)
-            written[str(path)] = path.stat().st_size
+            written[path] = path.stat().st_size
 
     def text() -> None:
         for path, size in written.items():
             say(f"{path}  {size:,} bytes")
 
-    emit(written, as_json, text)
+    emit({"files": [{"path": path, "bytes": size} for path, size in written.items()]}, as_json, text)
 
 
 @app.command("download")

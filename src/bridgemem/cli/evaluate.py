@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -106,7 +105,8 @@ def evaluate(
         write_records(records, [record for record in found if "model_gain" not in record.settings])
     steps = "" if horizon is None else f", any of {horizon} steps"
     title = f"{dataset.name}, {split}, {counted(found[0].queries, 'query')}{steps}"
-    emit([asdict(r) for r in found], as_json, lambda: show(found, title))
+    result = {"records": found, "split": split, "shard": None, "part": None}
+    emit(result, as_json, lambda: show(found, title))
 
 
 def _check_ways(
@@ -142,7 +142,7 @@ def _check_writable(run: Path) -> None:
 
 def _show_part(run: Path, shard: Any, split: str, path: Path, as_json: bool) -> None:
     then = f"when all {shard.of} are there, `bridgemem evaluate {run} --split {split} --join` joins them"
-    made = {"shard": str(shard), "split": split, "part": path}
+    made = {"records": [], "split": split, "shard": str(shard), "part": path}
     emit(made, as_json, lambda: say(f"Shard {shard} of {split} is in {path}; {then}."))
 
 

@@ -44,6 +44,7 @@ GROUPS = {
         "push": "Push a run to a model hub.",
         "pull": "Pull a run from a model hub.",
         "backbones": "List the backbones and their settings.",
+        "schema": "Print the JSON Schema of a command's --json document.",
     },
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +35,8 @@ def push(
     from bridgemem import hub
 
     done = hub.push(run, repository, endpoint=endpoint, public=public, message=message)
-    emit(done, as_json, lambda: say(f"{run} is in {done.repository}: {done.files} files, commit {done.commit[:12]}."))
+    text = f"{run} is in {done.repository}: {done.files} files, commit {done.commit[:12]}."
+    emit(asdict(done), as_json, lambda: say(text))
 
 
 def pull(

@@ -52,6 +52,7 @@ def ingest(
     skip_rejected: Annotated[
         bool, typer.Option("--skip-rejected", help="Skip rows that cannot be used and take the others.")
     ] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Also print the ids of the events, in the file's order.")] = False,
     *,
     reading: ReadOptions,
     duplicates: Duplicates = "keep",
@@ -86,24 +87,26 @@ def ingest(
         warn(f"bridgemem: {' '.join([*found.remarks, *([told] if told else [])])}")
 
     def text() -> None:
-        _show_receipt(receipt, new)
+        _show_receipt(receipt, new, ids)
         if left_out:
             were = "was" if left_out == 1 else "were"
             say(f"{counted(left_out, 'row')} {were} left out; ingest what is fixed alone, or the others count again.")
         if reached is not None:
             say(f"{whose} was read up to {reached}.")
 
-    emit({**asdict(receipt), **new, "left_out": left_out, "last_offset": reached}, as_json, text)
+    result = {"source": whose, "events": len(receipt.ids), **asdict(receipt), **new}
+    result |= {"left_out": left_out, "last_offset": reached, "ids": receipt.ids if ids else None}
+    emit(result, as_json, text)
 
 
-def _show_receipt(receipt: Receipt, new: dict[str, int]) -> None:
-    """What became of a batch, and how many names it brought."""
+def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
+    """What became of a batch, how many names it brought, and where they are wanted the ids of its events."""
     if receipt.replayed:
         say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
         return
-    first, last = receipt.ids[:1], receipt.ids[1:][-1:]
-    ids = "".join(f", {one}" for one in first) + "".join(f" to {one} in the file's order" for one in last)
-    say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}{ids}; {receipt.accepted:,} of them count.")
+    say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} of them count.")
+    if ids:
+        say(f"Ids, in the file's order: {', '.join(receipt.ids)}.")
     say(f"Known already: {receipt.duplicates:,}; late: {receipt.late:,}.")
     if any(new.values()):
         entities, relations = counted(new["new_entities"], "entity"), counted(new["new_relations"], "relation")
@@ -160,12 +163,12 @@ def stored(
         elif len(found) == last:
             say("There may be more; --last says how many are shown.")
 
-    emit([asdict(event) for event in found], as_json, text)
+    emit({"events": found}, as_json, text)
 
 
 def retract(
     store: StoreFile,
-    event: Annotated[str, typer.Argument(help="Event id as printed by ingest and stored, e.g. e12.")],
+    event: Annotated[str, typer.Argument(help="Event id as printed by stored and ingest --ids, e.g. e12.")],
     reason: Annotated[str, typer.Option("--reason", help="Reason for the retraction, kept with the event.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -222,4 +225,4 @@ def refresh(
         say(f"The reader was fitted {made.reader} ({counted(made.epochs, 'epoch')}). The backbone was kept frozen.")
         say("The selection was kept: it is what the validation of the fitted run chose, and was not chosen again.")
 
-    emit(made, as_json, text)
+    emit(asdict(made), as_json, text)

@@ -7,7 +7,7 @@ import itertools
 import sys
 import traceback
 import warnings
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -26,13 +26,15 @@ from bridgemem.cli import (
     model,
     names,
     results,
+    schema,
     serve,
 )
 from bridgemem.cli.groups import Grouped
-from bridgemem.cli.output import say, warn
+from bridgemem.cli.output import fail, say, wants_json, warn
 from bridgemem.errors import NO_MEMORY, BridgeMemError
 
 CTRL_C = 130  # how typer ends a command at Ctrl-C
+USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, wherever this version of typer has it from
 
 app = typer.Typer(
     name="bridgemem",
@@ -56,6 +58,7 @@ explore.register(app)
 live.register(app)
 mine.register(app)
 memory.register(app)
+schema.register(app)
 
 
 def _version(wanted: bool) -> None:
@@ -98,36 +101,48 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _remark
-            app()
+            _run()
     except SystemExit as ended:
         if ended.code == CTRL_C:
-            warn(INTERRUPTED)
+            fail("interrupted", INTERRUPTED.removeprefix("bridgemem: "))
             sys.exit(1)
         raise
     except BridgeMemError as problem:
-        warn(f"bridgemem: {problem}")
+        fail(problem.code, str(problem), problem.suggestions)
         sys.exit(2)
     except OSError as problem:
         where = f" ({problem.filename})" if problem.filename else ""
-        warn(f"bridgemem: {problem.strerror or problem}{where}.")
+        fail("file", f"{problem.strerror or problem}{where}.")
         sys.exit(2)
     except Exception as problem:
-        warn(_unexpected(problem))
+        fail(*_unexpected(problem))
         # as the cause, so that a caller that runs a command in process sees what went wrong
         raise SystemExit(1) from problem
 
 
-def _unexpected(problem: Exception) -> str:
-    """The sentence of an error that no command foresees."""
+def _run() -> None:
+    """Run the command; with --json also what is wrong with the options is said in JSON."""
+    if not wants_json():
+        app()
+    try:
+        ended = app(standalone_mode=False)
+    except USAGE as problem:
+        fail("usage", problem.format_message())
+        sys.exit(problem.exit_code)
+    sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _unexpected(problem: Exception) -> tuple[str, str]:
+    """The code and the sentence of an error that no command foresees."""
     if _debugging():
         traceback.print_exception(problem)
     said = " ".join(str(problem).split())[:300].rstrip(".")
     if isinstance(problem, MemoryError) or any(words in said for words in NO_MEMORY):
-        return (
-            f"bridgemem: out of memory{f' ({said})' if said else ''}; use less data, smaller settings (`evaluate` has "
-            "--cells), or a machine with more."
+        return "out_of_memory", (
+            f"out of memory{f' ({said})' if said else ''}; use less data, smaller settings (`evaluate` has --cells), "
+            "or a machine with more."
         )
-    return (
-        f"bridgemem: internal error: {type(problem).__name__}{f': {said}' if said else ''}; run "
-        "`bridgemem --debug COMMAND ...` for the traceback, and report it."
+    return "internal", (
+        f"internal error: {type(problem).__name__}{f': {said}' if said else ''}; run `bridgemem --debug COMMAND ...` "
+        "for the traceback, and report it."
     )

@@ -55,7 +55,8 @@ def memory(
         dataset = write_memory(opened.dataset, out, mined, progress=progress, replace=force)
     made = memory_of(dataset.events)
     size = 0 if made is None else made.size
-    result = {"out": out, "events": len(dataset.events), "bytes": size}
+    files = sum(path.is_file() for path in out.iterdir())
+    result = {"out": out, "events": len(dataset.events), "files": files, "bytes": size}
     text = f"{counted(len(dataset.events), 'event')} and all indices are in {out}, {size / 1e6:,.1f} MB."
     emit(result, as_json, lambda: say(f"{text} Use them with --memory-dir {out}."))
 

@@ -71,7 +71,7 @@ def mine(
         if fit:
             done |= _fit(out, seed, device, progress)
 
-    emit(done, as_json, lambda: _show(done, out))
+    emit({"epochs": None, "nll": None, **done}, as_json, lambda: _show(done, out))
 
 
 def _check_engine(engine: str, master: str, named: bool) -> None:

@@ -99,7 +99,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
         "gains": made.gains,
         "headroom": made.headroom,
         "selections": {n: {"choice": s.choice, "lock": s.lock()} for n, s in made.selections.items()},
-        "forecast": {**asdict(made.forecast), "sentence": made.forecast.sentence()},
+        "forecast": made.forecast.as_dict(),
     }
     emit(result, as_json, text)
 
@@ -227,12 +227,16 @@ def fit(
         fitted = made.fitted
     seconds = time.perf_counter() - began
     selections = {name: {**asdict(s), "lock": s.lock()} for name, s in fitted.selections.items()}
-    result = {"run": out, "epochs": fitted.epochs, "selections": selections}
-    result |= {"fit_seconds": fitted.select_fit_seconds, "seconds": seconds}
     held_out = {name: held for name in FILTERS if (held := made.held_out(name)) is not None}
-    if held_out:
-        result["held_out"] = {name: {**asdict(held), "better": held.better} for name, held in held_out.items()}
-        result["forecasts"] = made.preferred()
+    result = {
+        "run": out,
+        "epochs": fitted.epochs,
+        "selections": selections,
+        "held_out": {name: {**asdict(held), "better": held.better} for name, held in held_out.items()},
+        "forecasts": made.preferred() if made.fit_names() else "bridgemem",
+        "fit_seconds": fitted.select_fit_seconds,
+        "seconds": seconds,
+    }
 
     def text() -> None:
         _show_selections(dataset.name, fitted, seconds)
@@ -366,4 +370,4 @@ def reproduce(
             )
     write_records(records, made.records)
     title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"
-    emit([asdict(r) for r in made.records], as_json, lambda: show(made.records, title))
+    emit({"records": made.records}, as_json, lambda: show(made.records, title))

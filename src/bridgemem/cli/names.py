@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bridgemem.cli.ask import RunFolder, Store, aside, opened_run
+from bridgemem.cli.ask import RunFolder, Store, opened_run
 from bridgemem.cli.options import DataDir, Json, MemoryDir, RelationNames
 from bridgemem.cli.output import counted, emit, say, table
 
@@ -27,10 +27,9 @@ def names(
     as_json: Json = False,
 ) -> None:
     """Find names: equal ones first, then by beginning, words and spelling, each with its number of events."""
-    forecaster, remark = opened_run(
+    forecaster, stored, remark = opened_run(
         run, store, "keep", data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names
     )
-    aside(remark, as_json)
     events = forecaster.events
     known = events.relation_names if relations else events.entity_names
     found = known.search(text, top)
@@ -46,4 +45,5 @@ def names(
         if remark:
             say(remark)
 
-    emit([each._asdict() for each in found], as_json, show)
+    result = {"names": [each._asdict() for each in found], "known": len(known), "stored_events": stored}
+    emit(result, as_json, show)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from bridgemem import config
+from bridgemem.cli.output import COMMAND, wants_json
 from bridgemem.errors import SettingsError
 
 
@@ -28,8 +30,28 @@ def one_of(hint: Any, name: str, *, help: str) -> Any:
     return typer.Option(name, parser=parsed, metavar="|".join(get_args(hint)), help=help)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+def _note_command(context: typer.Context, wanted: bool) -> bool:
+    names, at = list[str](), cast(Any, context)  # its parents are of the class that typer has it from
+    while at.parent is not None:
+        names.insert(0, at.info_name or "")
+        at = at.parent
+    COMMAND.set(" ".join(names))
+    return wanted
+
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of text; errors too.", callback=_note_command)
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        help="Show no progress.",
+        # with --json, standard error holds JSON lines alone
+        callback=lambda quiet: quiet or (wants_json() and not sys.stderr.isatty()),
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", help="Folder of the named data sets (default: $BRIDGEMEM_DATA, then the cache)."),

@@ -6,23 +6,38 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from bridgemem import __version__
 from bridgemem.errors import SettingsError
 
+COMMAND = ContextVar("COMMAND", default="")  # the one that runs with --json, as it is typed after the program's name
 
-def emit(value: Any, as_json: bool, text: Callable[[], None]) -> None:
-    """The value as one JSON document, or the text for people."""
+
+def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], None]) -> None:
+    """The value as one JSON document, as `schemas` declares it, or the text for people."""
     if as_json:
-        sys.stdout.write(json.dumps(plain(value), allow_nan=False) + "\n")
+        _write_json(sys.stdout, {"command": COMMAND.get(), "version": __version__, **value})
     else:
         text()
 
 
+def wants_json() -> bool:
+    """Whether the command was called with --json, known also where its options could not be read."""
+    return "--json" in sys.argv[1:]
+
+
+def _write_json(out: TextIO, value: Any) -> None:
+    out.write(json.dumps(plain(value), allow_nan=False) + "\n")
+
+
 def plain(value: Any) -> Any:
     """Dataclasses, tuples and numbers as JSON knows them; what is not a number becomes null."""
+    if type(value).__module__ == "numpy":
+        value = value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -59,7 +74,18 @@ def say(text: str = "") -> None:
 
 def warn(text: str) -> None:
     """A remark next to the result, where it cannot spoil a pipe."""
-    sys.stderr.write(visible(text) + "\n")
+    if wants_json():
+        _write_json(sys.stderr, {"warning": text.removeprefix("bridgemem: ")})
+    else:
+        sys.stderr.write(visible(text) + "\n")
+
+
+def fail(code: str, sentence: str, suggestions: Sequence[str] = ()) -> None:
+    """Why a command ends without a result."""
+    if wants_json():
+        _write_json(sys.stderr, {"error": sentence, "code": code, "suggestions": list(suggestions)})
+    else:
+        sys.stderr.write(visible(f"bridgemem: {sentence}") + "\n")
 
 
 def table(title: str, header: list[str], rows: list[list[str]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +55,8 @@ def report(
     found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
         raise NotFoundError(f"{records} holds no record{f' of {dataset!r}' if dataset else ''}.")
-    made = _tables(single_step(found), by, filters)
+    found = single_step(found)
+    made = _tables(found, by, filters)
     written = [] if out is None else _write(out, made, found, by)
 
     def text() -> None:
@@ -66,7 +66,8 @@ def report(
         for path in written:
             say(f"Wrote {path}.")
 
-    emit([asdict(shown) for shown in made], as_json, text)
+    used = [record for record in found if filters in ("all", record.filter)]
+    emit({"records": used, "tables": made, "files": written}, as_json, text)
 
 
 def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> list[Any]:

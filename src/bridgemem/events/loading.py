@@ -15,9 +15,8 @@ from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
 from bridgemem.events.packs import unpack
-from bridgemem.events.readers.options import ReadOptions, listed_missing
+from bridgemem.events.readers.options import ROLES, ReadOptions, listed_missing
 from bridgemem.events.readers.read import read_events
-from bridgemem.events.readers.table import ROLES
 from bridgemem.events.world import World, simulate
 from bridgemem.progress import SILENT, Progress
 

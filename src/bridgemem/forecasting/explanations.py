@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -84,6 +84,7 @@ class Explanation:
     events: tuple[EventShare, ...]
     unread: int = field(default=0, kw_only=True)
     relation_label: str | None = field(default=None, kw_only=True)
+    residual_name: ClassVar[str]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, with the sentence; `candidate` names the side that is explained."""
@@ -91,7 +92,8 @@ class Explanation:
         actor, candidate, inverse = (values.pop(name) for name in ("actor", "candidate", "inverse"))
         subject, object_ = (candidate, actor) if inverse else (actor, candidate)
         query = {"subject": subject, "relation": values.pop("relation"), "object": object_}
-        return {"sentence": self.sentence(), **query, "candidate": "subject" if inverse else "object", **values}
+        named = {"sentence": self.sentence(), "residual_name": self.residual_name}
+        return {**named, **query, "candidate": "subject" if inverse else "object", **values}
 
     def query(self) -> str:
         relation = self.relation_label or self.relation
@@ -109,10 +111,7 @@ class Explanation:
         return f"{type(self).__name__}({self.candidate!r} for {self.query()} at {self.time}: {parts})"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (f"{e.subject} - {e.relation} -> {e.object}", e.time, e.lag, f"{e.share:.1%}", f"{e.part:+.4f}")
-            for e in self.events
-        ]
+        rows = [(str(e), e.time, e.lag, f"{e.share:.1%}", f"{e.part:+.4f}") for e in self.events]
         return html_table(self.sentence(), ["event", "when", "lag", "share", "part"], rows)
 
     def to_frame(self) -> Any:
@@ -137,6 +136,7 @@ class BridgeMemExplanation(Explanation):
     event was where all of them are older than the memory's window; else 0.
     """
 
+    residual_name: ClassVar[str] = "bridgemem"
     gate: float
     lam: float
     tau: float
@@ -208,6 +208,7 @@ class LearnedExplanation(Explanation):
     ones'. seen: whether there are such events; unseen_candidates: how many others are read.
     """
 
+    residual_name: ClassVar[str] = "learned"
     rank: int
     backbone_rank: int
     log_p0: float

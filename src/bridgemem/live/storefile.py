@@ -44,9 +44,13 @@ _KEPT_OUT = (
 class StoreError(BridgeMemError):
     """An event store cannot be opened, read or written; the events that were sent are not at fault."""
 
+    code = "bad_store"
+
 
 class StoreInUseError(StoreError):
     """An event store is open elsewhere."""
+
+    code = "store_in_use"
 
 
 def create(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -13,7 +14,6 @@ from bridgemem import __version__
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
-from bridgemem.forecasting.explanations import LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.runs import Run
@@ -126,25 +126,16 @@ class Service:
     def forecast(self, request: ForecastQuery) -> Forecast:
         forecaster = self._asked(self.live.view, request)
         query = forecaster.query(request.subject, request.relation, object=request.object, at=request.at)
-        found, step = forecaster.answers(query, request.top, request.horizon)[0], int(query.step)
-        return Forecast(
-            subject=request.subject,
-            relation=request.relation,
-            relation_label=forecaster.events.relations.label(request.relation),
-            object=request.object,
-            time=forecaster.events.clock.label(step),
-            step=step,
-            horizon=request.horizon,
-            candidates=[RankedCandidate.model_validate(c, from_attributes=True) for c in found],
-        )
+        (found,) = forecaster.answers(query, request.top, request.horizon)
+        candidates = [RankedCandidate.model_validate(c, from_attributes=True) for c in found]
+        return Forecast(**asdict(found.query), candidates=candidates)
 
     def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
         view = self.live.view
         forecaster = self._asked(view, request)
         sides = (request.subject, request.relation, request.object)
         found = forecaster.explain(*sides, at=request.at, candidate=request.candidate)
-        name = "learned" if isinstance(found, LearnedExplanation) else "bridgemem"
-        return _EXPLANATION.validate_python({**found.as_dict(), "residual_name": name})
+        return _EXPLANATION.validate_python(found.as_dict())
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config

@@ -46,7 +46,7 @@ Time = Annotated[
 ]
 Offset = Annotated[Name | int, _told_as("an offset: a text of 1 to 1,000 characters, or a whole number")]
 # JSON has no infinity
-OrInfinite = Annotated[float | None, BeforeValidator(lambda value: value if math.isfinite(value) else None)]
+OrInfinite = Annotated[float | None, BeforeValidator(lambda value: None if value in (math.inf, -math.inf) else value)]
 
 
 class Asked(BaseModel):
@@ -191,7 +191,7 @@ class RankedCandidate(Answer):
 
 
 class Forecast(Answer):
-    """Made from the events strictly before `time`, and from no other.
+    """Made from the events strictly before `time`, and from no other; null on the side that is asked for.
 
     relation_label: words for a relation that is a code; null where there are none.
     """
@@ -201,8 +201,11 @@ class Forecast(Answer):
     relation_label: str | None
     object: str | None
     time: str
+    until: str = Field(description="The last of the steps that are asked about; `time` without a horizon.")
     step: int
     horizon: int | None
+    residual: Literal["bridgemem", "learned"] | None = Field(description="Null: the backbone alone answers.")
+    meaning: str = Field(description="What p_given_event is the probability of, or why there is none.")
     candidates: list[RankedCandidate]
 
 

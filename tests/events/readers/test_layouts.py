@@ -439,7 +439,7 @@ def test_import_keeps_the_planted_events_of_every_layout(write, tmp_path, layout
     path = write(gzip.compress(planted(layout).encode()), "events.gz")
     found = bridgemem("data", "import", path, "-o", tmp_path / "e.npz", "--json").json
     assert (found["format"], found["events"], found["rejected"], found["dropped"]) == (layout, 600, 0, {})
-    assert found["train"] > found["test"] > 0
+    assert found["splits"]["train"] > found["splits"]["test"] > 0
     stats = bridgemem("data", "stats", tmp_path / "e.npz", "--json").json
     assert (stats["entities"], stats["relations"], stats["steps"]) == (12, 5, 40)
     assert (stats["first"], stats["last"]) == ("2024-01-01", "2024-02-09")

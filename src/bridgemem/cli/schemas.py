@@ -1,0 +1,396 @@
+"""Schemas: the one JSON document that each command prints with --json, and the lines of standard error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from bridgemem.backbones import Listed
+from bridgemem.evaluation.records import Record
+from bridgemem.events.aliases import MergedName
+from bridgemem.events.readers.text import Reject
+from bridgemem.forecasting.calibration import Calibration
+from bridgemem.live.eventstore import Stored
+from bridgemem.ranking.intervals import Gain
+from bridgemem.ranking.metrics import Metrics
+from bridgemem.service.models import Answer, Explanation, Forecast, NameFound
+from bridgemem.studies.audit import Finding
+from bridgemem.studies.compare import Difference
+
+
+class Document(Answer):
+    """What every document begins with."""
+
+    command: str = Field(description="The command that printed it.")
+    version: str = Field(description="Of the program.")
+
+
+class Failure(Answer):
+    """A line of standard error: why the command failed, in one sentence. The exit code is 1 or 2."""
+
+    error: str
+    code: str = Field(description="What kind of failure it is; see the list of codes.")
+    suggestions: list[str] = Field(description="Names that may have been meant.")
+
+
+class Remark(Answer):
+    """A line of standard error: a remark next to the result."""
+
+    warning: str
+
+
+class Measured(Document):
+    """Figures, one record each, as in files of records."""
+
+    records: list[Record]
+
+
+class Evaluated(Measured):
+    """Figures of a run on a split."""
+
+    split: Literal["test", "valid"]
+    shard: str | None = Field(description="With --shard: the part that was read, as 2/8; there are no records then.")
+    part: str | None = Field(description="With --shard: the file of its ranks.")
+
+
+class PrintedTable(Answer):
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+class Reported(Measured):
+    """The records that the tables are made of, and the tables as they are printed, in text cells."""
+
+    tables: list[PrintedTable]
+    files: list[str]
+
+
+class Forecasted(Forecast, Document):
+    """The candidates of one query, best first."""
+
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class ForecastedFile(Document):
+    """With --queries: how many were answered, and where the answers are."""
+
+    queries: int
+    rows: int
+    out: str
+    meaning: str = Field(description="What p_given_event is the probability of, or why there is none.")
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class Explained(Document):
+    """Why each candidate has its score."""
+
+    explanations: list[Explanation]
+    files: list[str] = Field(description="The files of the card.")
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class CalibratedMethod(Answer):
+    method: str
+    selected_by: str | None
+    calibration: Calibration
+
+
+class Calibrated(Document):
+    """How scores become probabilities, for each method of a run."""
+
+    calibrations: list[CalibratedMethod]
+
+
+class Demonstrated(Document):
+    """The demo: metrics by method and filter, gains over the backbone, and one explained forecast."""
+
+    metrics: dict[str, dict[str, Metrics]]
+    gains: dict[str, Gain]
+    headroom: dict[str, float] = Field(description="The share of the way to the oracle, by filter.")
+    selections: dict[str, dict[str, Any]]
+    forecast: Explanation
+
+
+class Trained(Document):
+    """A trained backbone."""
+
+    backbone: str
+    out: str
+    parameters: int
+    seed: int
+
+
+class Fitted(Document):
+    """A run: what validation chose under each filter, and how the residuals did on its later part."""
+
+    run: str
+    epochs: int
+    selections: dict[str, dict[str, Any]] = Field(description="By filter: the choice, its metrics, grid and lock.")
+    held_out: dict[str, dict[str, Any]] = Field(description="By filter; empty where nothing was learned.")
+    forecasts: Literal["bridgemem", "learned"] = Field(description="The residual that forecasts use.")
+    fit_seconds: float
+    seconds: float
+
+
+class Compared(Document):
+    """Paired differences of two runs, B - A."""
+
+    split: Literal["test", "valid"]
+    differences: list[Difference]
+
+
+class Audited(Document):
+    """The checks of a run; `passed` null: it cannot be checked here."""
+
+    run: str
+    split: Literal["test", "valid"]
+    passed: bool
+    findings: list[Finding]
+
+
+class NamedData(Answer):
+    name: str
+    title: str
+    found: str | None = Field(description="Where it lies; null where it was not found.")
+
+
+class DataListed(Document):
+    """The named data sets."""
+
+    datasets: list[NamedData]
+
+
+class DataChecked(Document):
+    """What is wrong with events. The exit code is 2 where any row was rejected."""
+
+    events: int
+    step: str = Field(description="The length of a time step in words.")
+    rejected: int
+    fingerprint: str
+    rejects: list[Reject] = Field(description="The first 10,000.")
+
+
+class DataDescribed(Document):
+    """Sizes of a data set."""
+
+    name: str
+    entities: int
+    relations: int
+    events: int
+    splits: dict[str, int]
+    steps: int
+    step: str = Field(description="The length of a time step in words.")
+    first: str
+    last: str
+    transition_examples: int
+    reader_parameters: int
+    fingerprint: str
+
+
+class DataImported(Document):
+    """A packed data set, and how its source was understood."""
+
+    out: str
+    format: str
+    columns: dict[str, str]
+    events: int
+    step: str = Field(description="The length of a time step in words.")
+    splits: dict[str, int]
+    merged: list[MergedName] | None = Field(description="Names merged by aliases; null without any.")
+    dropped: dict[str, int] = Field(description="Rows without two parties, by reason.")
+    rejected: int
+    rejects: list[Reject] = Field(description="The first 100.")
+    remarks: list[str] = Field(description="How times and missing values were read, where that needs a word.")
+
+
+class PackedFile(Answer):
+    path: str
+    bytes: int
+
+
+class DataPacked(Document):
+    """Packed data sets."""
+
+    files: list[PackedFile]
+
+
+class DataDownloaded(Document):
+    """A named data set in the cache."""
+
+    folder: str
+
+
+class Aliased(Document):
+    """The aliases of a packed data set or a run; after a change of a packed one, what was merged."""
+
+    aliases: dict[str, str] = Field(description="Canonical names by alias.")
+    merged: list[MergedName] | None
+    loops: int | None = Field(description="Events that became self-loops.")
+
+
+class NamesListed(Document):
+    """The names that fit a text best."""
+
+    names: list[NameFound]
+    known: int = Field(description="How many names there are in all.")
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class BackbonesListed(Document):
+    """All backbones; `broken` says why one is of no use."""
+
+    backbones: list[Listed]
+
+
+class Ingested(Document):
+    """What became of a batch of events."""
+
+    batch: int
+    source: str
+    events: int
+    accepted: int
+    duplicates: int
+    late: int
+    replayed: bool = Field(description="The batch was taken in before; nothing was changed.")
+    new_entities: int
+    new_relations: int
+    left_out: int = Field(description="Rows that were skipped.")
+    last_offset: str | None
+    ids: list[str] | None = Field(description="Of the events, in the file's order; null without --ids.")
+
+
+class StoredListed(Document):
+    """The latest events of a store; `retracted` null: in force."""
+
+    events: list[Stored]
+
+
+class Retracted(Document):
+    """An event that was taken back."""
+
+    retracted: str
+    subject: str
+    relation: str
+    object: str
+    time: str
+    already: bool
+
+
+class Refreshed(Document):
+    """A run that was fitted further; `added` and `retracted` count events."""
+
+    run: str
+    source: str = Field(description="The run that it was made of.")
+    added: int
+    retracted: int
+    events: int
+    new_entities: int
+    new_relations: int
+    batches: int
+    retractions: int
+    reader: str
+    epochs: int
+    when: str
+    store: str
+    chosen_until: int = Field(description="The step at which the validation of the fit ended; -1: at its data's end.")
+    origin: str
+    backbone: str
+
+
+class MemoryWritten(Document):
+    """A memory on disk."""
+
+    out: str
+    events: int
+    files: int
+    bytes: int
+
+
+class Mined(Document):
+    """What was mined, as mined.json holds it."""
+
+    format: int
+    fingerprint: str
+    events: int
+    rows: int
+    pairs: int
+    examples: int
+    sampled: int
+    shards: int
+    end: int
+    n_entities: int
+    n_relations: int
+    seed: int
+    settings: dict[str, Any]
+    clock: dict[str, Any]
+    source: dict[str, Any]
+    checksums: dict[str, Any]
+    epochs: int | None = Field(description="Of the reader; null without --fit.")
+    nll: list[float] | None = Field(description="After each epoch; null without --fit.")
+
+
+class Pushed(Document):
+    """Where a run is on a hub."""
+
+    repository: str
+    commit: str
+    files: int
+
+
+class Pulled(Document):
+    """A run from a hub."""
+
+    run: str
+    dataset: str
+    backbone: str
+
+
+class Schema(Document):
+    """The JSON Schema of a command's document, and of the lines of standard error."""
+
+    document: dict[str, Any]
+    stderr: dict[str, Any]
+
+
+DOCUMENTS: dict[str, Any] = {
+    "demo": Demonstrated,
+    "train": Trained,
+    "fit": Fitted,
+    "evaluate": Evaluated,
+    "calibrate": Calibrated,
+    "reproduce": Measured,
+    "forecast": Forecasted | ForecastedFile,
+    "explain": Explained,
+    "names": NamesListed,
+    "data list": DataListed,
+    "data check": DataChecked,
+    "data stats": DataDescribed,
+    "data import": DataImported,
+    "data aliases": Aliased,
+    "data pack": DataPacked,
+    "data download": DataDownloaded,
+    "ingest": Ingested,
+    "stored": StoredListed,
+    "retract": Retracted,
+    "refresh": Refreshed,
+    "mine": Mined,
+    "memory": MemoryWritten,
+    "ablate": Measured,
+    "compare": Compared,
+    "audit": Audited,
+    "leakage": Measured,
+    "report": Reported,
+    "push": Pushed,
+    "pull": Pulled,
+    "backbones list": BackbonesListed,
+    "schema": Schema,
+}
+Line = Annotated[Failure | Remark, Field(description="A line of standard error.")]
+
+
+def document(command: str) -> TypeAdapter[Any]:
+    """What reads and describes the document of a command."""
+    return TypeAdapter(DOCUMENTS[command])
