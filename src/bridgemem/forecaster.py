@@ -414,9 +414,13 @@ class Forecaster:
         return f"Forecaster({str(name)!r}, residual={self.residual!r}, seed={self.seed}): {state}"
 
     def _repr_html_(self) -> str:
-        if self._parts is None:
-            return html_table(repr(self), [], [])
-        return html_table(repr(self), [], [("data", self.dataset), ("added since", f"{len(self._added):,} events")])
+        known: dict[str, object] = {"history": self.history, "seed": self.seed}
+        if self._parts is not None:  # from its notes alone: the data of a run is not loaded to be shown
+            config = self._parts.config
+            known |= {"data": f"{config.dataset} ({config.fingerprint})", "backbone": config.backbone}
+            known |= {"residual": self.residual, "fitted with": f"version {config.version} on {config.device}"}
+            known |= {"events added since": f"{len(self._added):,}"}
+        return html_table(repr(self), [], known.items())
 
     def _check(self) -> None:
         check("residual", self.residual, Residual)

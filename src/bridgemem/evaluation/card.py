@@ -54,8 +54,7 @@ class Data:
             sizes = {"train": known.train, "valid": known.valid} | ({"test": known.test} if known.test else {})
             return cls(known.entities, known.relations, sizes, known.clock, known.source, "other")
         dataset = unpack(run.folder / "data.npz")
-        names = ("train", "valid") if dataset.test_start is None else ("train", "valid", "test")
-        sizes = {name: len(dataset.split(name)) for name in names}
+        sizes = dataset.sizes
         own = "the simulated world of this program" if config.dataset == "world" else "events of the run's own maker"
         if named and run.refreshes():
             own = f"{CATALOG[config.dataset].source}, and what was added since"

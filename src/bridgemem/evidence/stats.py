@@ -23,13 +23,12 @@ def describe(dataset: Dataset, progress: Progress = SILENT) -> dict[str, Any]:
     with progress.task("mining transitions"):
         examples = mine(dataset.train, space, settings)
     reader = Reader(space, log_prior(dataset.train), settings.width, settings.hidden)
-    names = ("train", "valid") if dataset.test_start is None else ("train", "valid", "test")
     return {
         "name": dataset.name,
         "entities": events.n_entities,
         "relations": events.n_relations,
         "events": len(events),
-        "splits": {name: len(dataset.split(name)) for name in names},
+        "splits": dataset.sizes,
         "steps": len(np.unique(events.step)),
         "step": events.clock.length(),
         "first": events.clock.label(int(events.step[0])),
