@@ -6,12 +6,13 @@ What may be read in two ways is never guessed: 02/01/2024 is given back with bot
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime
+from typing import NamedTuple
 
 from bridgemem.errors import DataError
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999, which are all that dates have
+EPOCH_DAY = date(1970, 1, 1).toordinal()
 COMPACT = re.compile(r"(?:19|20)[0-9]{6}(?:[0-9]{6})?")  # a day, or a second of one, as a whole number
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 MONTH_NAMES = (
@@ -36,8 +37,7 @@ _FORMS = tuple(
 )
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """A date as it is written: the seconds since 1970 UTC that it means if the day, or the month, comes first.
 
     One of them is None where it is no date that way, and both are equal where the order is plain. between: what stands
@@ -46,8 +46,8 @@ class Written:
 
     day_first: int | None
     month_first: int | None
-    between: str = ""
-    zoned: bool = False
+    between: str
+    zoned: bool
 
     @property
     def only(self) -> int | None:
@@ -66,16 +66,18 @@ def read_date(text: str) -> Written | None:
     except (ValueError, OverflowError):
         pass
     found = next((match for form in _FORMS if (match := form.fullmatch(text))), None)
-    if found is None:
+    clock = _clock(found) if found else None
+    if found is None or clock is None:
         return None
-    parts = found.groupdict()
-    if parts.get("one"):
-        day, month = int(parts["one"]), int(parts["two"])
-        written = Written(_moment(parts, month, day), _moment(parts, day, month), parts["between"], bool(parts["zone"]))
+    parts, zoned = found.groupdict(), found["zone"] is not None
+    year = int(parts["year"])
+    if "one" in parts:
+        one, two = int(parts["one"]), int(parts["two"])
+        written = Written(_moment(year, two, one, clock), _moment(year, one, two, clock), parts["between"], zoned)
         return None if written.day_first is written.month_first is None else written
-    month = _month(parts["name"]) if parts.get("name") else int(parts["month"])
-    moment = _moment(parts, month, int(parts["day"]))
-    return None if moment is None else Written(moment, moment, zoned=bool(parts["zone"]))
+    month = _month(parts["name"]) if "name" in parts else int(parts["month"])
+    moment = _moment(year, month, int(parts["day"]), clock)
+    return None if moment is None else Written(moment, moment, "", zoned)
 
 
 def parse_date(text: str) -> int:
@@ -101,7 +103,7 @@ def from_format(text: str, form: str) -> Written | None:
 def _plain(moment: datetime) -> Written:
     zoned = moment.tzinfo is not None
     seconds = int((moment if zoned else moment.replace(tzinfo=UTC)).timestamp())
-    return Written(seconds, seconds, zoned=zoned)
+    return Written(seconds, seconds, "", zoned)
 
 
 def _month(name: str) -> int:
@@ -111,19 +113,26 @@ def _month(name: str) -> int:
     return MONTHS.index(name[:3]) + 1 if known else 0
 
 
-def _moment(parts: dict[str, str | None], month: int, day: int) -> int | None:
-    """Seconds since 1970 of the parts of a date, None where there is no such day or time."""
-    hour, minute, second = (int(parts[name] or 0) for name in ("hour", "minute", "second"))
-    if half := parts["half"]:
+def _clock(found: re.Match[str]) -> int | None:
+    """Seconds since midnight UTC of the time of day in a date, None where there is no such time."""
+    if found["hour"] is None:
+        return 0
+    hour, minute, second = int(found["hour"]), int(found["minute"]), int(found["second"] or 0)
+    if half := found["half"]:
         if not 1 <= hour <= 12:
             return None
         hour = hour % 12 + 12 * (half in "Pp")
-    zone = parts["zone"]
-    shift = timedelta(0)
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    zone, shift = found["zone"], 0
     if zone and zone[0] in "+-":
-        shift = timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])) * (-1 if zone[0] == "-" else 1)
+        shift = (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60) * (-1 if zone[0] == "-" else 1)
+    return hour * 3600 + minute * 60 + second - shift
+
+
+def _moment(year: int, month: int, day: int, clock: int) -> int | None:
+    """Seconds since 1970 of a day and the time of day, None where there is no such day."""
     try:
-        moment = datetime(int(parts["year"] or 0), month, day, hour, minute, second, tzinfo=timezone(shift))
+        return (date(year, month, day).toordinal() - EPOCH_DAY) * 86_400 + clock
     except ValueError:
         return None
-    return int(moment.timestamp())

@@ -82,7 +82,9 @@ def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: 
     as_dates = rows[dated].sum() > rows[whole].sum() or (dated.any() and rows[plain].sum() == 0)
     if as_dates or "%" in form:
         dates, remarks = _dates(texts, written, rows, form)
-        return _judged(texts, dates, "date", dated | whole, form, remarks)
+        if long := [text for i, text in enumerate(texts) if whole[i] and dated[i] and len(text) == 14]:
+            remarks += (f"Times such as {min(long)} are read as dates; --time-format number keeps them as numbers.",)
+        return _judged(texts, dates, ("date", "a date"), dated | whole, form, remarks)
     numbers = [int(text.partition(".")[0]) if whole[i] else None for i, text in enumerate(texts)]
     found = [number for number in numbers if number is not None]
     parts, remarks = EPOCH.get(form, 0), ()
@@ -91,9 +93,9 @@ def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: 
         if parts:
             remarks = (epoch_remark(parts),)
     if not parts:
-        return _judged(texts, numbers, "integer", dated | whole, form)
+        return _judged(texts, numbers, ("integer", "a whole number"), dated | whole, form)
     dates = [None if number is None else number // parts for number in numbers]
-    return _judged(texts, dates, "date", dated | whole, form, remarks)
+    return _judged(texts, dates, ("date", "an epoch time"), dated | whole, form, remarks)
 
 
 def _written(texts: Sequence[str], form: str) -> tuple[list[Written | None], np.ndarray]:
@@ -149,16 +151,17 @@ def _order(texts: Sequence[str], group: Sequence[tuple[int, Written]]) -> tuple[
 def _judged(
     texts: Sequence[str],
     found: Sequence[int | None],
-    kind: str,
+    kind: tuple[str, str],
     other: np.ndarray,
     form: str,
     remarks: tuple[str, ...] = (),
 ) -> Times:
-    """Times with the reason for each text that is none; other bool [n]: it is a time of another kind."""
+    """Times with the reason for each text that is none. kind: of the others, also in words; other bool [n]: it is a
+    time of another kind."""
     values, faults = np.zeros(len(texts), np.int64), dict[int, str]()
     for i, text in enumerate(texts):
         value = found[i]
-        if value is not None and (kind == "date" or value >= 0):
+        if value is not None and (kind[0] == "date" or value >= 0):
             values[i] = value
         elif not text:
             faults[i] = "the time is empty"
@@ -169,10 +172,10 @@ def _judged(
         elif form:
             faults[i] = f"the time {text[:40]!r} is not written as {form}"
         elif other[i]:
-            faults[i] = f"the time {text!r} is not {'a date' if kind == 'date' else 'a whole number'} as the others are"
+            faults[i] = f"the time {text!r} is not {kind[1]} as the others are"
         else:
             faults[i] = f"the time {text[:40]!r} is neither a whole number nor a date; write dates as 2024-01-31"
-    return Times(kind, values, faults, remarks)
+    return Times(kind[0], values, faults, remarks)
 
 
 def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:

@@ -82,6 +82,16 @@ def test_columns_are_joined_to_a_relation_and_to_a_date(frame, orders):
     assert ReadOptions(**as_tuples) == ReadOptions(**JOINED)
 
 
+def test_rows_with_joined_columns_keep_the_order_of_the_file(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    path = tmp_path / "e.parquet"
+    with duckdb.connect() as db:
+        rows = "SELECT i AS subject, i % 3 AS a, i % 7 AS b, 0 AS object, 1 AS time FROM range(100000) t(i)"
+        db.execute(f"COPY ({rows}) TO '{path}' (ROW_GROUP_SIZE 10000)")
+    events = read_events(path, ReadOptions(relation="a,b")).events
+    assert events.subject.tolist() == list(range(100_000))
+
+
 def test_a_heading_that_holds_a_comma_is_one_column():
     frame = {"a,b": ["x"], "a": ["A"], "b": ["B"], "time": [1]}
     options = ReadOptions(subject="a", relation="a,b", object="b")

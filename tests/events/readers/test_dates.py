@@ -170,6 +170,12 @@ def test_epoch_times_are_dates_and_it_is_said(tmp_path):
     assert reading.events.clock.step("1706659200000") == reading.events.clock.step("1706659200") == 1
 
 
+def test_numbers_that_are_days_to_the_second_are_dates_and_it_is_said(tmp_path):
+    reading = read_events(written(tmp_path / "e.csv", UNDERSTOOD["compact to the second"]))
+    assert (labels(reading), len(reading.remarks)) == (DAYS, 1)
+    assert reading.events.clock.step("20240131000000") == 1
+
+
 @pytest.mark.parametrize("times", [["999999999", "1706572800"], ["5000000000", "5000000001"], ["1", "2"]])
 def test_other_whole_numbers_stay_numbers(times, tmp_path):
     reading = read_events(written(tmp_path / "e.csv", times), ReadOptions(step=1))

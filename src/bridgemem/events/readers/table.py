@@ -269,9 +269,10 @@ class Heading:
 
 def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[str]) -> str:
     """Several columns as SQL of one text: a date of its parts, others with colons in between; empty where missing."""
-    listed = ", ".join(map(literal, sorted(missing)))
+    # a pattern, since DuckDB makes a join of a long list, and a join does not keep the order of the rows
+    nothing = literal("|".join(map(re.escape, sorted(missing))))
     texts = [f"trim({_as_text(*column)})" for column in columns]
-    filled = [f"CASE WHEN {text} IN ({listed}) THEN NULL ELSE {text} END" for text in texts]
+    filled = [f"CASE WHEN regexp_full_match({text}, {nothing}) THEN NULL ELSE {text} END" for text in texts]
     if role != "time":
         return f"concat_ws(': ', {', '.join(filled)})"
     between = [" "] if len(filled) == 2 else ["-", "-", " ", ":", ":"]
