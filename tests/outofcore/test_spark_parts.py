@@ -26,10 +26,13 @@ needs_arrow = spark_cluster.NEEDS_EXTRA
 @few
 @given(
     partitions=st.lists(st.lists(st.integers(0, 10**6).map(lambda n: n * 6), max_size=6), min_size=1, max_size=4),
-    unit=st.sampled_from([1, 5, 86_400]),
-    kind=st.sampled_from(["integer", "date"]),
+    unit=st.sampled_from([1, 5, 43_200, 86_400]),
+    wanted=st.sampled_from([("integer", None), ("date", None), ("date", "week")]),
 )
-def test_few_times_of_each_partition_give_the_clock_of_all(partitions: list[list[int]], unit: int, kind: str) -> None:
+def test_few_times_of_each_partition_give_the_clock_of_all(
+    partitions: list[list[int]], unit: int, wanted: tuple[str, str | None]
+) -> None:
+    kind, step = wanted
     pa = pytest.importorskip("pyarrow", reason=needs_arrow)
     times = [np.array(part, dtype=np.int64) * unit for part in partitions]
     whole = np.concatenate(times)
@@ -40,8 +43,18 @@ def test_few_times_of_each_partition_give_the_clock_of_all(partitions: list[list
         # in batches of two rows, some of them empty
         cuts = [part[at : at + 2] for at in range(0, len(part) + 1, 2)]
         batches = (pa.RecordBatch.from_pydict({"time": pa.array(cut, pa.int64())}) for cut in cuts)
-        found += [batch.column("time").to_numpy() for batch in _few_times(batches)]
-    assert clock_for(np.concatenate(found), kind, None) == clock_for(whole, kind, None)
+        found += [batch.column("time").to_numpy() for batch in _few_times(batches, step is not None)]
+    assert clock_for(np.concatenate(found), kind, step) == clock_for(whole, kind, step)
+
+
+def test_few_times_keep_the_weekday_that_all_have_and_bring_no_other() -> None:
+    pa = pytest.importorskip("pyarrow", reason=needs_arrow)
+    saturday = 1_704_571_200  # at 20:00
+    for hours in ([0, 150, 165], [0, 12, 24]):
+        times = saturday + 3600 * np.array(hours, np.int64)
+        batch = pa.RecordBatch.from_pydict({"time": pa.array(times)})
+        (found,) = (few.column("time").to_numpy() for few in _few_times(iter([batch]), True))
+        assert clock_for(found, "date", "week") == clock_for(times, "date", "week")
 
 
 def test_a_partition_passes_its_rows_through_and_its_examples_come_by_lot() -> None:

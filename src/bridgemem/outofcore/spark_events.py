@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -266,7 +266,7 @@ def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, list[str]]
     kept = raw.rows.where(raw.filled()).where("time >= 0" if kind == "integer" else f"NOT {raw.missing('time')}")
     if parts > 1:
         kept = kept.withColumn("time", F.expr(f"(time - pmod(time, {parts})) div {parts}"))
-    found = kept.select("time").mapInArrow(_few_times, "time long").toArrow()
+    found = kept.select("time").mapInArrow(partial(_few_times, stepped=step is not None), "time long").toArrow()
     values = found.column("time").to_numpy()
     if not len(values):
         raise DataError(f"no row has a time that can be used. {UNDERSTOOD}")
@@ -276,8 +276,11 @@ def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, list[str]]
     return clock, timed, list(filter(None, said))
 
 
-def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On a worker: a few times with the same first, last, weekdays and common divisors as all of a partition."""
+def _few_times(batches: Iterator[pa.RecordBatch], stepped: bool) -> Iterator[pa.RecordBatch]:
+    """On a worker: a few times with the same first and last as all of a partition.
+
+    stepped: a step is given, and they have the same weekdays; else the same common divisors.
+    """
     import pyarrow as pa
 
     few = np.empty(0, dtype=np.int64)
@@ -286,7 +289,8 @@ def _few_times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if len(times):
             first = times.min()
             _, weekdays = np.unique(times // DAY % 7, return_index=True)
-            few = np.array([first, first + np.gcd.reduce(times - first), times.max(), *times[weekdays]])
+            others = times[weekdays] if stepped else [first + np.gcd.reduce(times - first)]
+            few = np.array([first, *others, times.max()])
     if len(few):
         yield pa.RecordBatch.from_pydict({"time": pa.array(few, pa.int64())})
 

@@ -120,6 +120,12 @@ def test_three_columns_without_a_heading_are_read_by_position_under_a_constant_r
     assert "the same relation in every row" in reading.source()
 
 
+def test_headings_may_be_numbers_and_options_may_be_none():
+    frame = {0: ["A", "B"], 1: ["B", "A"], 2: [1, 2]}
+    options = ReadOptions(subject=0, relation=None, object=1, time=2, relation_is="calls", time_format=None)
+    assert named_rows(read_events(frame, options))[0] == ("A", "calls", "B", "1")
+
+
 def test_what_cannot_be_is_one_sentence(orders):
     with pytest.raises(SettingsError, match="give one of the two"):
         ReadOptions(relation="kind", relation_is="buys from")

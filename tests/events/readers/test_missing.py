@@ -145,6 +145,13 @@ def test_names_that_the_data_have_already_are_never_missing(tmp_path):
     assert named_rows(known) == [("NA", "r", "DE", "1")]
 
 
+def test_published_layouts_keep_their_rules_next_to_names_that_are_known():
+    names = Vocabulary("entity", ("NA", "DE")), Vocabulary("relation", ("r",))
+    base = EventLog([0], [0], [1], [0], *names, Clock("date", 0, 86_400))
+    row = {"event_id_cnty": [1], "event_date": ["2024-01-01"], "event_type": ["r"], "actor1": ["NA"], "actor2": ["-"]}
+    assert new_events(row, base) == [("NA", "r", "-", 19_723)]
+
+
 @pytest.mark.parametrize("na", [None, (), ("IAH",)])
 def test_mining_leaves_out_the_same_rows(flights, tmp_path, na):
     options = ReadOptions(na=na)

@@ -44,6 +44,7 @@ class ReadOptions:
         as for `datetime.strptime`, such as %d/%m/%y.
     na: the texts that stand for a missing value, next to an empty one; () for none. Left out, `MISSING` in plain
         tables, and what a published layout has for it.
+    known: names that are never missing values, whatever else is.
     """
 
     subject: str | Sequence[str] = ""
@@ -55,14 +56,13 @@ class ReadOptions:
     step: str | int | None = None
     time_format: str = ""
     na: Sequence[Any] | None = None
+    known: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for role in ROLES:
-            if not isinstance(name := getattr(self, role), str):
-                object.__setattr__(self, role, ",".join(map(str, name or ())))
+        for name in (*ROLES, "relation_is", "time_format"):
+            object.__setattr__(self, name, ",".join(_texts(getattr(self, name))))
         if self.na is not None:
-            listed = (self.na,) if isinstance(self.na, str) else self.na
-            object.__setattr__(self, "na", tuple(str(text).strip() for text in listed))
+            object.__setattr__(self, "na", tuple(text.strip() for text in _texts(self.na)))
         if self.format not in FORMATS:
             raise SettingsError(f"{short(str(self.format))!r} is not a format: give one of {', '.join(FORMATS)}.")
         check_format(self.time_format)
@@ -101,14 +101,18 @@ class ReadOptions:
 
     def missing(self, known: Collection[str] = ()) -> frozenset[str]:
         """The texts that stand for a missing value in a plain table; known: names, which are never one."""
-        return frozenset(MISSING if self.na is None else self.na).difference(known) | {""}
+        return frozenset(MISSING if self.na is None else self.na).difference(known, self.known) | {""}
 
     def following(self, base: EventLog) -> ReadOptions:
         """The same for events that follow a log: its names are never missing, and its whole numbers no epoch."""
-        given, known = MISSING if self.na is None else self.na, {*base.entities.names, *base.relations.names}
-        na = tuple(text for text in given if text not in known) if known.intersection(given) else self.na
+        known = self.missing().intersection((*base.entities.names, *base.relations.names))
         form = "number" if base.clock.kind == "integer" and not self.time_format else self.time_format
-        return replace(self, na=na, time_format=form)
+        return replace(self, known=tuple(sorted(known)), time_format=form)
+
+
+def _texts(given: Any) -> list[str]:
+    """What a user gives as one text or as several, or not at all; the headings of a frame may be numbers."""
+    return [str(text) for text in (given if isinstance(given, list | tuple) else [] if given is None else [given])]
 
 
 def listed_missing(na: Sequence[Any] | None, keep_na: bool) -> Sequence[Any] | None:
