@@ -144,7 +144,7 @@ class Forecaster:
             earlier = self._earlier(validation, backbone, fitted, again, progress)
         self._take(model, home, folder, replace)
         if self.residual == "learned":
-            if fits := self._learned(validation, fitted, earlier, progress):
+            if fits := self._learned(validation, fitted, earlier, self._learning(backbone), progress):
                 model = self._calibrated(dataclasses.replace(model, fits=fits), validation, progress)
                 self._take(model, home, folder, True)
             held = model.held_out("raw")
@@ -455,16 +455,17 @@ class Forecaster:
 
     def _twice(self, backbone: Backbone) -> Backbone:
         """A backbone, refused where cross-fitting has to train it again and cannot."""
-        if self._cross_fit and backbone.name == "stored":
+        if self._learning(backbone).cross_fit and backbone.name == "stored":
             raise SettingsError(
                 "cross_fit trains the backbone again, on earlier events, and stored scores cannot be trained; leave "
                 "cross_fit out."
             )
         return backbone
 
-    @property
-    def _cross_fit(self) -> float:
-        return self.learned_settings.cross_fit if self.learned_settings is not None else 0.0
+    def _learning(self, backbone: Backbone) -> LearnedSettings:
+        """The learned residual's settings; where they do not say so, a backbone says itself how it is cross-fitted."""
+        own = self.learned_settings or LearnedSettings()
+        return own if own.cross_fit else dataclasses.replace(own, cross_fit=backbone.cross_fit)
 
     def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: TrainingNote) -> RunConfig:
         return RunConfig(
@@ -488,14 +489,15 @@ class Forecaster:
 
     def _trained_again(self, backbone: Backbone, folder: Path | None, seed: int, progress: Progress) -> Trains:
         """How a backbone of the same kind is trained on earlier events, kept next to its folder if it has one."""
-        home = None if folder is None or not self._cross_fit else earlier_backbone(folder, self._cross_fit)
+        share = self._learning(backbone).cross_fit
+        home = None if folder is None or not share else earlier_backbone(folder, share)
         return partial(trained_again, backbone, home, seed, self.device, progress)
 
     def _earlier(
         self, validation: Validation, backbone: Backbone, fitted: Fitted, again: Trains, progress: Progress
     ) -> Source | None:
         """Late train to learn from, where the backbone is not trained or is trained again; None elsewhere."""
-        wanted = self.learned_settings or LearnedSettings()
+        wanted = self._learning(backbone)
         if not wanted.cross_fit and not training_free(backbone):
             return None
         try:
@@ -512,10 +514,14 @@ class Forecaster:
             return None
 
     def _learned(
-        self, validation: Validation, fitted: Fitted, earlier: Source | None, progress: Progress
+        self,
+        validation: Validation,
+        fitted: Fitted,
+        earlier: Source | None,
+        wanted: LearnedSettings,
+        progress: Progress,
     ) -> dict[str, Fit]:
         """The learned residuals; none where there is too little to learn from, which a warning says."""
-        wanted = self.learned_settings or LearnedSettings()
         try:
             return fit_learned(
                 validation,

@@ -152,7 +152,8 @@ def test_a_base_with_a_delta_scores_as_one_log() -> None:
 
 def trainer_of(events: EventLog, **changes: Any) -> _Trainer:
     """A trainer of an untrained network without anything left to chance."""
-    settings = replace(TINY, **{"dropout": 0.0, "event_dropout": 0.0, **changes})
+    certain = dict.fromkeys(("dropout", "token_dropout", "event_dropout", "actor_dropout"), 0.0)
+    settings = replace(TINY, **{**certain, **changes})
     net = network(events, settings).train()
     return _Trainer(net, Dataset("small", events, 25), Checkpoint(None, {}, net))
 

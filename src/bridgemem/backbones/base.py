@@ -38,6 +38,9 @@ class Backbone(Scorer, ABC):
     name: ClassVar[str]
     default: ClassVar[Any]
     own_uncertainty: ClassVar[bool] = False
+    # the last share of train for which it is trained again on what came before, so that a learned residual has more to
+    # learn from; 0 where that is not worth it
+    cross_fit: ClassVar[float] = 0.0
     n_members: int = 0
     settings: Any
     fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process

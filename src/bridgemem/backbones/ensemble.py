@@ -22,7 +22,7 @@ from bridgemem.events.datasets import CATALOG
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
-from bridgemem.storage.schema import as_settings
+from bridgemem.storage.schema import as_settings, override
 from bridgemem.storage.tensors import part_of
 from bridgemem.training.checkpoint import Training
 
@@ -33,11 +33,13 @@ NO_MEMBERS = ("ensemble", "counting+stream", "stored")
 class EnsembleSettings(Declared):
     """members: the built-in backbones that are mixed; tuned_for: the named data set whose settings they have, if any.
 
-    They are equal to others that name the same members, each with the same settings.
+    changed: other settings of members, as in "stream.width=64". They are equal to others that name the same members,
+    each with the same settings.
     """
 
     members: Annotated[tuple[str, ...], Range(ge=2, note="backbones")] = ("regcn", "tirgn")
     tuned_for: str = ""
+    changed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,10 +54,20 @@ class EnsembleSettings(Declared):
             raise SettingsError(
                 f"there are no settings for {self.tuned_for!r} to be tuned_for; choose from {known}, or leave it empty."
             )
+        for change in self.changed:
+            if change.partition(".")[0] not in self.members:
+                raise SettingsError(f"{change!r} names none of the members {', '.join(self.members)}.")
+        if self.changed:
+            self.each()  # which refuses what they do not take
 
     def each(self) -> dict[str, Any]:
         """The settings of every member, by name."""
-        return {name: backbone_defaults(name, self.tuned_for) for name in self.members}
+        return {name: override(backbone_defaults(name, self.tuned_for), self._of(name)) for name in self.members}
+
+    def _of(self, member: str) -> list[str]:
+        """What is changed of a member, as in "width=64"."""
+        parts = (change.partition(".") for change in self.changed)
+        return [change for name, _, change in parts if name == member]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EnsembleSettings) and list(self.each().items()) == list(other.each().items())
@@ -83,7 +95,7 @@ class Ensemble(Backbone):
     def __init__(self, settings: EnsembleSettings, members: Sequence[Backbone]) -> None:
         self.members = list(members)
         own = {name: member.settings for name, member in zip(settings.members, self.members, strict=True)}
-        self.settings = TrainedSettings(settings.members, settings.tuned_for, own)
+        self.settings = TrainedSettings(settings.members, settings.tuned_for, settings.changed, own)
         self.n_members = len(self.members)
 
     @classmethod
@@ -108,7 +120,10 @@ class Ensemble(Backbone):
     def save(self, folder: Path) -> None:
         """As any backbone, with a table of settings for each member."""
         own = self.settings
-        tables = {"backbone": {"name": self.name}, "settings": {"members": own.members, "tuned_for": own.tuned_for}}
+        settings = {"members": own.members, "tuned_for": own.tuned_for}
+        if own.changed:
+            settings["changed"] = own.changed
+        tables = {"backbone": {"name": self.name}, "settings": settings}
         members = {_table(name): asdict(settings) for name, settings in own.each().items()}
         save_tensors(folder, {**tables, **members}, self.tensors())
 
@@ -117,7 +132,7 @@ class Ensemble(Backbone):
         (config, tensors), where = load_tensors(folder), f"{folder}/config.toml"
         plain = as_settings(EnsembleSettings, config.get("settings"), where)
         own = {m: as_settings(type(backbone_class(m).default), config.get(_table(m)), where) for m in plain.members}
-        return cls.restore(TrainedSettings(plain.members, plain.tuned_for, own), tensors)
+        return cls.restore(TrainedSettings(plain.members, plain.tuned_for, plain.changed, own), tensors)
 
     def to(self, device: str) -> Self:
         self.members = [member.to(device) for member in self.members]
@@ -128,6 +143,7 @@ class CountingStream(Ensemble):
     """Counting and the stream reader: what repeats, and what an actor's last events say."""
 
     name: ClassVar[str] = "counting+stream"
+    cross_fit: ClassVar[float] = 0.4
     default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
 
 

@@ -32,26 +32,37 @@ ROWS = 8192  # queries whose events are read at once
 
 @dataclass(frozen=True)
 class StreamSettings(Declared):
-    """k events are read of an actor; in training each is left out with a probability of event_dropout.
+    """k events are read of an actor.
 
-    negatives: entities that are drawn for a batch to stand for all others, where there are more; 0 for all of them.
+    What training leaves out at random: numbers of what is summed up (dropout) and of an event's vector (token_dropout),
+    whole events (event_dropout), and the vector of the actor (actor_dropout), so that its events have to say who it is.
+    negatives: entities that a CPU draws for a batch to stand for all others, where there are more; 0 for all of them,
+    which a GPU always reads.
+    most_queries: fewer epochs, but two of them, where all would read more queries than that.
     """
 
-    width: Units = 64
-    k: Recent = 16
+    width: Units = 128
+    k: Recent = 32
     blocks: Count = 2
     heads: Count = 4
-    dropout: BelowOne = 0.3
+    dropout: BelowOne = 0.4
+    token_dropout: BelowOne = 0.2
     event_dropout: BelowOne = 0.3
+    actor_dropout: BelowOne = 0.3
     negatives: Size = 2048
     batch: Count = 512
-    epochs: Count = 4
+    epochs: Count = 6
+    most_queries: Count = 4_000_000
     learning_rate: Positive = 3e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
             raise SettingsError(f"heads must divide the width {self.width}, and {self.heads} does not.")
+
+    def epochs_on(self, queries: int) -> int:
+        """How many passes are made over that many train queries."""
+        return min(self.epochs, max(2, self.most_queries // max(queries, 1)))
 
 
 class Block(nn.Module):
@@ -120,6 +131,10 @@ class StreamNet(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.settings.dropout, self.training)
 
+    def _kept(self, found: Tensor, dropout: float) -> Tensor:
+        """Those of the found that training does not leave out, bool as given."""
+        return found & (torch.rand(found.shape, device=found.device) >= dropout) if self.training else found
+
     def tokens(self, events: LastEvents) -> Tensor:
         """The events as vectors, and last the slot that stands for none; [n, k + 1, d]."""
         edges = 2 ** torch.arange(1, LAGS, device=events.lag.device)
@@ -127,14 +142,14 @@ class StreamNet(nn.Module):
         span = span + events.lag.float().log1p()[:, :, None] * self.log_lag
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
         own = F.embedding(events.partner, self.entity) + F.embedding(events.relation, self.relation) + span
-        return self.norm_token(torch.cat([own, self.nothing.expand(len(own), 1, -1)], dim=1))
+        tokens = self.norm_token(torch.cat([own, self.nothing.expand(len(own), 1, -1)], dim=1))
+        return F.dropout(tokens, self.settings.token_dropout, self.training)
 
     def forward(self, actor: Tensor, relation: Tensor, events: LastEvents) -> Reading:
         """actor, relation int64 [n]."""
-        tokens, found = self.tokens(events), events.found
-        if self.training:
-            found = found & (torch.rand(found.shape, device=found.device) >= self.settings.event_dropout)
-        x = self._drop(F.embedding(actor, self.entity) + F.embedding(relation, self.asked))
+        tokens, found = self.tokens(events), self._kept(events.found, self.settings.event_dropout)
+        known = self._kept(torch.ones_like(actor, dtype=torch.bool)[:, None], self.settings.actor_dropout)
+        x = self._drop(F.embedding(actor, self.entity) * known + F.embedding(relation, self.asked))
         attention, visible = torch.zeros_like(tokens[:, :, 0]), F.pad(found, (0, 1), value=True)
         for block in self.blocks:
             x, share = block(x, tokens, visible)
@@ -199,6 +214,7 @@ class _Trainer:
         self.queries = torch.stack([*columns, *self.events.line.before(train.actor, train.step)])
         self.size = min(self.settings.batch, len(train))
         self.batches = -(-len(train) // self.size)
+        self.epochs = self.settings.epochs_on(len(train))
         count = torch.bincount(train.answer, minlength=len(net.entity)).double()
         if checkpoint.epochs == 0:
             with torch.no_grad():
@@ -218,7 +234,7 @@ class _Trainer:
         net, s = self.net, self.settings
         actor, relation, step, answer, start, stop = batch.unbind(0)
         read = net(actor, relation, self.events.in_slices(start, stop, step, s.k))
-        if not 0 < s.negatives < len(net.entity):
+        if batch.is_cuda or not 0 < s.negatives < len(net.entity):
             return F.cross_entropy(net.scores(read), answer)
         at = torch.rand(s.negatives, dtype=torch.float64, device=batch.device)
         # rounding may leave the last sum just below 1
@@ -239,10 +255,10 @@ class _Trainer:
         batch = torch.empty_like(self.queries[:, : self.size])
         total, rate = torch.zeros((), device=batch.device), torch.zeros((), device=batch.device)
         steps.optimizer.param_groups[0]["lr"] = rate
-        everything = s.epochs * self.batches
+        everything = self.epochs * self.batches
         with tf32_matmul(batch.device), steps.running(), progress.task("training stream", total=everything) as advance:
             advance(done * self.batches)
-            for epoch in range(done + 1, s.epochs + 1):
+            for epoch in range(done + 1, self.epochs + 1):
                 total.zero_()
                 for number, part in enumerate(self.shuffled().unbind(1), start=(epoch - 1) * self.batches):
                     batch.copy_(part)
@@ -250,7 +266,7 @@ class _Trainer:
                     steps.take(0, partial(self.step_loss, batch, total), stays=True)
                     advance(1)
                 advance(0, note=f"loss {float(total) / self.batches:.3f}")
-                self.checkpoint.keep(1, epoch, steps.optimizer, whole=epoch == s.epochs)
+                self.checkpoint.keep(1, epoch, steps.optimizer, whole=epoch == self.epochs)
         net.eval()
 
 

@@ -195,7 +195,7 @@ def fit(
     """Fit the residual on a backbone, choose on validation, lock the choice, refit on train + validation."""
     import time
 
-    from bridgemem.backbones.trained import earlier_backbone
+    from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
     from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
@@ -220,7 +220,10 @@ def fit(
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
-        before = earlier_backbone(Path(backbone), learned.cross_fit if learned else 0.0)
+        share = learned.cross_fit if learned else 0.0
+        if not share and Path(backbone).is_dir():
+            share = open_backbone(Path(backbone)).cross_fit
+        before = earlier_backbone(Path(backbone), share)
         with _usable(out), _going_on(before):
             made = model.fit(dataset, folder=out, replace=force, progress=progress).parts
         assert isinstance(made, Model)

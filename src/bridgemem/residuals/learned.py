@@ -45,7 +45,8 @@ class LearnedSettings(Declared):
     from at most. fit_share: the share of validation before the later part that residuals are compared on.
     unseen_candidates: how many of these are read too; 0 leaves them all in the backbone's order.
     without: groups of features that are not read. cross_fit: the last share of train that is learned from too, scored
-    by a backbone trained on what came before it; where nothing has to be trained, more than half of train unless told.
+    by a backbone trained on what came before it; 0 leaves it to the backbone, and where nothing has to be trained it is
+    more than half of train.
     fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that ranks
     better there on later validation, "each" one for each filter.
     """

@@ -75,20 +75,27 @@ def read_as(path: Path, kind: type[T], remedy: str, *, missing: T | None = None,
 
 
 def override(settings: T, assignments: list[str]) -> T:
-    """Settings changed by 'name=value' texts, as `--set` on the command line gives them."""
+    """Settings changed by 'name=value' texts, as `--set` on the command line gives them.
+
+    A name with a dot, as in 'stream.width', goes to the list `changed` of settings that have one: an ensemble's.
+    """
     kind: Any = type(settings)
     values = asdict(settings)  # type: ignore[call-overload]
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise SettingsError(f"--set takes name=value, not {assignment!r}.")
+        if "." in name and "changed" in declared(kind):
+            values["changed"] = [*values["changed"], assignment]
+            continue
         hint = declared(kind).get(name)
         listed, may_be_empty = typing.get_origin(_plain(hint)) is tuple, type(None) in typing.get_args(hint)
         values[name] = [part for part in text.split(",") if part] if listed else text or (None if may_be_empty else "")
     try:
         return _validated(kind, lambda adapter: adapter.validate_python(values))
     except SettingsError as problem:
-        raise SettingsError(f"--set: {problem}") from None
+        # once, also where settings are changed inside of others
+        raise SettingsError(f"--set: {str(problem).removeprefix('--set: ')}") from None
 
 
 def _left_out(kind: Any, values: Any) -> str | None:
