@@ -18,15 +18,21 @@ from torch import Tensor, nn
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import CountingStream, TrainedSettings
+from bridgemem.backbones.open_vocabulary import OpenVocabulary
 from bridgemem.backbones.stream import Block, Stream, StreamNet, StreamSettings, _Trainer, learning_rate
 from bridgemem.backbones.typed import RecurrenceTyped
+from bridgemem.config import Settings
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
+from bridgemem.events.log import EventLog, Vocabulary
+from bridgemem.events.queries import Queries, renumbered
+from bridgemem.forecaster import Forecaster
+from bridgemem.forecasting.model import Model
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
 from bridgemem.progress import Step
+from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.storage.schema import override
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
 from builders import dataset_of, log_of, random_log, rows_of
@@ -335,7 +341,17 @@ def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, m
     "wrong",
     [
         *({name: 0} for name in ("width", "k", "blocks", "heads", "batch", "epochs", "learning_rate")),
-        *({"dropout": 1.0}, {"event_dropout": -0.1}, {"negatives": -1}, {"heads": 3}, {"k": 1025}, {"width": 8196}),
+        *(
+            {"dropout": 1.0},
+            {"event_dropout": -0.1},
+            {"token_dropout": 1.0},
+            {"actor_dropout": 1.0},
+            {"most_queries": 0},
+            {"negatives": -1},
+            {"heads": 3},
+            {"k": 1025},
+            {"width": 8196},
+        ),
         *({name: math.nan} for name in ("dropout", "event_dropout", "learning_rate")),
     ],
 )
@@ -360,3 +376,103 @@ def test_counting_and_stream_are_two_members_of_one_backbone(tmp_path: Path) -> 
     assert again.name == "counting+stream"
     assert torch.equal(again.score(queries, past).log_p, both.score(queries, past).log_p)
     check_backbone(both, small().events)
+
+
+def test_more_queries_get_fewer_epochs_but_two() -> None:
+    settings = StreamSettings(epochs=6, most_queries=1000)
+    assert [settings.epochs_on(n) for n in (0, 100, 200, 333, 5000)] == [6, 6, 5, 3, 2]
+    assert replace(settings, epochs=1).epochs_on(5000) == 1
+    watched = Watching()
+    trained = 2 * len(small().train)
+    Stream.fit(small(), replace(TINY, epochs=9, most_queries=4 * trained), progress=watched)
+    assert len(watched.losses) == 4
+
+
+def test_without_its_own_vector_an_actor_is_read_from_its_events_alone() -> None:
+    events = random_log(6, n=250)
+    net = trainer_of(events, actor_dropout=0.999).net
+    one, other = torch.tensor([1]), torch.tensor([2])
+    read = Past(events).last_events(one, torch.tensor([events.end]), TINY.k)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        assert torch.equal(net(one, one, read).state, net(other, one, read).state)
+    net.eval()
+    assert not torch.equal(net(one, one, read).state, net(other, one, read).state)
+
+
+def test_what_it_looked_at_is_shown_also_in_an_ensemble_and_a_wider_vocabulary() -> None:
+    events = small().events
+    queries = Queries.of(events.between(28, 29)).unanswered()
+    query, past = queries.take(torch.tensor([0])), Past(events)
+    found, read = tiny().attended(query, past), tiny().read(query, past)
+    kept = read.events.found[0]
+    assert kept.any()
+    assert torch.equal(found.attention, read.attention[0, kept])
+    assert torch.equal(found.added, read.added[0, kept])
+    assert 0 < float(found.attention.sum()) < 1
+    both = CountingStream(CountingStream.default, [RecurrenceTyped.fit(small()), tiny()])
+    ensemble = both.attended(query, past)
+    assert ensemble is not None
+    assert torch.equal(ensemble.partner, found.partner)
+    assert RecurrenceTyped.fit(small()).attended(query, past) is None
+    # two relations more: inverse ones have other numbers, and what a newcomer did was not read
+    R = events.n_relations
+    wider = replace(events, relations=Vocabulary("relation", (*events.relations.names, "new", "newer")))
+    asked = replace(query, relation=renumbered(query.relation, R, R + 2))
+    around = OpenVocabulary(tiny(), events.n_entities, R)
+    wide = around.attended(asked, Past(wider))
+    assert wide is not None
+    assert torch.equal(wide.relation, renumbered(found.relation, R, R + 2))
+    assert around.attended(replace(asked, relation=torch.tensor([R])), Past(wider)) is None
+
+
+def test_settings_of_a_member_are_set_by_its_name(tmp_path: Path) -> None:
+    settings = override(CountingStream.default, ["stream.width=16", "stream.epochs=1", "recurrence-typed.triple=3"])
+    each = settings.each()
+    assert each["stream"] == replace(StreamSettings(), width=16, epochs=1)
+    assert each["recurrence-typed"].triple == 3
+    made = CountingStream.fit(small(), override(settings, ["stream.k=3"]))
+    assert made.settings.own["stream"].k == 3
+    made.save(tmp_path / "made")
+    assert load_backbone(tmp_path / "made").settings == made.settings
+    for wrong, said in {
+        "stream.widt=3": r"^--set: there is no setting called 'widt' \(did you mean width\?\)",
+        "strem.width=3": "'strem.width=3' names none of the members recurrence-typed, stream",
+        "stream.width=x": "width must be a whole number",
+        "width=3": "there is no setting called 'width'",
+    }.items():
+        with pytest.raises(SettingsError, match=said):
+            override(CountingStream.default, [wrong])
+
+
+def test_counting_and_stream_are_cross_fitted_unless_told_otherwise() -> None:
+    settings = override(CountingStream.default, ["stream.width=8", "stream.k=3", "stream.epochs=1"])
+    shares = {}
+    for asked in (0.0, 0.2):
+        own = LearnedSettings(epochs=1, cross_fit=asked, fitted_under="raw")
+        reader = Settings(max_epochs=1)
+        model = Forecaster("counting+stream", settings=reader, learned_settings=own, backbone_settings=settings)
+        parts = model.fit(small()).parts
+        assert isinstance(parts, Model)
+        fits = parts.fits
+        shares[asked] = fits["raw"].model.settings.cross_fit, fits["raw"].queries
+    assert shares[0.0][0] == CountingStream.cross_fit == 0.4
+    assert shares[0.2][0] == 0.2
+    assert shares[0.0][1] > shares[0.2][1] > 2 * len(small().valid)
+
+
+@pytest.mark.parametrize("residual", ["bridgemem", "learned"])
+def test_an_explanation_names_the_events_it_looked_at_most(residual: str) -> None:
+    dataset, reader, own = small(), Settings(max_epochs=1), LearnedSettings(epochs=1, fitted_under="raw")
+    model = Forecaster(tiny(), residual=residual, settings=reader, learned_settings=own).fit(dataset)
+    events, names = dataset.events, dataset.events.entities.names
+    found = model.explain(3, 1, 5, at=events.end, candidate="subject").attended
+    query = Queries(torch.tensor([5]), torch.tensor([1 + events.n_relations]), torch.tensor([events.end]))
+    seen = tiny().attended(query, Past(events))
+    assert [e.attention for e in found] == sorted(seen.attention.tolist(), reverse=True)
+    first = int(seen.attention.argmax())
+    inverse, relation = divmod(int(seen.relation[first]), events.n_relations)
+    sides = [names[5], names[int(seen.partner[first])]]
+    assert [found[0].subject, found[0].object] == (sides[::-1] if inverse else sides)
+    assert (found[0].relation, found[0].lag) == (events.relations.names[relation], int(seen.lag[first]))
+    assert found[0].time == events.clock.label(events.end - found[0].lag)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scores, ask
+from bridgemem.backbones.scorer import Attended, Scores, ask
 from bridgemem.config import Declared, Range
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
@@ -107,6 +107,11 @@ class Ensemble(Backbone):
         finest = reduce(torch.promote_types, (log_p.dtype for log_p in each))
         own = torch.stack([log_p.to(finest) for log_p in each])
         return Scores(own.logsumexp(0) - math.log(len(own)), members=own)
+
+    def attended(self, query: Queries, past: Past) -> Attended | None:
+        """Of the first member that has any."""
+        found = (member.attended(query, past) for member in self.members)
+        return next((one for one in found if one is not None), None)
 
     def tensors(self) -> dict[str, Tensor]:
         named = zip(self.settings.members, self.members, strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.recurrence import RecurrenceDyadic
-from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, ask
+from bridgemem.backbones.scorer import Attended, Scorer, ScorerAround, Scores, ask
 from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.evidence.gate import seen_mass
@@ -79,6 +79,14 @@ class OpenVocabulary(ScorerAround):
         seen = past.seen(rest.actor, rest.step)
         uncertainty[others] = seen_mass(scores.of_candidates[others], *seen).to(uncertainty.dtype)
         return replace(scores, uncertainty=uncertainty)
+
+    def attended(self, query: Queries, past: Past) -> Attended | None:
+        own, events = (self.n_entities, self.n_relations), past.events
+        if int(query.actor) >= own[0] or int(query.relation) % events.n_relations >= own[1]:
+            return None
+        asked = replace(query, relation=renumbered(query.relation, events.n_relations, own[1]))
+        found = self.scorer.attended(asked, past.within(*own))
+        return found and replace(found, relation=renumbered(found.relation, own[1], events.n_relations))
 
     def _absent(self, queries: Queries, past: Past) -> Tensor | None:
         """The entities that came later and had no event before the step of each query, bool [n, E]; None without."""

@@ -36,6 +36,21 @@ class Scores:
         return self.log_p if self.absent is None else self.log_p.masked_fill(self.absent, -torch.inf)
 
 
+@dataclass(frozen=True)
+class Attended:
+    """The past events of an actor that a scorer looked at for one query, oldest first.
+
+    relation (directed), partner, lag int64 [m]. attention float [m]: the share of each; what is left to 1 went to none
+    of them. added float [m]: what each adds to the log score of its own partner, before scores are normalised.
+    """
+
+    relation: Tensor
+    partner: Tensor
+    lag: Tensor
+    attention: Tensor
+    added: Tensor
+
+
 class Scorer(Protocol):
     """Whatever scores every entity as the answer of a query.
 
@@ -112,6 +127,10 @@ class SparseScorer(Protocol):
 
     def sparse(self, queries: Queries, past: Past) -> SparseScores: ...
 
+    def attended(self, query: Queries, past: Past) -> Attended | None:
+        """The events of the actor that it looked at for a single query; None where it has no attention to show."""
+        return None
+
 
 class ScorerAround(Scorer):
     """A scorer around another one, under the same name."""
@@ -134,6 +153,9 @@ class ScorerAround(Scorer):
     @property
     def parallel(self) -> bool:
         return self.scorer.parallel
+
+    def attended(self, query: Queries, past: Past) -> Attended | None:
+        return self.scorer.attended(query, past)
 
 
 def called(scorer: object) -> str:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bridgemem.backbones.base import NetBackbone
-from bridgemem.backbones.scorer import Scores
+from bridgemem.backbones.scorer import Attended, Scores
 from bridgemem.config import BelowOne, Count, Declared, Positive, Recent, Size, Units
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
@@ -291,7 +291,7 @@ class Stream(NetBackbone):
 
     @torch.no_grad()
     def read(self, queries: Queries, past: Past) -> Reading:
-        """The events that each query looked at and how much: what explains a score."""
+        """The events that each query looked at and how much."""
         return self.net(queries.actor, queries.relation, past.last_events(queries.actor, queries.step, self.settings.k))
 
     @torch.no_grad()
@@ -299,6 +299,12 @@ class Stream(NetBackbone):
         net = self.net
         log_p = [net.scores(self.read(part, past)).log_softmax(1) for part in queries.batches(ROWS)]
         return Scores(torch.cat(log_p) if log_p else net.entity.new_empty(0, len(net.entity)))
+
+    def attended(self, query: Queries, past: Past) -> Attended:
+        read = self.read(query, past)
+        found = read.events.found[0]
+        columns = (read.events.relation, read.events.partner, read.events.lag, read.attention, read.added)
+        return Attended(*(column[0][found] for column in columns))
 
     @classmethod
     def shell(cls, settings: Any, tensors: dict[str, Tensor]) -> nn.Module:

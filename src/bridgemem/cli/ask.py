@@ -256,6 +256,7 @@ def explain(
                 _show_bridgemem(one)
             elif isinstance(one, LearnedExplanation):
                 _show_learned(one)
+            _show_attended(one)
         for path in written:
             say(f"Wrote {path}.")
         if remark:
@@ -342,6 +343,18 @@ def _show_bridgemem(found: Any) -> None:
     )
     if found.events:
         table("Events it comes from", EVENT_HEADER, _event_rows(found.events))
+
+
+def _show_attended(found: Any) -> None:
+    """The events that a backbone with attention looked at most."""
+    if not found.attended:
+        return
+    rows = [
+        [f"{e.subject} - {e.relation} -> {e.object}", e.time, str(e.lag), f"{e.attention:.1%}", f"{e.added:+.4f}"]
+        for e in found.attended
+    ]
+    heading = [*EVENT_HEADER[:3], "attention", "added to its partner"]
+    table(f"\nEvents of {found.actor} that the backbone looked at most", heading, rows)
 
 
 def _show_learned(found: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bridgemem.equations import mixture
 from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import gate
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.attribution import (
@@ -66,10 +67,27 @@ class EventShare:
 
 
 @dataclass(frozen=True)
+class AttendedEvent:
+    """An event of the actor that the backbone looked at: who did what to whom, when, and its share of the attention.
+
+    added: what it adds to the log score of the actor's partner in it, before scores are normalised.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    time: str
+    lag: int
+    attention: float
+    added: float
+
+
+@dataclass(frozen=True)
 class Explanation:
     """score = base + residual; base is the backbone's log score as it came, normalised or not.
 
     unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    attended: the events of the actor that a backbone with attention looked at most.
     """
 
     actor: str
@@ -83,6 +101,7 @@ class Explanation:
     score: float
     events: tuple[EventShare, ...]
     unread: int = field(default=0, kw_only=True)
+    attended: tuple[AttendedEvent, ...] = field(default=(), kw_only=True)
     relation_label: str | None = field(default=None, kw_only=True)
     residual_name: ClassVar[str]
 
@@ -290,6 +309,23 @@ class LearnedExplanation(Explanation):
 
     def _common_neighbours(self) -> str:
         return " and ".join(party.name for party in self.common_neighbours[:2])
+
+
+def attended_events(query: Queries, scoring: Scoring, events: EventLog) -> tuple[AttendedEvent, ...]:
+    """The events that the backbone looked at most for a single query, most first."""
+    found = scoring.backbone.attended(query, scoring.past)
+    if found is None:
+        return ()
+    actor, now, names = int(query.actor), int(query.step), events.entities.names
+    best = found.attention.argsort(descending=True, stable=True)[:LISTED]
+    columns = (found.relation, found.partner, found.lag, found.attention, found.added)
+    made = []
+    for directed, partner, lag, share, added in zip(*(column[best].tolist() for column in columns), strict=True):
+        inverse, relation = divmod(directed, events.n_relations)
+        sides = (names[partner], names[actor]) if inverse else (names[actor], names[partner])
+        what, when = events.relations.names[relation], events.clock.label(now - lag)
+        made.append(AttendedEvent(sides[0], what, sides[1], when, lag, share, added))
+    return tuple(made)
 
 
 def steps(n: int) -> str:

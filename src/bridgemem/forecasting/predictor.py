@@ -19,7 +19,7 @@ from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
-from bridgemem.forecasting.explanations import Explanation, explain_bridgemem, explain_learned
+from bridgemem.forecasting.explanations import Explanation, attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
@@ -412,8 +412,9 @@ class Predictor:
         )
 
     def _explained(self, part: Scoring, query: Queries, chosen: int) -> Explanation:
-        explain = explain_learned if part.learned else explain_bridgemem
-        return explain(self._scored(part, query), chosen, events=part.past.events, scoring=part)
+        explain, events = explain_learned if part.learned else explain_bridgemem, part.past.events
+        found = explain(self._scored(part, query), chosen, events=events, scoring=part)
+        return replace(found, attended=attended_events(query, part, events))
 
     def _with_unread(self, found: Explanation, query: Queries, chosen: int) -> Explanation:
         """An explanation that also tells how many events of the two are of relations that came after the fit."""

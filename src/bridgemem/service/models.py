@@ -223,10 +223,24 @@ class EventPart(Answer):
     relation_label: str | None
 
 
+class AttendedPart(Answer):
+    """An event of the actor that a backbone with attention looked at, its share of the attention, and what it adds to
+    the log score of its own partner."""
+
+    subject: str
+    relation: str
+    object: str
+    time: str
+    lag: int
+    attention: float
+    added: float
+
+
 class Explained(Answer):
     """score = base + residual.
 
     unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    attended: the events of the actor that a backbone with attention looked at most.
     """
 
     sentence: str
@@ -242,6 +256,7 @@ class Explained(Answer):
     score: float
     events: list[EventPart]
     unread: int
+    attended: list[AttendedPart]
 
 
 class BridgeMemExplained(Explained):

@@ -58,9 +58,12 @@ class Row:
 
     @classmethod
     def of(cls, records: list[Record]) -> Row:
-        """Average records that differ in nothing but the seed."""
-        named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "selected_by", "history", "subset")
-        kinds = {tuple(getattr(r, name) for name in (*named, "horizon", "cross_fit")) for r in records}
+        """Average records that differ in nothing but the seed, and in what validation chose with it."""
+        named = ("dataset", "fingerprint", "split", "backbone", "method", "filter", "history", "subset", "horizon")
+        kinds = {
+            (*(getattr(r, name) for name in (*named, "cross_fit")), None if r.as_chosen else r.selected_by)
+            for r in records
+        }
         if len(kinds) != 1:
             raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
         values = {m: np.array([getattr(r, m) for r in records]) for m in METRICS}
