@@ -92,6 +92,10 @@ class Scorer(Protocol):
     def score(self, queries: Queries, past: Past) -> Scores:
         """Score every entity as the answer of each query; a bare tensor or array [n, E] is taken as `log_p`."""
 
+    def attended(self, query: Queries, past: Past) -> Attended | None:
+        """The events of the actor that it looked at for a single query; None where it has no attention to show."""
+        return None
+
 
 # row, candidate int64 [m], each once, and what is added to their scores, float64 [m]
 Added = tuple[Tensor, Tensor, Tensor]
@@ -126,10 +130,6 @@ class SparseScorer(Protocol):
     """A scorer whose scores are sparse: it is ranked without a table of all entities."""
 
     def sparse(self, queries: Queries, past: Past) -> SparseScores: ...
-
-    def attended(self, query: Queries, past: Past) -> Attended | None:
-        """The events of the actor that it looked at for a single query; None where it has no attention to show."""
-        return None
 
 
 class ScorerAround(Scorer):
