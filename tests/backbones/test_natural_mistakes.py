@@ -130,7 +130,7 @@ def test_events_are_loaded_wherever_a_data_set_belongs(tmp_path: Path) -> None:
     assert forecaster(own).fit(columns).forecast("Arvan", "visit", top=1)
 
 
-@pytest.mark.parametrize("given", [None, 3, 2.5, {1, 2}, bm.Forecaster(), bm.load], ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("given", [None, 3, 2.5, {1, 2}, bm.Forecaster(), bm.load], ids=lambda one: type(one).__name__)
 def test_what_is_no_events_is_refused(given: Any) -> None:
     with pytest.raises(DataError, match="events are a data set's name, a file"):
         bm.load(given)

@@ -74,8 +74,8 @@ def test_a_trained_backbone_is_read_from_its_folder(own_csv: Path, backbone: Pat
 
 
 def test_without_a_test_split_validation_is_read_and_it_is_said(own_csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load = loading.load
-    monkeypatch.setattr(loading, "load", lambda *args, **more: load(*args, **more).without_test())
+    loaded = loading.loaded
+    monkeypatch.setattr(loading, "loaded", lambda *args, **more: loaded(*args, **more).without_test())
     shown = bridgemem("leakage", own_csv, "--quiet")
     assert shown.code == 0
     assert "has no test split; its validation split is read instead" in shown.err
