@@ -43,13 +43,12 @@ def fit(
     settings: Settings | None = None,
     *,
     seed: int = 42,
-    selected_by: str = "time",
     residual: str | None = None,
 ) -> Predictor:
-    """What answers queries, with the choice made under a filter."""
+    """What answers queries, with the choice made under the time-aware filter."""
     fitted = "learned" if residual == "learned" else "bridgemem"
     model = Forecaster(backbone, residual=fitted, settings=settings, seed=seed).fit(dataset)
-    return model.parts.predictor_of(Past(dataset.events), selected_by, residual)
+    return model.parts.predictor_of(Past(dataset.events), residual)
 
 
 def loaded(run: Run | Path | str, **how: Any) -> Forecaster:

@@ -114,7 +114,6 @@ class Forecaster:
         self._folder: Path | None = None
         self._predictor: Predictor | None = None
         self._added: list[Stamped] = []  # since the fit, or since the run was saved
-        self._selected_by = "time"
         self._wanted: str | None = None
 
     def fit(
@@ -201,7 +200,7 @@ class Forecaster:
     def _asked(self) -> Predictor:
         parts = self.parts
         if isinstance(parts, Run):
-            return parts.predictor(self._selected_by, self._wanted)
+            return parts.predictor(self._wanted)
         parts.refuse_frozen()
         held = parts.held_out("raw")
         if held is not None and parts.preferred() == "bridgemem":
@@ -376,7 +375,6 @@ class Forecaster:
         source: Path | str,
         *,
         residual: str | None = None,
-        selected_by: str = "time",
         data_dir: Path | None = None,
         memory_dir: Path | None = None,
         relation_names: Path | str | None = None,
@@ -387,7 +385,6 @@ class Forecaster:
         Args:
             source: A run folder, or the id of one on a model hub, owner/name, which is fetched once.
             residual: "bridgemem" or "learned", for forecasts; the better one on validation when left out.
-            selected_by: The filter under which the residual was selected, "time" or "static".
             data_dir: The folder of the named data sets, for a run on one of them.
             memory_dir: A memory on disk that holds the data of the run; it is then read by memory map.
             relation_names: A file with words for relations that are codes: rows of a code and its label.
@@ -397,7 +394,7 @@ class Forecaster:
             source = _fetched(source, progress).folder
         run = Run(source, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
-        made._parts, made._selected_by, made._wanted = run, selected_by, residual
+        made._parts, made._wanted = run, residual
         made.residual = "bridgemem" if run.file.learned is None else "learned"
         return made
 

@@ -282,11 +282,10 @@ class Run(Parts):
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")
         return selection
 
-    def predictor(self, selected_by: str = "time", residual: str | None = None) -> Predictor:
+    def predictor(self, residual: str | None = None) -> Predictor:
         """What answers queries by name from the run's own data."""
         self.refuse_frozen()
-        self.selection(selected_by)
-        return self.predictor_of(self.past_of(self.dataset.events), selected_by, residual)
+        return self.predictor_of(self.past_of(self.dataset.events), residual)
 
     def past_of(self, events: EventLog) -> Past:
         """All that is known: the events of the run's data, and those that were added since."""

@@ -116,16 +116,13 @@ def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:
     assert bridgemem("forecast", recurrence_run, *inverse).out.startswith("(?, visit, Arvan) at ")
 
 
-def test_each_selection_gives_its_own_forecast(walk: Walk) -> None:
+def test_forecasts_have_one_model_the_one_of_the_time_aware_selection(walk: Walk) -> None:
     choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
     assert choices["static"] != choices["time"]
-    found = [
-        bridgemem("forecast", walk.run, *ASKED, "--selected-by", name, "--json").json["candidates"] for name in choices
-    ]
-    assert (
-        bridgemem("forecast", walk.run, *ASKED, "--selected-by", "time-aware", "--json").json["candidates"] == found[-1]
-    )
-    assert [c["residual"] for c in found[0]] != [c["residual"] for c in found[1]]
+    best = bridgemem("forecast", walk.run, *ASKED, "--top", "1", "--json").json["candidates"][0]
+    found = bridgemem("explain", walk.run, *ASKED, "--object", best["name"], "--json").json
+    assert found["lam"] == choices["time"]["lam"]
+    assert bridgemem("forecast", walk.run, *ASKED, "--selected-by", "static").code == 2
 
 
 def test_an_explanation_prints_parts_that_add_up(recurrence_run: Path) -> None:
@@ -239,9 +236,6 @@ def test_both_residuals_of_a_run_can_be_asked_for(learned_run: Path, recurrence_
     assert {c["name"]: c["backbone_rank"] for c in learned}.items() >= {
         (c["name"], c["backbone_rank"]) for c in fixed if c["name"] in {p["name"] for p in learned}
     }
-    # a forecast knows no filter: the learned residual is the same whatever the paper's was chosen under
-    static = bridgemem("forecast", learned_run, *ASKED, "--selected-by", "static", "--json").json["candidates"]
-    assert [c["residual"] for c in static] == [c["residual"] for c in learned]
     assert "by the learned residual" not in bridgemem("forecast", learned_run, *ASKED, "--residual", "bridgemem").out
 
 
@@ -312,7 +306,6 @@ def test_a_residual_that_a_run_does_not_have_is_refused(command: str, recurrence
         ((*ASKED, "--at", "2023-12-31"), "before the data set begins, at 2024-01-01"),
         ((*ASKED, "--at", "99999999999999999"), "too far ahead"),
         ((*ASKED, "--at", "9" * 30), "too far ahead"),
-        ((*ASKED, "--selected-by", "raw"), "static or time"),
     ],
 )
 @pytest.mark.parametrize("command", ["forecast", "explain"])

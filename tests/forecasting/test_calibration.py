@@ -143,8 +143,8 @@ def test_the_reliability_of_a_run_is_that_of_its_own_forecasts(recurrence_run: P
 
 def test_every_residual_gets_the_scores_it_forecasts_with(recurrence_run: Path) -> None:
     run = Run(recurrence_run)
-    forecaster = Run(recurrence_run).predictor("static")
-    query, column = forecaster.query("Arvan", "visit"), run.methods().index(Method("bridgemem", "static"))
+    forecaster = Run(recurrence_run).predictor()
+    query, column = forecaster.query("Arvan", "visit"), run.methods().index(Method("bridgemem", "time"))
     (scored,) = scoring_of(run, forecaster.past, "known").batches(query, lambda scored: scored)
     own = {c.name: c.score for c in forecaster.forecast("Arvan", "visit", top=99)}
     names = forecaster.events.entities.names

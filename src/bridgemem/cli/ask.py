@@ -20,7 +20,6 @@ from bridgemem.cli.options import (
     Quiet,
     RelationNames,
     Residual,
-    Selection,
 )
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.progress import terminal_progress
@@ -63,7 +62,6 @@ def forecast(
         Path | None, typer.Option("--out", "-o", help="With --queries: .csv or .parquet file of the answers.")
     ] = None,
     force: Force = False,
-    selected_by: Selection = "time",
     residual: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
@@ -80,7 +78,6 @@ def forecast(
         run,
         store,
         duplicates,
-        selected_by=selected_by,
         residual=residual,
         data_dir=data_dir,
         memory_dir=memory_dir,
@@ -210,7 +207,6 @@ def explain(
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
     force: Force = False,
-    selected_by: Selection = "time",
     residual: Residual = None,
     store: Store = None,
     duplicates: Duplicates = "keep",
@@ -232,7 +228,6 @@ def explain(
         run,
         store,
         duplicates,
-        selected_by=selected_by,
         residual=residual,
         data_dir=data_dir,
         memory_dir=memory_dir,

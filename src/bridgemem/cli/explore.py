@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from bridgemem.cli.options import DataDir, NewEvents, RelationNames, Residual, Selection
+from bridgemem.cli.options import DataDir, NewEvents, RelationNames, Residual
 from bridgemem.cli.serve import LAST_PORT, check_installed, listen, listen_forever, open_store
 
 HOST = "127.0.0.1"
@@ -26,7 +26,6 @@ def explore(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser, or only print its address.")
     ] = True,
-    selected_by: Selection = "time",
     residual: Residual = None,
     data_dir: DataDir = None,
     relation_names: RelationNames = None,
@@ -40,9 +39,7 @@ def explore(
     from bridgemem.service.limits import Limits
 
     asset(CHARTS)  # what is not installed is told before anything is opened
-    model = Forecaster.load(
-        run, residual=residual, selected_by=selected_by, data_dir=data_dir, relation_names=relation_names
-    )
+    model = Forecaster.load(run, residual=residual, data_dir=data_dir, relation_names=relation_names)
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
         live = LiveForecaster(model, events)
         limits = Limits()

@@ -75,14 +75,6 @@ Step = Annotated[
 Data = Annotated[
     str, typer.Option("--data", "-d", help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")
 ]
-Selection = Annotated[
-    str,
-    typer.Option(
-        "--selected-by",
-        help="Filter the selection was made under: static or time-aware.",
-        callback=lambda name: "time" if name == "time-aware" else name,
-    ),
-]
 Residual = Annotated[
     str | None,
     typer.Option("--residual", help="Residual: bridgemem or learned (default: the better on validation)."),

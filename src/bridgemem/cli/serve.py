@@ -18,7 +18,6 @@ from bridgemem.cli.options import (
     NewEvents,
     RelationNames,
     Residual,
-    Selection,
 )
 from bridgemem.cli.output import say, warn
 from bridgemem.errors import BridgeMemError, SettingsError
@@ -54,7 +53,6 @@ def serve(
     timeout: Annotated[
         float, typer.Option("--timeout", help="Timeout in seconds for a request's headers, and again for its body.")
     ] = 15.0,
-    selected_by: Selection = "time",
     residual: Residual = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
@@ -75,7 +73,6 @@ def serve(
     model = Forecaster.load(
         run,
         residual=residual,
-        selected_by=selected_by,
         data_dir=data_dir,
         memory_dir=memory_dir,
         relation_names=relation_names,

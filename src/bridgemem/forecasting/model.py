@@ -128,16 +128,16 @@ class Parts(ABC):
         held = [found for name in ("raw", "time") if (found := self.held_out(name)) is not None]
         return "learned" if not held or any(found.better == "learned" for found in held) else "bridgemem"
 
-    def predictor_of(self, past: Past, selected_by: str = "time", residual: str | None = None) -> Predictor:
+    def predictor_of(self, past: Past, residual: str | None = None) -> Predictor:
         """What answers queries by name from this past.
 
-        selected_by: the filter that the paper's residual was chosen under; the learned one is that without a filter,
-        which a forecast does not know. residual "bridgemem" or "learned"; None is the learned one where there is one
-        that did better on the later part of validation.
+        residual "bridgemem" or "learned"; None is the learned one where there is one that did better on the later part
+        of validation. A forecast knows no filter: the learned residual is that without one, the paper's that of the
+        time-aware selection.
         """
         if residual not in (None, "bridgemem", "learned"):
             raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
-        locked = self.selection(selected_by)
+        locked = self.selection("time")
         learned = None if residual == "bridgemem" else self.learned("raw")
         if residual == "learned" and learned is None:
             raise RunError(
@@ -146,7 +146,7 @@ class Parts(ABC):
             )
         if residual is None and learned is not None and self.preferred() == "bridgemem":
             learned = None
-        name = Method("bridgemem", selected_by) if learned is None else self.method("learned", "raw")
+        name = self.method("bridgemem" if learned is None else "learned", "raw")
         calibration = self.calibration(name, self.lock_of(name))
         return Predictor(past, self.scorer(), self.transitions(), locked.choice, learned, calibration)
 
