@@ -52,7 +52,7 @@ def test_every_step_of_the_path_says_what_it_did(walk: Walk) -> None:
     assert f"it is in {walk.backbone}" in out["train"]
     assert "its selection is locked" in out["fit"]
     assert "own, test, 144 queries" in out["evaluate"]
-    assert "own, cenet + bridgemem" in out["evaluate"]
+    assert "cenet + bridgemem" in out["evaluate"]
 
 
 def test_output_that_no_terminal_shows_has_no_bars_and_no_colours(walk: Walk) -> None:
@@ -174,7 +174,7 @@ def test_steps_too_short_for_anything_to_follow_are_told(tmp_path: Path) -> None
     assert "for instance --step day." in fitted.err
     by_day = bridgemem(*fit, "-o", tmp_path / "days", "--step", "day")
     assert (by_day.code, by_day.err) == (0, "")
-    assert re.search(r"\(\d epochs?\), refitted in [\d.]+ s; [\d.]+ s in all", by_day.out)
+    assert by_day.out.startswith("Fitted on own in ")
 
 
 def test_rows_that_training_leaves_out_are_told(tmp_path: Path) -> None:

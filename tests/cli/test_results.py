@@ -16,10 +16,9 @@ import pytest
 
 from bridgemem.cli import output
 from bridgemem.evaluation.card import card
-from bridgemem.evaluation.tables import figure
+from bridgemem.evaluation.tables import figure, interval
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
-from bridgemem.ranking.filters import FILTERS
 from bridgemem.runs import Run
 from commands import ACTORS, TINY_READER, Outcome, Walk, bridgemem, compared, left_in, planted_rows, write_rows
 from fits import loaded
@@ -155,17 +154,17 @@ def learned_run(learned_fit: tuple[Path, Outcome], tmp_path_factory: pytest.Temp
 
 def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(learned_fit: tuple[Path, Outcome]) -> None:
     folder, fitted = learned_fit
-    for name in FILTERS:
-        held = Run(folder).held_out(name)
-        assert held is not None
-        title = f"MRR on the later part of validation, {held.queries} queries;"
-        shown = fitted.out.partition(title)[2].partition("asks for the other")[0]
-        naive = [mrr for mrr, *_ in held.naive.values()]
-        for mrr in (held.backbone, held.bridgemem, held.learned, *naive):
-            assert figure(mrr) in shown
-        assert list(held.naive) == ["most-frequent", "most-recent", "recurrence-dyadic"]
-        assert all(f"over {other}, without a filter: " in shown for other in held.naive)
-    assert f"Forecasts use the {Run(folder).preferred()} residual; --residual asks for the other." in fitted.out
+    held = Run(folder).held_out("time")
+    assert held is not None
+    title = f"Later validation, {held.queries} queries, time-aware filter\n"
+    rows = [line.split("  ") for line in fitted.out.partition(title)[2].partition("\n\n")[0].splitlines()[2:]]
+    expected = {name: mrr for name, (mrr, *_) in held.naive.items()}
+    assert list(expected) == ["most-frequent", "most-recent", "recurrence-dyadic"]
+    expected |= {"recurrence": held.backbone, "recurrence + bridgemem": held.bridgemem}
+    expected |= {"recurrence + learned": held.learned}
+    assert {row[0]: next(filter(None, row[1:])).strip() for row in rows} == {n: figure(v) for n, v in expected.items()}
+    assert all(interval(gain) in fitted.out for _, *gain in held.naive.values())
+    assert f"Forecasts use recurrence + {Run(folder).preferred()}." in fitted.out
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name, words in (("static", "static filter"), ("time", "time-aware filter")):
         held = Run(folder).held_out(name)
@@ -245,7 +244,7 @@ def test_figures_on_the_queries_that_a_residual_was_fitted_on_say_so(
     run, records = Path(shutil.copytree(learned_fit[0], tmp_path / "run")), tmp_path / "records.jsonl"
     mark = ", fitted on these queries"
     shown = bridgemem("evaluate", run, "--split", "valid", "--records", records).out
-    assert shown.count(f"own (valid), recurrence + learned{mark}") == shown.count(mark) == 3
+    assert shown.count(f"recurrence + learned{mark}") == shown.count(mark) == 1
     page = (run / "README.md").read_text(encoding="utf-8")
     assert page.count(f"| with the learned one{mark} |") == 3
     assert f"MRR, time-aware filter, with the learned one{mark}" in page

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
-from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def no_test(dataset: Dataset, wanted: str) -> str:
 
 def show(records: list[Any], title: str) -> None:
     """The metrics of every method, one table a filter."""
-    from bridgemem.evaluation.tables import FILTER_WORDS, interval
+    from bridgemem.evaluation.tables import FILTER_WORDS
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.studies.report import filter_table
 
@@ -34,14 +34,16 @@ def show(records: list[Any], title: str) -> None:
     for f in FILTERS:
         made = filter_table(records, f)
         table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
-    naive = {(r.backbone, r.filter): r.settings for r in records if "model_gain" in r.settings}
-    if naive:
-        model = next(iter(naive.values()))["model"]
-        rows = [
-            [name, *(interval(naive[name, f]["model_gain"]) for f in FILTERS)]
-            for name in dict.fromkeys(name for name, _ in naive)
-        ]
-        table(f"\nGain in MRR of {model} over naive forecasters", ["", *(FILTER_WORDS[f] for f in FILTERS)], rows)
+
+
+def _show_model(records: list[Any], run: Path, horizon: int | None) -> None:
+    """The model next to what it has to beat, and where the rest is."""
+    from bridgemem.evaluation.comparison import evaluation_table
+
+    made = evaluation_table(records)
+    steps, page = (f", any of {horizon} steps", f"metrics.horizon{horizon}.json") if horizon else ("", "README.md")
+    table(f"{made.title}{steps}", made.header, made.rows)
+    say(f"\n{made.note} Figures under the other filters are in {run / page}.")
 
 
 def evaluate(
@@ -102,11 +104,9 @@ def evaluate(
             found = list(measured.records)
     if records is not None:
         # naive rows are shown for comparison; a file of records holds those of the run
-        write_records(records, [record for record in found if "model_gain" not in record.settings])
-    steps = "" if horizon is None else f", any of {horizon} steps"
-    title = f"{dataset.name}, {split}, {counted(found[0].queries, 'query')}{steps}"
+        write_records(records, [record for record in found if record.backbone == opened.config.backbone])
     result = {"records": found, "split": split, "shard": None, "part": None}
-    emit(result, as_json, lambda: show(found, title))
+    emit(result, as_json, lambda: _show_model(found, opened.folder, horizon))
 
 
 def _check_ways(

@@ -33,8 +33,7 @@ from bridgemem.progress import terminal_progress
 if TYPE_CHECKING:
     from bridgemem.events.dataset import Dataset
     from bridgemem.residuals.learned import LearnedSettings
-    from bridgemem.residuals.learning import HeldOut
-    from bridgemem.residuals.selection import Fitted
+    from bridgemem.residuals.selection import Selection
 
 Method = Annotated[
     str,
@@ -197,6 +196,7 @@ def fit(
 
     from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
+    from bridgemem.evaluation.comparison import REPORTED, held_out_table
     from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
@@ -242,9 +242,13 @@ def fit(
     }
 
     def text() -> None:
-        _show_selections(dataset.name, fitted, seconds)
+        say(f"Fitted on {dataset.name} in {seconds:.1f} s.")
         if held_out:
-            _show_held_out(held_out, made.preferred())
+            shown = held_out_table(held_out[REPORTED], made.config.backbone, made.preferred())
+            table(f"\n{shown.title}", shown.header, shown.rows)
+            say(f"\n{shown.note}")
+        else:
+            _show_selection(fitted.selections[REPORTED], fitted.train.settings)
         say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
 
     emit(result, as_json, text)
@@ -264,46 +268,19 @@ def _check_training_free(backbone: str, data: str) -> None:
         )
 
 
-def _show_selections(dataset: str, fitted: Fitted, seconds: float) -> None:
-    """How long the readers and all of it took, and what was chosen under each filter."""
+def _show_selection(selection: Selection, settings: config.Settings) -> None:
+    """What validation chose for the paper's residual, and what it gained there."""
     from bridgemem.evaluation.tables import FILTER_WORDS, figure
 
+    chosen = selection.choice
     say(
-        f"Fitted on {dataset} in {fitted.select_fit_seconds:.1f} s ({counted(fitted.epochs, 'epoch')}), "
-        f"refitted in {fitted.refit_seconds:.1f} s; {seconds:.1f} s in all, with choosing on validation and "
-        "calibrating."
+        f"Validation, {FILTER_WORDS[selection.filter]}: MRR {figure(selection.backbone.mrr)} -> "
+        f"{figure(selection.chosen.mrr)} with lambda {chosen.lam:g}, gate {chosen.gate}, tau {chosen.tau:g}"
+        f"{'' if selection.feasible else ' (no choice kept every metric up)'}."
     )
-    own = fitted.train.settings
-    if fitted.selections["time"].memories:
-        past = f"at most {own.window} steps old" if own.window else "however old"
-        say(f"Validation chose the memory: the last {counted(own.k, 'event')} of a pair, {past}.")
-    for name, s in fitted.selections.items():
-        c = s.choice
-        say(
-            f"Validation, {FILTER_WORDS[name]}: MRR {figure(s.backbone.mrr)} -> {figure(s.chosen.mrr)} with lambda "
-            f"{c.lam:g}, gate {c.gate}, tau {c.tau:g}{'' if s.feasible else ' (no choice kept every metric up)'}."
-        )
-
-
-def _show_held_out(held_out: dict[str, HeldOut], preferred: str) -> None:
-    """What each residual made of the later part of validation, and which of them forecasts are made with."""
-    from bridgemem.evaluation.tables import FILTER_WORDS, figure, interval
-
-    first, shown = next(iter(held_out.values())), dict[str, list[str]]()
-    for name in first.naive:
-        shown[name] = [figure(held.naive[name][0]) for held in held_out.values()]
-    shown["backbone"] = [figure(held.backbone) for held in held_out.values()]
-    shown["bridgemem"] = [figure(held.bridgemem) for held in held_out.values()]
-    shown["learned, quickly fitted"] = [figure(held.learned) for held in held_out.values()]
-    title = (
-        f"\nMRR on the later part of validation, {counted(first.queries, 'query')}; learned from what came before it"
-    )
-    table(title, ["", *(FILTER_WORDS[name] for name in held_out)], [[name, *row] for name, row in shown.items()])
-    best = first.better
-    over = {"bridgemem": first.gain} if best == "learned" else {}
-    for name, gain in {**over, **{name: found[1:] for name, found in first.naive.items()}}.items():
-        say(f"Gain of {best} over {name}, without a filter: {interval(list(gain))}.")
-    say(f"Forecasts use the {preferred} residual; --residual asks for the other.\n")
+    if selection.memories:
+        past = f"at most {settings.window} steps old" if settings.window else "however old"
+        say(f"Validation chose the memory: the last {counted(settings.k, 'event')} of a pair, {past}.")
 
 
 def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSettings | None:

@@ -153,12 +153,9 @@ def evaluate_backbone(
 def _naive_records(run: Parts, dataset: Dataset, split: str, reading: Reading, device: str) -> list[Record]:
     """Metrics of naive forecasters, and in the settings what the model that forecasts gains over each of them."""
     replayed, records = reading.replayed, []
-    model = run.preferred() if run.fit_names() else "bridgemem"
     for method in ranked_by(run)[len(run.methods()) :]:
         column = reading.columns[method]
         for f in FILTERS:
-            own, after = replayed.of(f, column), replayed.of(f, reading.columns[run.method(model, f)])
-            gain = paired_gains(own, after, replayed.queries.step.numpy())["mrr"]
             one = Record(
                 **_base(dataset, split, method.name, device, len(replayed.queries)),
                 method="backbone",
@@ -166,11 +163,23 @@ def _naive_records(run: Parts, dataset: Dataset, split: str, reading: Reading, d
                 selected_by=None,
                 history=run.config.history,
                 seed=0,
-                settings={"model": model, "model_gain": [gain.value, gain.low, gain.high]},
+                settings=_model_gain(run, reading, f, column),
                 **_values(replayed, f, column),
             )
             records.append(one)
     return records
+
+
+def _model_gain(run: Parts, reading: Reading, filter_name: str, column: int) -> dict[str, Any]:
+    """The residual that forecasts use, and its gain in MRR over a column, with both ends of the interval."""
+    replayed, model = reading.replayed, _model(run)
+    own = replayed.of(filter_name, reading.columns[run.method(model, filter_name)])
+    gain = paired_gains(replayed.of(filter_name, column), own, replayed.queries.step.numpy())["mrr"]
+    return {"model": model, "model_gain": [gain.value, gain.low, gain.high]}
+
+
+def _model(run: Parts) -> str:
+    return run.preferred() if run.fit_names() else "bridgemem"
 
 
 def record(
@@ -283,8 +292,12 @@ def records_of(
         for f in FILTERS
     ]
     for name, selection in selections.items():
-        column = columns[Method("bridgemem", name)]
-        records += [record(run, dataset, split, replayed, column, f, "bridgemem", selection, device) for f in FILTERS]
+        method = Method("bridgemem", name)
+        column = columns[method]
+        for f in FILTERS:
+            rival = _model(run) != "bridgemem" and run.method("bridgemem", f) == method
+            over = _model_gain(run, reading, f, column) if rival else None
+            records.append(record(run, dataset, split, replayed, column, f, "bridgemem", selection, device, over))
     if not run.fit_names():
         return records
     for f in FILTERS:

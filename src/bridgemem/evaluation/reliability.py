@@ -243,7 +243,8 @@ def evaluate_horizon(
     for record in records_of(run, dataset, split, reading, selections, device):
         own = measured.get((record.method, record.selected_by or ""))
         settings = {**record.settings, "windows": windows, **(own.settings() if own else {})}
-        # of a single window there is nothing to resample
+        if windows == 1:  # there is nothing to resample
+            settings.pop("model_gain", None)
         records.append(replace(record, horizon=horizon, settings=settings, gain=record.gain if windows > 1 else {}))
     run.write_metrics({split: [asdict(record) for record in records]}, horizon, finish=write_card)
     return records

@@ -1,0 +1,45 @@
+"""Comparison: the model next to what it has to beat, one row a method, under the filter that the field reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, MAIN_METHODS, Table, figure, fitted_here, interval
+from bridgemem.ranking.metrics import METRICS
+from bridgemem.residuals.learning import HeldOut
+
+REPORTED = "time"  # the filter of the field's tables
+GAIN = "gain of the model [95 %]"
+
+
+def evaluation_table(records: Sequence[Record]) -> Table:
+    """Naive forecasters, the backbone and every residual on it; last the model's gain in MRR over each."""
+    shown = [r for r in records if r.filter == REPORTED and r.as_chosen]
+    naive = [r for r in shown if r.method == "backbone" and "model" in r.settings]
+    own = sorted((r for r in shown if r not in naive), key=lambda r: MAIN_METHODS.index(r.method))
+    first = own[0]
+    model = next((r.settings["model"] for r in shown if "model" in r.settings), "bridgemem")
+    gain = next(r.gain.get("mrr") for r in own if r.method == model)
+    rows = []
+    for r in [*naive, *own]:
+        over = gain if r is first else r.settings.get("model_gain")
+        figures = [figure(getattr(r, metric)) for metric in METRICS]
+        rows.append([_label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
+    title = f"{first.dataset}, {first.split}, {first.queries:,} queries, {FILTER_WORDS[REPORTED]}"
+    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
+
+
+def _label(record: Record) -> str:
+    return record.backbone if record.method == "backbone" else f"{record.backbone} + {record.method}"
+
+
+def held_out_table(held: HeldOut, backbone: str, model: str) -> Table:
+    """The same for later validation, as a fit measured it. model: the residual that forecasts use."""
+    rows = [[name, figure(mrr), interval(gain)] for name, (mrr, *gain) in held.naive.items()]
+    rows.append([backbone, figure(held.backbone), ""])
+    over = interval(list(held.gain)) if held.better == "learned" else ""
+    rows.append([f"{backbone} + bridgemem", figure(held.bridgemem), over])
+    rows.append([f"{backbone} + learned", figure(held.learned), ""])
+    title = f"Later validation, {held.queries:,} queries, {FILTER_WORDS[REPORTED]}"
+    return Table(title, ["method", "MRR", GAIN], rows, f"Forecasts use {backbone} + {model}.")
