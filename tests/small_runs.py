@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bridgemem.backbones.cenet import CenetSettings
 from bridgemem.config import Settings
 from bridgemem.events.world import WorldSettings
 from bridgemem.studies.demo import Demo, run_demo
@@ -56,5 +55,4 @@ def recurrence_run(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.fixture(scope="session")
 def small_demo() -> Demo:
     world = WorldSettings(actors=40, relations=10, steps=60, events=4000, partners=8)
-    cenet, reader = CenetSettings(width=16, epochs=2, oracle_epochs=1), Settings(width=16, hidden=16, max_epochs=3)
-    return run_demo(world, cenet, reader)
+    return run_demo(world, Settings(width=16, hidden=16, max_epochs=3))

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import bridgemem
-from bridgemem.backbones.cenet import CenetSettings
 from bridgemem.config import Settings
 from bridgemem.events.world import WorldSettings
 from bridgemem.live.eventstore import EventStore
@@ -71,8 +70,8 @@ def holds(wanted: list[str], walk: Callable[[], object]) -> None:
 
 def test_the_demo_takes_the_path_of_a_user() -> None:
     world = WorldSettings(actors=30, relations=8, steps=60, events=2400, partners=6)
-    small, reader = CenetSettings(width=8, epochs=1, oracle_epochs=1), Settings(width=8, hidden=8, max_epochs=1)
-    holds(described("`bridgemem demo`"), lambda: run_demo(world, small, reader))
+    reader = Settings(width=8, hidden=8, max_epochs=1)
+    holds(described("`bridgemem demo`"), lambda: run_demo(world, reader))
 
 
 def test_a_file_is_fitted_and_evaluated_without_a_detour(own_csv: Path, tmp_path: Path) -> None:

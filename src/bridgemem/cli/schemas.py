@@ -105,12 +105,14 @@ class Calibrated(Document):
 
 
 class Demonstrated(Document):
-    """The demo: metrics by method and filter, gains over the backbone, and one explained forecast."""
+    """The demo: records of every method and filter, the oracle, and one explained forecast."""
 
-    metrics: dict[str, dict[str, Metrics]]
-    gains: dict[str, Gain]
-    headroom: dict[str, float] = Field(description="The share of the way to the oracle, by filter.")
-    selections: dict[str, dict[str, Any]]
+    records: list[Record]
+    model: Literal["bridgemem", "learned"] = Field(description="The residual that forecasts use.")
+    oracle: dict[str, Metrics] = Field(description="By filter.")
+    short_of_oracle: Gain = Field(description="The model's gain over the oracle, below 0, time-aware.")
+    headroom: float = Field(description="The share of the way from the backbone to the oracle, time-aware.")
+    seconds: float
     forecast: Explanation
 
 

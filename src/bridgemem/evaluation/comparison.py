@@ -19,7 +19,7 @@ def evaluation_table(records: Sequence[Record]) -> Table:
     naive = [r for r in shown if r.method == "backbone" and "model" in r.settings]
     own = sorted((r for r in shown if r not in naive), key=lambda r: MAIN_METHODS.index(r.method))
     first = own[0]
-    model = next((r.settings["model"] for r in shown if "model" in r.settings), "bridgemem")
+    model = preferred(records)
     gain = next(r.gain.get("mrr") for r in own if r.method == model)
     rows = []
     for r in [*naive, *own]:
@@ -28,6 +28,11 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         rows.append([_label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
     title = f"{first.dataset}, {first.split}, {first.queries:,} queries, {FILTER_WORDS[REPORTED]}"
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
+
+
+def preferred(records: Sequence[Record]) -> str:
+    """The residual that forecasts use, as the records of an evaluation tell."""
+    return next((r.settings["model"] for r in records if "model" in r.settings), "bridgemem")
 
 
 def _label(record: Record) -> str:

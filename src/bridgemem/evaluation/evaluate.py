@@ -55,6 +55,11 @@ def evaluate(
     reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
     if isinstance(run, Run):
         return conclude(run, dataset, split, reading, device)
+    return all_records(run, dataset, split, reading, device)
+
+
+def all_records(run: Parts, dataset: Dataset, split: str, reading: Reading, device: str = "cpu") -> list[Record]:
+    """The records of a reading, those of naive forecasters last."""
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     records = records_of(run, dataset, split, reading, selections, device)
     return [*records, *_naive_records(run, dataset, split, reading, device)]
@@ -67,17 +72,12 @@ def conclude(
 
     made_on: the device in words, where another process made the ranks.
     """
-    selections = {name: run.selection(name) for name in SELECTION_FILTERS}
-    records, naive = (
-        [one if made_on is None else replace(one, device=made_on) for one in made]
-        for made in (
-            records_of(run, dataset, split, reading, selections, device),
-            _naive_records(run, dataset, split, reading, device),
-        )
-    )
+    found = all_records(run, dataset, split, reading, device)
+    records = [one if made_on is None else replace(one, device=made_on) for one in found]
     write_table(run.ranks_path(split), rank_columns(reading))
-    run.write_metrics({split: [asdict(record) for record in records]}, finish=write_card)
-    return [*records, *naive]
+    own = [asdict(record) for record in records if record.backbone == run.config.backbone]
+    run.write_metrics({split: own}, finish=write_card)
+    return records
 
 
 @dataclass(frozen=True)

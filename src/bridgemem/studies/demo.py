@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from bridgemem.backbones.cenet import CenetSettings
-from bridgemem.backbones.recurrence import Recurrence, RecurrenceDyadic
 from bridgemem.backbones.scorer import Scorer, Scores
 from bridgemem.config import Settings
-from bridgemem.evaluation.evaluate import read
+from bridgemem.evaluation.comparison import REPORTED, evaluation_table, preferred
+from bridgemem.evaluation.evaluate import all_records, read
+from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.tables import Table, figure, interval
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.events.world import World, WorldSettings, simulate
@@ -22,11 +24,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import Gain, paired_gains
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.residuals.method import BACKBONE, Method
-from bridgemem.residuals.scoring import Replay, Scoring, replay
-from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
-
-SMALL_CENET = CenetSettings(width=64, epochs=12, oracle_epochs=6)
+from bridgemem.residuals.scoring import Scoring, replay
 
 
 class Oracle(Scorer):
@@ -44,66 +42,61 @@ class Oracle(Scorer):
 
 @dataclass(frozen=True)
 class Demo:
-    """Metrics by method and filter, the share of the known headroom that the residual wins, one explained forecast."""
+    """What a fit of the default gives on the world.
+
+    model: the residual that forecasts use. oracle: by filter; under the static one it is no bound. short_of_oracle: the
+    model's gain over it, below 0, and headroom: the share of the way to it from the backbone, both time-aware.
+    """
 
     dataset: Dataset
-    selections: dict[str, Selection]
-    metrics: dict[str, dict[str, Metrics]]
-    gains: dict[str, Gain]
-    headroom: dict[str, float]
+    seconds: float
+    records: list[Record]
+    model: str
+    oracle: dict[str, Metrics]
+    short_of_oracle: Gain
+    headroom: float
     forecast: Explanation
+
+    def table(self) -> Table:
+        """Every method, and the oracle last."""
+        made, gain = evaluation_table(self.records), self.short_of_oracle
+        figures = [figure(value) for value in self.oracle[REPORTED].as_dict().values()]
+        last = [Oracle.name, *figures, interval([gain.value, gain.low, gain.high])]
+        return replace(made, rows=[*made.rows, last])
 
 
 def run_demo(
     world: WorldSettings | None = None,
-    backbone: CenetSettings = SMALL_CENET,
     settings: Settings | None = None,
     seed: int = 42,
     device: str = "cpu",
     progress: Progress = SILENT,
 ) -> Demo:
-    """Simulate, train a small CENET, fit the residual, choose on validation, read test once."""
+    """Simulate, fit the default forecaster, read test once, explain one forecast. settings: of the paper's residual."""
     with progress.task("simulating the world"):
         made = simulate(world)
-    dataset = made.dataset
-    model = Forecaster(
-        "cenet", residual="bridgemem", backbone_settings=backbone, settings=settings, seed=seed, device=device
-    )
-    model.fit(dataset, progress=progress)
+    dataset, began = made.dataset, time.perf_counter()
+    model = Forecaster(settings=settings, seed=seed, device=device).fit(dataset, progress=progress)
+    seconds = time.perf_counter() - began
     queries = Queries.of(dataset.test)
     reading = read(model.parts, dataset, "test", queries, device, progress)
-    ranked, columns = reading.replayed, reading.columns
-    counting = (Recurrence.name, RecurrenceDyadic.name)
-    metrics = {name: _all_filters(ranked, columns[Method(name)]) for name in counting}
-    scoring = Scoring(Oracle(made), Past(dataset.events))
-    metrics[Oracle.name] = _all_filters(replay(scoring, queries, filters=Filters(dataset.events)), 0)
-    metrics["cenet"] = _all_filters(ranked, columns[BACKBONE])
-    # each filter shows the choice that was made under it; raw shows that of the time-aware filter
-    own = {f: columns[Method("bridgemem", "static" if f == "static" else "time")] for f in FILTERS}
-    metrics["cenet + bridgemem"] = {f: ranked.metrics(f, column) for f, column in own.items()}
-    step = queries.step.numpy()
-    gains = {f: paired_gains(ranked.of(f), ranked.of(f, column), step)["mrr"] for f, column in own.items()}
-    selections = {name: model.parts.selection(name) for name in SELECTION_FILTERS}
-    example = _example(model, queries, ranked.of("time"), ranked.of("time", own["time"]))
-    return Demo(dataset, selections, metrics, gains, _headroom(metrics), example)
-
-
-def _all_filters(read: Replay, column: int) -> dict[str, Metrics]:
-    return {f: read.metrics(f, column) for f in FILTERS}
-
-
-def _headroom(metrics: dict[str, dict[str, Metrics]]) -> dict[str, float]:
-    """(residual - backbone) / (oracle - backbone) in MRR.
-
-    Not for the static filter: there the masked rivals give the answer away, and the truth is no upper bound.
-    """
-    share = {}
-    for f in ("raw", "time"):
-        backbone, residual, oracle = (
-            metrics[name][f].mrr for name in ("cenet", "cenet + bridgemem", "oracle (upper bound)")
-        )
-        share[f] = (residual - backbone) / (oracle - backbone)
-    return share
+    records = all_records(model.parts, dataset, "test", reading, device)
+    used, ranked = preferred(records), reading.replayed
+    own = reading.columns[model.parts.method(used, REPORTED)]
+    before, after = ranked.of(REPORTED), ranked.of(REPORTED, own)
+    truth = replay(Scoring(Oracle(made), Past(dataset.events)), queries, filters=Filters(dataset.events))
+    oracle = {f: truth.metrics(f, 0) for f in FILTERS}
+    backbone, best = ranked.metrics(REPORTED, 0).mrr, ranked.metrics(REPORTED, own).mrr
+    return Demo(
+        dataset,
+        seconds,
+        records,
+        used,
+        oracle,
+        paired_gains(truth.of(REPORTED), after, queries.step.numpy())["mrr"],
+        (best - backbone) / (oracle[REPORTED].mrr - backbone),
+        _example(model, queries, before, after),
+    )
 
 
 def _example(model: Forecaster, queries: Queries, before: np.ndarray, after: np.ndarray) -> Explanation:
