@@ -117,7 +117,13 @@ class Forecaster:
         self._wanted: str | None = None
 
     def fit(
-        self, data: Any, *, folder: Path | str | None = None, replace: bool = False, progress: Progress = SILENT
+        self,
+        data: Any,
+        *,
+        folder: Path | str | None = None,
+        replace: bool = False,
+        resume: bool = False,
+        progress: Progress = SILENT,
     ) -> Self:
         """Fit on the train and validation splits of data; returns the forecaster.
 
@@ -126,10 +132,14 @@ class Forecaster:
             folder: The run folder to save to. The paper's residual is saved before the learned one is started, so
                 that an interrupted fit leaves a run that can be used, or none.
             replace: Whether a run that is there is replaced.
+            resume: Go on with the interrupted fit that left the run in folder, on the same data with the same settings:
+                only the learned residual is fitted.
             progress: Where the parts of the fit are shown.
         """
         self._check()
         dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
+        if resume:
+            return self._resumed(dataset, folder, progress)
         backbone, home, note = self._started(dataset, progress)
         validation = Validation.of(dataset, backbone, device=self.device, frozen=self.history == "frozen")
         settings = self.settings or (SAMPLED if self.residual == "learned" else Settings())
@@ -137,19 +147,54 @@ class Forecaster:
         fitted = fit_residual(validation, settings, choose_memory=free, seed=self.seed, progress=progress)
         config = self._config(dataset, backbone, fitted, note)
         model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
-        earlier = None
-        if self.residual == "learned":  # before anything is saved: a backbone may have to be trained again for it
-            again = self._trained_again(backbone, home, config.backbone_seed, progress)
-            earlier = self._earlier(validation, backbone, fitted, again, progress)
+        if self.residual == "bridgemem":
+            self._take(model, home, folder, replace)
+            return self
+        # before anything is saved: a backbone may have to be trained again for it
+        earlier = self._earlier(validation, model, home, progress)
+        model = dataclasses.replace(model, unfinished=self._learning(backbone))
         self._take(model, home, folder, replace)
-        if self.residual == "learned":
-            if fits := self._learned(validation, fitted, earlier, self._learning(backbone), progress):
-                model = self._calibrated(dataclasses.replace(model, fits=fits), validation, progress)
-                self._take(model, home, folder, True)
-            held = model.held_out("raw")
-            if held is not None and held.above is not None:
-                self._fall_back(held, dataset, folder, progress)
+        return self._finished_by(model, validation, earlier, home, folder, progress)
+
+    def _finished_by(
+        self,
+        model: Model,
+        validation: Validation,
+        earlier: Source | None,
+        home: Path | None,
+        folder: Path | str | None,
+        progress: Progress,
+    ) -> Self:
+        """Fit the learned residual next to the paper's, and be what does better."""
+        fits = self._learned(validation, model.fitted, earlier, self._learning(model.own_backbone), progress)
+        model = dataclasses.replace(model, fits=fits, unfinished=None)
+        model = self._calibrated(model, validation, progress) if fits else model
+        self._take(model, home, folder, True)
+        held = model.held_out("raw")
+        if held is not None and held.above is not None:
+            self._fall_back(held, model.dataset, folder, progress)
         return self
+
+    def _resumed(self, dataset: Dataset, folder: Path | str | None, progress: Progress) -> Self:
+        """Go on where an interrupted fit had saved the paper's residual."""
+        if folder is None or self.residual != "learned":
+            raise SettingsError("resume fits the learned residual of a run folder; leave --residual bridgemem out.")
+        run = Run(folder)
+        if run.unfinished is None:
+            raise RunError(f"{folder} is a whole run: there is nothing to resume.")
+        given = as_backbone(self.backbone)
+        home = given if isinstance(given, Path) else None  # next to which a cross-fit keeps the one that it trains
+        name = given if isinstance(given, str) else (open_backbone(given) if isinstance(given, Path) else given).name
+        model = dataclasses.replace(run.in_memory(self.device), dataset=dataset)
+        said = {"seed": self.seed, "device": self.device, "backbone": AUTO if name == "auto" else name}
+        wanted = self._learning(model.own_backbone)
+        if other := run.begun_with(dataset, self.settings or SAMPLED, learned=wanted, **said):
+            raise RunError(f"{folder} was begun with {other}; resume with the same command, or fit a new run.")
+        if home is not None and training_note(home) != model.trained:
+            raise RunError(f"{folder} was begun on another backbone than {home}; fit a new run.")
+        validation = Validation.of(dataset, model.own_backbone, device=self.device)
+        earlier = self._earlier(validation, model, home, progress)
+        return self._finished_by(model, validation, earlier, run.folder / "backbone", folder, progress)
 
     def _fall_back(self, held: HeldOut, dataset: Dataset, folder: Path | str | None, progress: Progress) -> None:
         """Where a naive forecaster is above both residuals, be that one, with the paper's residual; say so."""
@@ -490,13 +535,12 @@ class Forecaster:
         home = None if folder is None or not share else earlier_backbone(folder, share)
         return partial(trained_again, backbone, home, seed, self.device, progress)
 
-    def _earlier(
-        self, validation: Validation, backbone: Backbone, fitted: Fitted, again: Trains, progress: Progress
-    ) -> Source | None:
+    def _earlier(self, validation: Validation, model: Model, home: Path | None, progress: Progress) -> Source | None:
         """Late train to learn from, where the backbone is not trained or is trained again; None elsewhere."""
-        wanted = self._learning(backbone)
-        if not wanted.cross_fit and not training_free(backbone):
+        wanted, fitted = self._learning(model.own_backbone), model.fitted
+        if not wanted.cross_fit and not training_free(model.own_backbone):
             return None
+        again = self._trained_again(model.own_backbone, home, model.config.backbone_seed, progress)
         try:
             return earlier_source(
                 validation,

@@ -32,7 +32,7 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.residuals.learned import Learned, LearnedSettings
 from bridgemem.residuals.learning import FitNote, serving
 from bridgemem.residuals.method import Method
-from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
+from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
 from bridgemem.storage.files import (
     FORMAT,
     link_or_copy,
@@ -85,7 +85,11 @@ class Refreshed(Declared):
 
 @dataclass(frozen=True)
 class RunFile(Declared):
-    """config.toml. identity: the parts of the data's identity, and their digest."""
+    """config.toml.
+
+    identity: the parts of the data's identity, and their digest. learned: of the learned residual that the run has, or
+    that an interrupted fit was yet to make.
+    """
 
     run: RunConfig
     settings: Settings
@@ -151,8 +155,9 @@ class Run(Parts):
         dataset, fitted = model.dataset, model.fitted
         with whole_folder(Path(folder), replace) as aside:
             tables = {"run": asdict(model.config), "settings": asdict(model.settings)}
-            if model.fits:
-                tables["learned"] = asdict(next(iter(model.fits.values())).model.settings)
+            own = next((fit.model.settings for fit in model.fits.values()), model.unfinished)
+            if own is not None:
+                tables["learned"] = asdict(own)
             parts: dict[str, Transitions | Learned] = {"train": fitted.train, "known": fitted.known}
             parts |= {f"learned.{name}": fit.model for name, fit in model.fits.items()}
             write_model(aside, tables, dataset, {name: part.tensors() for name, part in parts.items()})
@@ -258,6 +263,54 @@ class Run(Parts):
         if name is None:
             raise RunError(f"{self.folder}/epochs.json: learned.raw is missing; {BACK}.")
         return found[name]
+
+    @property
+    def unfinished(self) -> LearnedSettings | None:
+        """The settings of the learned residual that an interrupted fit was yet to make; None for a whole run."""
+        return None if self.fit_names() or self.refreshes() else self.file.learned
+
+    def begun_with(self, dataset: Dataset, settings: Settings, *, learned: LearnedSettings, **named: Any) -> str:
+        """What an interrupted fit was begun with instead of all this, in words; empty where it is the same.
+
+        named: fields of config.toml. K, window and a gate of their own are validation's choice, whatever was asked.
+        """
+        own = self.settings
+        if self.selection("time").memories:
+            settings = replace(settings, k=own.k, window=own.window)
+        if own.gates == (*settings.gates, "entropy"):
+            settings = replace(settings, gates=own.gates)
+        parts = [
+            ("", asdict(self.config), named),
+            ("", asdict(own), asdict(settings)),
+            ("learned ", asdict(self.file.learned or learned), asdict(learned)),
+        ]
+        found = [f"{of}{name} {was[name]}" for of, was, now in parts for name in now if was[name] != now[name]]
+        return " and ".join(filter(None, [self.identity().differences(dataset.identity), *found]))
+
+    def in_memory(self, device: str = "cpu") -> Model:
+        """The model of a run without a learned residual, as the fit had it in memory."""
+        config, home = self.config, self.folder / "backbone"
+        noted = read_as(self.folder / "epochs.json", EpochsFile, BACK)
+        fitted = Fitted(
+            self.transitions("train", device),
+            self.transitions("known", device),
+            config.epochs,
+            noted.nll,
+            {name: self.selection(name) for name in SELECTION_FILTERS},
+            config.select_fit_seconds,
+            config.refit_seconds,
+            config.transitions,
+        )
+        found = {m: c for m in self.methods()[1:] if (c := self.calibration(m, self.lock_of(m))) is not None}
+        return Model(
+            self.dataset,
+            self.backbone(device),
+            fitted,
+            config,
+            calibrations=found,
+            trained=training_note(home),
+            unfinished=self.unfinished,
+        )
 
     def refreshes(self) -> list[Refreshed]:
         """What `refresh` did to the run since it was fitted, oldest first."""

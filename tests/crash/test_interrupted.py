@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
-from bridgemem import runs
+from bridgemem import forecaster, runs
 from bridgemem.backbones import cenet
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity
@@ -205,3 +207,72 @@ def test_output_into_a_closed_pipe_is_no_traceback(walk: Walk) -> None:
         code_of_end = process.wait()
     assert "Traceback" not in err
     assert code_of_end in (0, 1)
+
+
+LEARN = (*TINY_READER, "--residual", "learned", "--learned-set", "epochs=1")
+
+
+def learned_command(own_csv: Path, run: Path) -> tuple[str | Path, ...]:
+    return ("fit", "-d", own_csv, "-b", "recurrence", "-o", run, *LEARN)
+
+
+@pytest.fixture(scope="module")
+def interrupted(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit that was interrupted when the learned residual began."""
+    run = tmp_path_factory.mktemp("interrupted") / "run"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forecaster, "fit_learned", stop)
+        outcome = bridgemem(*learned_command(own_csv, run), "-q")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        f"bridgemem: interrupted; {run} holds the bridgemem residual and can be used; the same command with --resume "
+        "fits the learned one too.\n"
+    )
+    return run
+
+
+def test_an_interrupted_fit_is_a_run_that_can_be_asked(interrupted: Path) -> None:
+    assert bridgemem("forecast", interrupted, "--subject", "Arvan", "--relation", "visit").code == 0
+    assert Run(interrupted).fit_names() == ()
+
+
+def test_a_resumed_fit_ends_where_an_uninterrupted_one_does(interrupted: Path, own_csv: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(interrupted, tmp_path / "run"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(forecaster, "fit_residual", stop)  # what is saved is not fitted again
+        assert bridgemem(*learned_command(own_csv, run), "--resume").code == 0
+    assert bridgemem(*learned_command(own_csv, tmp_path / "whole")).code == 0
+    resumed, whole = Run(run), Run(tmp_path / "whole")
+    assert resumed.unfinished is whole.unfinished is None
+    assert resumed.selection("time").lock() == whole.selection("time").lock()
+    found, expected = (r.learned("raw").tensors() for r in (resumed, whole))  # type: ignore[union-attr]
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name])
+    assert (
+        "is a whole run: there is nothing to resume" in bridgemem(*learned_command(own_csv, run), "--resume").refused()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "phrase"),
+    [
+        (("--seed", "7"), "was begun with seed 42"),
+        (("--set", "width=4"), "was begun with width 8"),
+        (("--learned-set", "hidden=5"), "was begun with learned hidden 64"),
+        (("-b", "recurrence-dyadic"), "was begun with backbone recurrence;"),
+        (("--step", "week"), "was begun with other events and another clock"),
+        (("--residual", "bridgemem"), "--learned-set is for --residual learned"),
+        (("--force",), "choose one"),
+    ],
+)
+def test_a_fit_is_resumed_only_as_it_was_begun(
+    changed: tuple[str, ...], phrase: str, interrupted: Path, own_csv: Path
+) -> None:
+    assert phrase in bridgemem(*learned_command(own_csv, interrupted), "--resume", *changed).refused()
+    assert Run(interrupted).unfinished is not None
+
+
+def test_only_a_run_is_resumed(own_csv: Path, tmp_path: Path) -> None:
+    assert "there is no run at" in bridgemem(*learned_command(own_csv, tmp_path / "run"), "--resume").refused()
+    assert left_in(tmp_path) == []

@@ -118,13 +118,17 @@ def _going_on(backbone: Path) -> Iterator[None]:
 @contextmanager
 def _usable(run: Path) -> Iterator[None]:
     """At Ctrl-C, say that the run holds the paper's residual, where it was saved before the learned one was done."""
-    before = run.is_dir()
+    from bridgemem.runs import Run
+
     try:
         yield
     except KeyboardInterrupt:
-        if before or not run.is_dir():
+        if not run.is_dir() or Run(run).unfinished is None:
             raise
-        warn(f"bridgemem: interrupted; {run} holds the bridgemem residual and can be used, without the learned one.")
+        warn(
+            f"bridgemem: interrupted; {run} holds the bridgemem residual and can be used; the same command with "
+            "--resume fits the learned one too."
+        )
         raise typer.Exit(1) from None
 
 
@@ -177,6 +181,9 @@ def fit(
     learned_set: LearnedSet = None,
     data_dir: DataDir = None,
     force: Force = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted fit: only the learned residual is left to do.")
+    ] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -185,6 +192,7 @@ def fit(
 
     from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
+    from bridgemem.errors import SettingsError
     from bridgemem.evaluation.comparison import REPORTED, held_out_table
     from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
@@ -193,6 +201,8 @@ def fit(
     from bridgemem.storage.schema import override
     from bridgemem.storage.whole import reserved_free
 
+    if resume and force:
+        raise SettingsError("--resume goes on with the run that is there, --force replaces it; choose one.")
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()
     settings, learned = override(base, set_) if set_ else None, _learned_settings(residual, learned_set)
@@ -207,14 +217,14 @@ def fit(
         seed=seed,
         device=device,
     )
-    with terminal_progress(quiet=quiet) as progress, reserved_free(out, force):
+    with terminal_progress(quiet=quiet) as progress, reserved_free(out, force or resume):
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         share = learned.cross_fit if learned else 0.0
         if not share and Path(backbone).is_dir():
             share = open_backbone(Path(backbone)).cross_fit
         before = earlier_backbone(Path(backbone), share)
         with _usable(out), _going_on(before):
-            made = model.fit(dataset, folder=out, replace=force, progress=progress).parts
+            made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted
     seconds = time.perf_counter() - began

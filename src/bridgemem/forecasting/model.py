@@ -19,7 +19,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
-from bridgemem.residuals.learned import Learned
+from bridgemem.residuals.learned import Learned, LearnedSettings
 from bridgemem.residuals.learning import Fit, FitNote, HeldOut, serving
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS, Fitted, Selection
@@ -161,7 +161,10 @@ class Parts(ABC):
 
 @dataclass(frozen=True)
 class Model(Parts):
-    """A fitted model in memory. trained: the note of its backbone's training."""
+    """A fitted model in memory.
+
+    trained: the note of its backbone's training. unfinished: of a learned residual that is yet to be fitted.
+    """
 
     dataset: Dataset
     own_backbone: Backbone
@@ -170,6 +173,7 @@ class Model(Parts):
     fits: Mapping[str, Fit] = field(default_factory=dict)
     calibrations: Mapping[Method, Calibration] = field(default_factory=dict)
     trained: TrainingNote = field(default_factory=TrainingNote)
+    unfinished: LearnedSettings | None = None
 
     @property
     def where(self) -> str:
