@@ -575,7 +575,8 @@ class Forecaster:
             )
         except DataError as problem:
             said = str(problem).partition(";")[0].rstrip(".")
-            warnings.warn(f"no learned residual was fitted: {said}; forecasts use the paper's.", stacklevel=3)
+            used = "; forecasts use the paper's" if fitted.choices["time"].lam else ""
+            warnings.warn(f"no learned residual was fitted: {said}{used}.", stacklevel=3)
             return {}
 
 

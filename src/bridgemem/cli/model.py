@@ -271,12 +271,13 @@ def _show_selection(selection: Selection, settings: config.Settings) -> None:
     """What validation chose for the paper's residual, and what it gained there."""
     from bridgemem.evaluation.tables import FILTER_WORDS, figure
 
-    chosen = selection.choice
-    say(
-        f"Validation, {FILTER_WORDS[selection.filter]}: MRR {figure(selection.backbone.mrr)} -> "
-        f"{figure(selection.chosen.mrr)} with lambda {chosen.lam:g}, gate {chosen.gate}, tau {chosen.tau:g}"
-        f"{'' if selection.feasible else ' (no choice kept every metric up)'}."
+    chosen, before = selection.choice, f"MRR {figure(selection.backbone.mrr)}"
+    what = (
+        f"{before} -> {figure(selection.chosen.mrr)} with lambda {chosen.lam:g}, gate {chosen.gate}, tau {chosen.tau:g}"
+        if selection.feasible
+        else f"{before} by the backbone, which forecasts use alone; no residual was chosen"
     )
+    say(f"Validation, {FILTER_WORDS[selection.filter]}: {what}.")
     if selection.memories:
         past = f"at most {settings.window} steps old" if settings.window else "however old"
         say(f"Validation chose the memory: the last {counted(settings.k, 'event')} of a pair, {past}.")

@@ -31,6 +31,7 @@ from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import OF_CANDIDATE
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.scoring import Choice, Replay, replay
+from bridgemem.residuals.selection import FEWEST_QUERIES
 from bridgemem.residuals.validation import Validation
 from bridgemem.training.captured import DecoupledSteps
 from bridgemem.training.checkpoint import seeded
@@ -162,6 +163,12 @@ def fit_learned(
     """
     settings, began = settings or LearnedSettings(), time.perf_counter()
     cut = late_cut(validation.queries, settings)
+    late = validation.queries.take(late_rows(validation.queries, settings, seed))
+    if choices is not None and len(late) < FEWEST_QUERIES:
+        raise DataError(
+            f"later validation has {len(late)} queries, too few to compare residuals on ({FEWEST_QUERIES} at least); "
+            "use --residual bridgemem."
+        )
     cases = gather(validation, transitions, settings, earlier=earlier, seed=seed, progress=progress)
     wanted: tuple[str, ...] = FILTERS if settings.fitted_under == "each" else ("raw",)
     held: dict[str, HeldOut] = {}
@@ -171,7 +178,6 @@ def fit_learned(
         tried = (*wanted, "time") if other else wanted
         quick = replace(settings, epochs=min(QUICK_EPOCHS, settings.epochs))
         models = {name: fit_cases(early, name, quick, seed=seed, progress=progress).model for name in tried}
-        late = validation.queries.take(late_rows(validation.queries, settings, seed))
         measured = _Compared.of(validation, transitions, models, choices, late, progress)
         if other and measured.own_is_better("time"):
             wanted = (*wanted, "time")

@@ -29,6 +29,7 @@ PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
 PAPER_DATA = frozenset({"icews14", "icews18", "icews05-15", "gdelt", "gdelt-resplit", "wiki"})
 MEMORIES = ((8, 65), (32, 65), (8, 0), (32, 0))
 MEMORY_QUERIES = 3_000
+FEWEST_QUERIES = 20  # of validation; what is chosen or compared on fewer is chance
 COUNTS_ALONE = 1e-9  # a tau under which the attention reader has no say where anything was counted
 OFF = Choice(lam=0.0)
 
@@ -140,7 +141,8 @@ def fit(
     choose_memory: whether validation chooses K and window too; otherwise they are those of the settings.
     """
     settings, dataset, device = settings or Settings(), validation.dataset, validation.device
-    tried = memories(validation, settings, seed=seed, progress=progress) if choose_memory else []
+    enough = len(validation.queries) >= FEWEST_QUERIES
+    tried = memories(validation, settings, seed=seed, progress=progress) if choose_memory and enough else []
     if tried:
         best = max(tried, key=lambda memory: memory.mrr)  # of equals the first
         settings = replace(settings, k=best.k, window=best.window)
@@ -151,6 +153,8 @@ def fit(
     fitted_after = time.perf_counter() - began
     if not epoch_choice.examples:
         warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
+    if not enough:
+        warnings.warn(_too_few(len(validation.queries)), stacklevel=2)
     scoring = validation.scoring(train, choices=grid(settings))
     label = "choosing on validation"
     queries = validation.queries.sample(settings.max_queries, seed)
@@ -174,6 +178,13 @@ def fit(
     )
 
 
+def _too_few(queries: int) -> str:
+    return (
+        f"validation has {queries} queries, too few to choose a residual on ({FEWEST_QUERIES} at least); forecasts use "
+        "the backbone alone."
+    )
+
+
 def _nothing_learned(dataset: Dataset, settings: Settings) -> str:
     """Why there is no transition to learn from, most often because the steps are far shorter than what happens."""
     clock = dataset.events.clock
@@ -185,8 +196,10 @@ def _nothing_learned(dataset: Dataset, settings: Settings) -> str:
     )
 
 
-def choose(choices: Sequence[Choice], measured: Sequence[Metrics], backbone: Metrics) -> tuple[list[bool], int | None]:
-    """Which choices are allowed, and where the one to take stands; None where no choice is allowed.
+def choose(
+    choices: Sequence[Choice], measured: Sequence[Metrics], backbone: Metrics, *, queries: int
+) -> tuple[list[bool], int | None]:
+    """Which choices are allowed, and where the one to take stands; None where none is, or where queries are too few.
 
     It is the one with the best MRR among those that lower none of the four metrics. Ties go to the paper's values.
     """
@@ -196,7 +209,8 @@ def choose(choices: Sequence[Choice], measured: Sequence[Metrics], backbone: Met
         choice = choices[i]
         return (-measured[i].mrr, choice.gate != PAPER.gate, choice.tau != PAPER.tau, choice.lam != PAPER.lam)
 
-    return allowed, min((i for i, ok in enumerate(allowed) if ok), key=preference, default=None)
+    open_ = [i for i, ok in enumerate(allowed) if ok and queries >= FEWEST_QUERIES]
+    return allowed, min(open_, key=preference, default=None)
 
 
 def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Dataset) -> Selection:
@@ -204,7 +218,7 @@ def select(replayed: Replay, filter_name: str, settings: Settings, dataset: Data
     choices = grid(settings)
     backbone = replayed.metrics(filter_name)
     measured = [replayed.metrics(filter_name, column + 1) for column in range(len(choices))]
-    allowed, best = choose(choices, measured, backbone)
+    allowed, best = choose(choices, measured, backbone, queries=len(replayed.queries))
     rows = [
         {**asdict(choice), **m.as_dict(), "allowed": ok}
         for choice, m, ok in zip(choices, measured, allowed, strict=True)

@@ -170,7 +170,7 @@ def _contradiction(selection: Selection, points: Sequence[Choice]) -> str | None
     measured = [Metrics(*(row[name] for name in METRICS)) for row in selection.grid]
     if choices != list(points):
         return "its grid does not have the points that the settings of the run name"
-    allowed, best = choose(choices, measured, selection.backbone)
+    allowed, best = choose(choices, measured, selection.backbone, queries=selection.queries)
     choice, chosen = (OFF, selection.backbone) if best is None else (choices[best], measured[best])
     if choice != selection.choice:
         return f"the stored validation grid gives {_words(choice)}, and the record says {_words(selection.choice)}"
