@@ -40,7 +40,8 @@ kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain a
 	done
 
 bench: $(VENV)/run.stamp  ## Measure what the method costs as ratios, and write results/speed.md
-	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.curve && $(BIN)/python -m benchmarks.report; exit $$status
+	$(BIN)/python -m benchmarks; status=$$?; $(BIN)/python -m benchmarks.default && $(BIN)/python -m benchmarks.curve && \
+		$(BIN)/python -m benchmarks.report; exit $$status
 
 lint: $(VENV)/dev.stamp  ## Check style, types and the direction of imports
 	$(BIN)/ruff check .

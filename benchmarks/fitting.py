@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from benchmarks import floors
 from benchmarks import references as plain
@@ -23,7 +24,7 @@ from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.residuals.cases import Cases
-from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learned import SCALES, LearnedNet, LearnedSettings
 from bridgemem.residuals.learning import Fit, fit_cases, gather
 from bridgemem.residuals.validation import Validation
 
@@ -221,13 +222,25 @@ def learned_fit(b: Bench) -> Measured:
         reading, old = Sampled.of(time.perf_counter() - began, share), plain.PlainSettings()
         _, done, seconds = plain.fit_learned(read, n_directed, old, SEED, b.budget)
     fitting = Sampled.of(seconds * 2 * old.max_epochs / done, share)
-    exact, sampled = plain.learned_loss(found.model.net, read, cases.scale), found.curve[-1]
+    exact, sampled = _learned_loss(found.model.net, read, cases.scale), found.curve[-1]
     agreement = (
         f"{len(cases):,} queries, -log p {sampled:.3f} by sampled candidates, {exact:.3f} by all of {len(few):,}"
     )
     work = floors.Work(bytes=float(cases.x.nbytes * settings.epochs))
     near = abs(exact - sampled) <= CURVE
     return Measured(timing, work, reading + fitting, peak.added, agreement, near, note=f"{settings.epochs} epochs")
+
+
+@torch.no_grad()
+def _learned_loss(net: LearnedNet, cases: Sequence[plain.PlainCase], scale: float) -> float:
+    """The mean of -log of the answer's share among all candidates, of a fitted network at a scale of SCALES."""
+    found, place = list[Tensor](), SCALES.index(scale)
+    for case in cases:
+        f = net(case.x.float(), torch.full((len(case.x),), case.relation))
+        own = scale * case.own + (0.0 if case.answer is None else f[case.answer])
+        logits = (scale * case.log_p + f).masked_fill(case.removed, -torch.inf)
+        found.append(torch.cat([logits, case.rest[place][None]]).logsumexp(0) - own)
+    return float(torch.stack(found).mean())
 
 
 def _fit_work(b: Bench, events: EventLog, examples: Examples, sample: Examples, epochs: int) -> floors.Work:

@@ -77,6 +77,7 @@ class Row:
     counts: dict[str, int] = field(default_factory=dict)
     error: str | None = None
     ratios: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str, str]:

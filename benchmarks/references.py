@@ -26,7 +26,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.features import FeatureReader
-from bridgemem.residuals.learned import SCALES, LearnedNet
+from bridgemem.residuals.learned import SCALES
 from bridgemem.residuals.scoring import Choice
 
 PairIndex = dict[tuple[int, int], np.ndarray]
@@ -414,18 +414,30 @@ class PlainLearned(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.log_scale = nn.Parameter(torch.zeros(()))
 
-    def loss(self, case: PlainCase) -> Tensor:
-        """-log of the answer's share among all candidates that the filter leaves."""
-        w = self.log_scale.exp().clamp(SCALES[0], SCALES[-1])
-        x = ((case.x.float() - self.mean) / self.deviation).clamp(-8, 8)
-        inputs = torch.cat([x, self.relation(torch.full((len(x),), case.relation))], dim=1)
-        f = self.last(F.gelu(self.second(self.dropout(F.gelu(self.first(inputs)))))).squeeze(1)
-        own = w * case.own + (0.0 if case.answer is None else f[case.answer])
-        logits = (w * case.log_p + f).masked_fill(case.removed, -torch.inf)
+    @property
+    def scale(self) -> Tensor:
+        return self.log_scale.exp().clamp(SCALES[0], SCALES[-1])
+
+    def forward(self, x: Tensor, relation: Tensor) -> Tensor:
+        """f of candidates: x [n, features], relation int64 [n]."""
+        x = ((x.float() - self.mean) / self.deviation).clamp(-8, 8)
+        inputs = torch.cat([x, self.relation(relation)], dim=1)
+        return self.last(F.gelu(self.second(self.dropout(F.gelu(self.first(inputs)))))).squeeze(1)
+
+    def loss(self, cases: Sequence[PlainCase]) -> Tensor:
+        """The mean of -log of the answer's share among all candidates that the filter leaves."""
+        w, sizes = self.scale, [len(case.x) for case in cases]
+        relation = torch.tensor([case.relation for case in cases]).repeat_interleave(torch.tensor(sizes))
+        f = self(torch.cat([case.x for case in cases]), relation).split(sizes)
         place = int(torch.searchsorted(torch.tensor(SCALES), w.detach()).clamp(1, len(SCALES) - 1))
         share = (w - SCALES[place - 1]) / (SCALES[place] - SCALES[place - 1])
-        rest = torch.lerp(case.rest[place - 1], case.rest[place], share)
-        return torch.cat([logits, rest[None]]).logsumexp(0) - own
+        losses = []
+        for case, own_f in zip(cases, f, strict=True):
+            own = w * case.own + (0.0 if case.answer is None else own_f[case.answer])
+            logits = (w * case.log_p + own_f).masked_fill(case.removed, -torch.inf)
+            rest = torch.lerp(case.rest[place - 1], case.rest[place], share)
+            losses.append(torch.cat([logits, rest[None]]).logsumexp(0) - own)
+        return torch.stack(losses).mean()
 
 
 def learned_cases(
@@ -462,43 +474,50 @@ def learned_cases(
     return cases
 
 
-@torch.no_grad()
-def learned_loss(net: LearnedNet, cases: Sequence[PlainCase], scale: float) -> float:
-    """The mean of -log of the answer's share among all candidates, of a fitted network at a scale of SCALES."""
-    found, place = list[Tensor](), SCALES.index(scale)
-    for case in cases:
-        f = net(case.x.float(), torch.full((len(case.x),), case.relation))
-        own = scale * case.own + (0.0 if case.answer is None else f[case.answer])
-        logits = (scale * case.log_p + f).masked_fill(case.removed, -torch.inf)
-        found.append(torch.cat([logits, case.rest[place][None]]).logsumexp(0) - own)
-    return float(torch.stack(found).mean())
-
-
 def fit_learned(
     cases: Sequence[PlainCase], n_directed: int, settings: PlainSettings, seed: int, budget: float
 ) -> tuple[list[float], int, float]:
     """The likelihood curve on the later queries, how many epochs were trained within the budget, and their seconds.
 
-    The earlier share of the queries is fitted on, epoch after epoch, case after case.
+    The earlier share of the queries is fitted on, epoch after epoch.
     """
     cut = math.ceil(float(np.quantile([case.step for case in cases], settings.fit_share)))
+    began = time.perf_counter()
     early, late = [c for c in cases if c.step < cut], [c for c in cases if c.step >= cut]
-    x = torch.cat([case.x for case in early]).double()
+    _, curve = train_learned(early, late, n_directed, settings, seed=seed, epochs=settings.max_epochs, budget=budget)
+    return curve, len(curve), time.perf_counter() - began
+
+
+def train_learned(
+    early: Sequence[PlainCase],
+    late: Sequence[PlainCase],
+    n_directed: int,
+    settings: PlainSettings,
+    *,
+    seed: int,
+    epochs: int,
+    budget: float = math.inf,
+) -> tuple[PlainLearned, list[float]]:
+    """A network fitted on the early queries for some epochs, and the mean loss of the late ones after each."""
+    x = torch.cat([case.x for case in early])
+    some = x[:: max(1, len(x) // 1_000_000)].double()  # a million candidates tell their mean and spread
     torch.manual_seed(seed)
-    net = PlainLearned(n_directed, x.mean(0).float(), x.var(0).clamp(min=1e-6).sqrt().float(), settings)
+    net = PlainLearned(n_directed, some.mean(0).float(), some.var(0).clamp(min=1e-6).sqrt().float(), settings)
     steps = torch.optim.AdamW(net.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay)
     draw, curve, began = torch.Generator().manual_seed(seed), list[float](), time.perf_counter()
-    for _ in range(settings.max_epochs):
+    for _ in range(epochs):
         net.train()
         for rows in torch.randperm(len(early), generator=draw).split(settings.batch):
-            loss = torch.stack([net.loss(early[row]) for row in rows.tolist()]).mean()
+            loss = net.loss([early[row] for row in rows.tolist()])
             steps.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(net.parameters(), 1.0)
             steps.step()
         net.eval()
-        with torch.no_grad():
-            curve.append(float(torch.stack([net.loss(case) for case in late]).mean()))
+        if late:
+            with torch.no_grad():
+                parts = [late[at : at + settings.batch] for at in range(0, len(late), settings.batch)]
+                curve.append(sum(float(net.loss(part)) * len(part) for part in parts) / len(late))
         if time.perf_counter() - began > budget:
             break
-    return curve, len(curve), time.perf_counter() - began
+    return net, curve

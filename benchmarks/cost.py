@@ -1,0 +1,82 @@
+"""Cost: a figure of MRR against minutes, our rows next to what others published of theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import Row, complain
+
+OPERATION = "default model, fit"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A point of others: time-aware MRR on test and seconds in all, as their authors report both."""
+
+    name: str
+    machine: str
+    mrr: float
+    seconds: float
+
+
+RECURRENCY, COUNTING = "recurrency baseline", "CountTRuCoLa"
+XEON, EPYC = "16 cores", "20 threads"
+# Recurrency baseline: arXiv 2404.16726, corrected figures of its repository, tuning included, on a Xeon 4208.
+# CountTRuCoLa: arXiv 2509.09474, total, on an EPYC 9474F. ECHO: its repository (ECHO-TKG), about 50 minutes a run.
+PUBLISHED: dict[str, tuple[Published, ...]] = {
+    "icews14": (
+        Published(RECURRENCY, XEON, 0.374, 728),
+        Published(COUNTING, EPYC, 0.44, 825),
+        Published("ECHO", "A100", 0.4743, 3000),
+    ),
+    "icews18": (
+        Published(RECURRENCY, XEON, 0.287, 6758),
+        Published(COUNTING, EPYC, 0.328, 21149),
+        Published("ECHO", "A100", 0.3654, 3000),
+    ),
+    "wiki": (Published(RECURRENCY, XEON, 0.814, 9215), Published(COUNTING, EPYC, 0.827, 143)),
+    "yago": (Published(RECURRENCY, XEON, 0.909, 778), Published(COUNTING, EPYC, 0.909, 191)),
+}
+
+
+def own_rows(rows: Sequence[Row]) -> list[Row]:
+    """The fits of the default model that were measured on a CPU, with a data set each."""
+    return [row for row in rows if row.operation == OPERATION and row.seconds and row.machine["device"][:3] == "cpu"]
+
+
+def draw(rows: Sequence[Row], path: Path) -> bool:
+    """One panel a data set, minutes on a logarithmic axis; whether there was anything to draw it with."""
+    own = own_rows(rows)
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        complain("benchmarks: no figure was drawn, since matplotlib is missing; it is in the extra 'plots'.")
+        return False
+    mpl.use("Agg")
+    # a fixed salt and no date keep the file the same as long as the figures are
+    mpl.rcParams.update({"svg.hashsalt": "bridgemem", "font.size": 8})
+    from matplotlib import pyplot as plt
+
+    cores = sorted({row.machine["threads"] for row in own})
+    chart, grid = plt.subplots(1, len(own), figsize=(3.1 * len(own), 2.8), layout="constrained", squeeze=False)
+    for axes, row in zip(grid[0], own, strict=True):
+        minutes, mrr = (row.seconds or 0.0) / 60, row.figures["mrr"]
+        axes.scatter([minutes], [mrr], color="#C44E52", zorder=3)
+        axes.annotate("default model", (minutes, mrr), (4, 4), textcoords="offset points", color="#C44E52")
+        for point in PUBLISHED.get(row.dataset, ()):
+            axes.scatter([point.seconds / 60], [point.mrr], color="#4E79A7", zorder=3)
+            label = f"{point.name}\n({point.machine})"
+            axes.annotate(label, (point.seconds / 60, point.mrr), (4, -16), textcoords="offset points", fontsize=7)
+        axes.set(title=row.dataset, xscale="log", xlabel="minutes")
+        axes.margins(x=0.45, y=0.3)
+        axes.grid(color="#DDDDDD", linewidth=0.5)
+        axes.spines[["top", "right"]].set_visible(False)
+    grid[0][0].set_ylabel("MRR, time-aware, test")
+    named = " and ".join(map(str, cores))
+    chart.suptitle(f"MRR against minutes to the fitted model: ours on {named} cores, others as published", fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chart.savefig(path, metadata={"Date": None})
+    plt.close(chart)
+    return True
