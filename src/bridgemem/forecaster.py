@@ -440,7 +440,7 @@ class Forecaster:
         run = Run(source, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
         made._parts, made._wanted = run, residual
-        made.residual = "bridgemem" if run.file.learned is None else "learned"
+        made.residual = "learned" if run.fit_names() else "bridgemem"
         return made
 
     @property
