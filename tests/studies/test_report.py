@@ -68,6 +68,13 @@ def test_what_differs_in_more_than_the_seed_is_never_averaged(changed: dict[str,
         Row.of([residual(), residual(seed=43, **changed)])
 
 
+def test_seeds_whose_learned_fits_serve_under_another_filter_are_one_row() -> None:
+    own = [residual(method="learned", selected_by=by, seed=seed) for by, seed in (("raw", 42), ("time", 43))]
+    assert Row.of(own).seeds == 2
+    with pytest.raises(DataError, match="2 different measurements"):
+        Row.of([*own, residual(method="learned", selected_by="static", seed=44)])
+
+
 def test_no_records_make_no_row() -> None:
     with pytest.raises(DataError):
         Row.of([])

@@ -70,6 +70,16 @@ def test_what_the_benchmarks_measured_next_to_the_pages_counts_as_cost(tmp_path:
         publish(campaign(), tmp_path)
 
 
+def test_a_fit_on_a_sample_is_no_cost_of_the_papers_residual() -> None:
+    records = campaign()
+    sampled = [
+        replace(r, backbone="counting+stream", fit_seconds=0.001, settings={**r.settings, "transitions": 30_000})
+        for r in records
+        if r.method == "bridgemem"
+    ]
+    assert tables([*records, *sampled])["efficiency"]() == tables(records)["efficiency"]()
+
+
 def test_a_page_holds_its_tables_in_order(published: Path) -> None:
     known = tables([*campaign(), *ahead()])
     pages = {name: wanted for name, (_, wanted) in PAGES.items()}
