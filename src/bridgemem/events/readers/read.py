@@ -21,7 +21,7 @@ from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import INTEGER, Source, check_rows, connect, find_columns, reading
 from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, short, text_lines
 from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
-from bridgemem.events.times import UNDERSTOOD, clock_for, read_times, seconds, week_remark
+from bridgemem.events.times import UNDERSTOOD, Times, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _resolve(given: _Rows, entities: Vocabulary | None, relations: Vocabulary | 
     values = _values(given, layout, names, columns, (entities, relations))
     actor_ids = ids_of(values.actors, "entity", entities, layout is not None)
     link_ids = ids_of(values.links, "relation", relations, layout is not None)
-    times = read_times(values.moments.filled(), values.moments.rows, form=options.time_format, step=options.step)
+    times = _times(given, values.moments)
     values.moments.faults = times.faults
     step = _step(options.step, layout, times.kind, values.moments.texts)
     left_out = np.zeros(len(columns["line"]), bool)
@@ -287,6 +287,14 @@ def _values(
         Texts.of(given.texts["relation"], [columns["relation"]], relations, label),
         Texts.of(given.texts["time"], [columns["time"]], times, day),
     )
+
+
+def _times(given: _Rows, moments: Texts) -> Times:
+    """The times of all rows; where they cannot be told, the error names the files."""
+    try:
+        return read_times(moments.filled(), moments.rows, form=given.options.time_format, step=given.options.step)
+    except DataError as problem:
+        raise DataError(f"{', '.join(given.files)}: {problem}") from None
 
 
 def _step(step: str | int | None, layout: SourceLayout | None, kind: str, times: Sequence[str]) -> str | int | None:
