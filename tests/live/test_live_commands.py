@@ -113,6 +113,20 @@ def test_a_file_with_a_row_that_cannot_be_read_is_refused_as_a_whole(recurrence_
     assert (again["replayed"], again["left_out"], again["ids"]) == (True, 1, ["e1"])
 
 
+def test_a_file_is_ingested_with_the_options_of_import(recurrence_run: Path, tmp_path: Path) -> None:
+    file, store = tmp_path / "f.csv", tmp_path / "s"
+    file.write_text("who;whom;when\nArvan;Nova;11/02/2024\n?;Nova;12/02/2024\n")
+    command = ("ingest", store, file, "--run", recurrence_run, "--relation-is", "visit", "--subject-column", "who")
+    command += ("--object-column", "whom", "--time-column", "when")
+    assert "--time-format day-first" in bridgemem(*command).refused()
+    command += ("--time-format", "day-first", "--na", "?")
+    assert "1 row without a subject (?) was left out" in bridgemem(*command).refused()
+    assert bridgemem(*command, "--skip-rejected").code == 0
+    (event,) = bridgemem("stored", store, "--json").json["events"]
+    assert (event["subject"], event["relation"], event["time"]) == ("Arvan", "visit", "2024-02-11")
+    assert "leave --step out" in bridgemem(*command, "--step", "day").refused()
+
+
 def test_events_are_numbered_by_the_rows_of_their_file(recurrence_run: Path, tmp_path: Path) -> None:
     rows = [(f"Row{day}", "visit", "Kel", f"2024-02-{day}") for day in (25, 24, 23)]
     file, store = write_rows(tmp_path / "rev.csv", rows), tmp_path / "s"
