@@ -41,6 +41,29 @@ def test_a_file_of_queries_is_answered_into_a_file(recurrence_run: Path, queries
     assert found["queries"] == 2
 
 
+def test_queries_that_cannot_be_asked_go_to_a_file_that_can_be_repaired_and_asked(
+    recurrence_run: Path, queries: Path
+) -> None:
+    rejects, out = queries.with_name("rejects.csv"), queries.with_name("a.csv")
+    queries.write_text("subject,relation,object,time\nArvan,visit,,\nArvn,visit,,2024-01-20\nArvan,visit\n")
+    asked = ("forecast", recurrence_run, "--queries", queries, "--out", out, "--rejects", rejects)
+    assert bridgemem(*asked).refused().endswith(f"The rejected rows are in {rejects}.")
+    lines = rejects.read_text().splitlines()
+    assert lines[0] == "file,line,reason,subject,relation,object,time,row"
+    assert lines[1].startswith(f"{queries},3,no entity is called 'Arvn'; did you mean 'Arvan'")
+    assert lines[1].endswith(",Arvn,visit,,2024-01-20,")
+    assert lines[2] == f'{queries},4,"expected 4 columns, found 2",,,,,"Arvan,visit"'
+    repaired = queries.with_name("repaired.csv")
+    repaired.write_text("\n".join(lines[:2]).replace(",Arvn,", ",Arvan,") + "\n")
+    again = bridgemem("forecast", recurrence_run, "--queries", repaired, "--out", out, "--rejects", rejects, "--json")
+    assert again.json["queries"] == 1
+    assert rejects.read_text().splitlines() == lines[:1]
+    assert (
+        "--rejects is for rows of --queries"
+        in bridgemem("forecast", recurrence_run, *ASKED, "--rejects", out).refused()
+    )
+
+
 def test_a_single_answer_is_told_as_one(recurrence_run: Path, queries: Path) -> None:
     queries.write_text("subject,relation\nArvan,visit\n")
     out = queries.with_name("a.csv")

@@ -45,6 +45,8 @@ def test_events_of_an_alias_become_those_of_its_canonical_name(events: EventLog)
     )
     assert found.entity_id("Apple Computer") == found.entity_id("Apple Inc.") == 0
     assert found.entity_id("Big Blue") == found.entity_id("IBM")
+    assert "Big Blue" in found.entities
+    assert "Nobody" not in found.entities
 
 
 def test_a_canonical_name_that_does_not_occur_is_the_new_name(events: EventLog) -> None:

@@ -127,6 +127,28 @@ def test_a_file_is_ingested_with_the_options_of_import(recurrence_run: Path, tmp
     assert "leave --step out" in bridgemem(*command, "--step", "day").refused()
 
 
+def test_rows_that_an_ingest_rejects_go_to_a_file_that_can_be_repaired_and_taken_in(
+    recurrence_run: Path, tmp_path: Path
+) -> None:
+    days = ("2024-02-26", "2023-01-01", "soon", "2024-02-11")
+    file = write_rows(tmp_path / "mix.csv", [("Arvan", "visit", "Kel", day) for day in days])
+    rejects, store = tmp_path / "rejects.csv", tmp_path / "s"
+    command = ("ingest", store, file, "--run", recurrence_run, "--rejects", rejects)
+    assert bridgemem(*command).refused().endswith(f"The rejected rows are in {rejects}.")
+    with rejects.open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    assert [(row["line"], row["subject"], row["time"]) for row in rows] == [
+        ("3", "Arvan", "2023-01-01"),
+        ("4", "Arvan", "soon"),
+    ]
+    before = rejects.read_text()
+    assert bridgemem(*command, "--skip-rejected").err.startswith(f"bridgemem: wrote 2 rejected rows to {rejects}.")
+    assert rejects.read_text() == before
+    repaired = tmp_path / "repaired.csv"
+    repaired.write_text(before.replace(",2023-01-01,", ",2024-02-12,").replace(",soon,", ",2024-02-13,"))
+    assert bridgemem("ingest", store, repaired, "--run", recurrence_run, "--json").json["accepted"] == 2
+
+
 def test_events_are_numbered_by_the_rows_of_their_file(recurrence_run: Path, tmp_path: Path) -> None:
     rows = [(f"Row{day}", "visit", "Kel", f"2024-02-{day}") for day in (25, 24, 23)]
     file, store = write_rows(tmp_path / "rev.csv", rows), tmp_path / "s"

@@ -22,6 +22,7 @@ from bridgemem.cli.options import (
     Residual,
 )
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
+from bridgemem.cli.rejects import RejectsFile, rejects_to
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def forecast(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --queries: .csv or .parquet file of the answers.")
     ] = None,
+    rejects: RejectsFile = None,
     force: Force = False,
     residual: Residual = None,
     store: Store = None,
@@ -90,10 +92,13 @@ def forecast(
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         _check_apart(out, queries)
         check_new(out, force)
-        _forecast_all(opened, queries, out, top, horizon, force, as_json)
+        with rejects_to(rejects) as write:
+            _forecast_all(opened, queries, out, top, horizon, force, as_json)
+            write(())
         return
-    if out is not None:
-        raise SettingsError("--out is for the answers to --queries; a single forecast is printed.")
+    if out is not None or rejects is not None:
+        name = "--out is for the answers to" if out is not None else "--rejects is for rows of"
+        raise SettingsError(f"{name} --queries; a single forecast is printed.")
     if relation is None or (subject is None) == (object is None):
         raise SettingsError("ask with --relation and --subject or --object, or with --queries and a CSV file of them.")
     forecaster, stored, remark = opened()

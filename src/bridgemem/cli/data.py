@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ from bridgemem.cli.aliases import show_merged
 from bridgemem.cli.options import Aliases, DataDir, Json, Quiet
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
+from bridgemem.cli.rejects import RejectsFile, kept, rejects_to, show_rejects
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -24,9 +27,11 @@ app.command()(aliases_command)
 
 
 def _remark(events: EventLog) -> None:
+    import numpy as np
+
     from bridgemem.events.times import fine_steps
 
-    if remark := fine_steps(events):
+    if remark := fine_steps(events.clock, np.unique(events.step), len(events)):
         warn(remark)
 
 
@@ -53,49 +58,48 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
 @app.command()
 @reads_events
 def check(
-    source: Source,
+    sources: Annotated[
+        list[str], typer.Argument(help="Files of events or globs; or one named data set, world or packed .npz.")
+    ],
     *,
     reading: ReadOptions,
+    rejects: RejectsFile = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read events and say what is wrong with them; exit code 2 if any row was rejected."""
-    from bridgemem.events.dataset import Dataset
-    from bridgemem.events.datasets import CATALOG
-    from bridgemem.events.loading import loaded
-    from bridgemem.events.readers.read import read_events
+    """Judge every row, and say what is wrong and what is in them; exit code 2 if any row was rejected."""
+    from bridgemem.events.feeds import Feed
+    from bridgemem.events.loading import is_split, loaded
+    from bridgemem.events.readers.check import check_events
+    from bridgemem.events.readers.files import find_files
+    from bridgemem.events.readers.read import Rejects
+    from bridgemem.events.readers.text import KEPT_REJECTS
 
-    with terminal_progress(quiet=quiet) as progress:
-        named = source in CATALOG or source == "world" or source.endswith(".npz")
-        if named or not Path(source).exists():
-            events = loaded(source, reading, data_dir=data_dir, progress=progress).events
-            count, sentences, rejects = 0, [f"All {len(events):,} events are as they should be."], []
+    fingerprint = None
+    with terminal_progress(quiet=quiet) as progress, rejects_to(rejects) as write:
+        alone = sources[0] if len(sources) == 1 else ""
+        if alone and (is_split(alone) or not (Path(alone).exists() or glob.has_magic(alone))):
+            events = loaded(alone, reading, data_dir=data_dir, progress=progress).events
+            feed, fingerprint = Feed.of(events), events.fingerprint
+            bad, sentences = Rejects((), 0, len(events)), [f"All {len(events):,} events are as they should be."]
         else:
-            found = read_events(source, reading, progress=progress)
-            events, count, sentences = found.events, found.rejects.count, [found.source(), found.sentence()]
-            rejects = list(found.rejects.rows)
-            Dataset.chronological(Path(source).name, events)  # what cannot be split cannot be imported
-    result = {
-        "events": len(events),
-        "step": events.clock.length(),
-        "rejected": count,
-        "fingerprint": events.fingerprint,
-        "rejects": rejects,
-    }
+            found = check_events(find_files(sources), reading, kept=kept(rejects), progress=progress)
+            feed, bad, sentences = found.feed, found.rejects, [found.source, found.sentence()]
+        write(bad.all())
 
     def text() -> None:
         for sentence in sentences:
             say(sentence)
-        say(f"A step is {events.clock.length()}.")
-        for reject in rejects[:20]:
-            say(f"  {reject.file}:{reject.line}: {reject.reason}")
-        if count > 20:
-            say(f"  ... and {count - 20:,} more; --json lists them.")
+        show_rejects(bad)
+        for sentence in feed.sentences():
+            say(sentence)
 
-    _remark(events)
-    emit(result, as_json, text)
-    if count:
+    for remark in feed.remarks:
+        warn(remark)
+    listed = {"rejected": bad.count, "fingerprint": fingerprint, "rejects": bad.rows[:KEPT_REJECTS]}
+    emit({**asdict(feed), **listed}, as_json, text)
+    if bad.count:
         raise typer.Exit(2)
 
 
@@ -136,7 +140,7 @@ def import_(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="CSV, TSV or Parquet files of subject, relation, object, time; "
+            help="CSV, TSV or Parquet files or globs of subject, relation, object, time; "
             "or files of GDELT, ICEWS, POLECAT or ACLED. A gz or zip is unpacked."
         ),
     ],
@@ -146,6 +150,7 @@ def import_(
     valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
     aliases: Aliases = None,
+    rejects: RejectsFile = None,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
     force: Force = False,
     as_json: Json = False,
@@ -156,13 +161,17 @@ def import_(
     from bridgemem.events.aliases import merged, read_aliases
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.packs import pack
+    from bridgemem.events.readers.files import find_files
     from bridgemem.events.readers.read import read_events
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
     check_new(out, force)
     with terminal_progress(quiet=quiet) as progress:
-        found = read_events([str(path) for path in sources], reading, strict=strict, progress=progress)
+        files = find_files(sources)
+        with rejects_to(rejects) as write:
+            found = read_events(files, reading, strict=strict, kept=kept(rejects), progress=progress)
+            write(found.rejects.all())
         dataset = Dataset.chronological(out.stem, found.events, valid=valid, test=test)
         table = {} if aliases is None else read_aliases(aliases)
         pack(dataset, out, force, aliases=table)
@@ -185,8 +194,7 @@ def import_(
     def text() -> None:
         say(found.source())
         say(found.sentence())
-        for reject in found.rejects.rows[:20]:
-            say(f"  {reject.file}:{reject.line}: {reject.reason}")
+        show_rejects(found.rejects)
         if report is not None:
             show_merged(report)
         say(f"A step is {found.events.clock.length()}.")

@@ -19,12 +19,14 @@ from bridgemem.cli.options import (
 )
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
+from bridgemem.cli.rejects import RejectsFile, kept, rejects_to
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
     from bridgemem.events.naming import NewEvent
     from bridgemem.events.readers.read import Reading
+    from bridgemem.events.readers.text import Reject
     from bridgemem.live.eventstore import Receipt
 
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
@@ -55,6 +57,7 @@ def ingest(
     ids: Annotated[bool, typer.Option("--ids", help="Also print the ids of the events, in the file's order.")] = False,
     *,
     reading: ReadOptions,
+    rejects: RejectsFile = None,
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
     data_dir: DataDir = None,
@@ -70,8 +73,10 @@ def ingest(
         raise SettingsError("the run that the events follow gives the time steps: leave --step out.")
     opened_run = Run(run, data_dir=data_dir)
     base = opened_run.dataset.events
-    found = read_events(file, reading.following(base))
-    events, left_out, told = _usable(found, file, base, skip_rejected)
+    with rejects_to(rejects) as write:
+        found = read_events(file, reading.following(base), kept=kept(rejects))
+        events, rejected, left_out, told = _usable(found, file, base, skip_rejected)
+        write(rejected)
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     new = {
@@ -113,32 +118,37 @@ def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
         say(f"New names: {entities}, {relations}.")
 
 
-def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[list[NewEvent], int, str]:
-    """The rows of a file that a run can use, in their order, how many others there are, and what is to be said of them.
+def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[list[NewEvent], list[Reject], int, str]:
+    """The rows of a file that a run can use, in their order, the others, how many they are, and what to say of them.
 
     Where others may not be skipped, they refuse the file.
     """
     from bridgemem.errors import DataError
-    from bridgemem.events.naming import checked, named_events
+    from bridgemem.events.naming import checked, named_events, shown_time
+    from bridgemem.events.readers.rejects import RejectedError
+    from bridgemem.events.readers.text import Reject
 
     named, lines = named_events(reading.events, base), reading.lines.tolist()
     events: list[NewEvent] = []
-    faults: list[str] = []
+    faults: list[Reject] = []
     for row in sorted(range(len(named)), key=lines.__getitem__):
         try:
             checked(named[row], f"{file}:{lines[row]}", base.clock)
         except DataError as problem:
-            faults.append(str(problem))
+            cells = (*named[row][:3], shown_time(str(named[row][3])))
+            faults.append(Reject(str(file), lines[row], str(problem).rstrip("."), " ".join(cells), cells))
         else:
             events.append(named[row])
     told = [reading.sentence()] if reading.rejects.count or reading.dropped else []
     if faults:
-        told.append(f"{len(faults):,} of the rows that were read cannot be used, the first since {faults[0]}")
+        first = faults[0].reason
+        told.append(f"{len(faults):,} of the rows that were read cannot be used, the first since {first}.")
+    rejected = sorted([*reading.rejects.all(), *faults], key=lambda reject: reject.line)
     left_out = reading.unusable + len(faults)
     if left_out and not (skip and events):
         remedy = ", or say --skip-rejected to take the other rows" if events else ""
-        raise DataError(f"{' '.join(told)} Nothing was taken in; fix the file{remedy}.")
-    return events, left_out, " ".join(told)
+        raise RejectedError(f"{' '.join(told)} Nothing was taken in; fix the file{remedy}.", rejected)
+    return events, rejected, left_out, " ".join(told)
 
 
 def stored(

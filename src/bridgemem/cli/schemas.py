@@ -165,13 +165,32 @@ class DataListed(Document):
     datasets: list[NamedData]
 
 
+class StepsWithout(Answer):
+    """Steps without any event, between the times of two that have some."""
+
+    after: str
+    before: str
+    steps: int
+
+
 class DataChecked(Document):
-    """What is wrong with events. The exit code is 2 where any row was rejected."""
+    """What is in events, and what is wrong with them. The exit code is 2 where any row was rejected."""
 
     events: int
+    entities: int
+    relations: int
+    once: int = Field(description="Entities that occur once.")
+    repeated: int = Field(description="Events that equal an earlier one.")
+    loops: int = Field(description="Events between a name and itself.")
+    first: str
+    last: str
+    steps: int = Field(description="Steps that have events.")
     step: str = Field(description="The length of a time step in words.")
+    gap: StepsWithout | None = Field(description="The largest gap; null without any.")
+    aliases: dict[str, str] = Field(description="Names that differ from another by case, spaces, accents or signs.")
+    remarks: list[str] = Field(description="What may stand in the way of using the events.")
     rejected: int
-    fingerprint: str
+    fingerprint: str | None = Field(description="Of a data set; null for files.")
     rejects: list[Reject] = Field(description="The first 10,000.")
 
 

@@ -60,8 +60,11 @@ def read_splits(folder: Path, files: Sequence[Path], unit: int, progress: Progre
     entities, relations = (
         read_vocabulary(folder / name, kind) for name, kind in zip(NAMES, ("entity", "relation"), strict=True)
     )
-    options, known = ReadOptions(step=unit), {"entities": entities, "relations": relations}
-    return [read_events(file, options, **known, strict=True, progress=progress).events for file in files]
+    options = ReadOptions(step=unit)
+    return [
+        read_events(file, options, entities=entities, relations=relations, strict=True, progress=progress).events
+        for file in files
+    ]
 
 
 def joined(name: str, files: Sequence[Path], logs: Sequence[EventLog]) -> Dataset:

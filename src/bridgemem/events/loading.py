@@ -96,7 +96,7 @@ def loaded(
 ) -> Dataset:
     """Load events as `load` does, with the options of reading as one record."""
     source = _meant(source)
-    what, packed = source if isinstance(source, str | Path) else "this data", _is_split(source)
+    what, packed = source if isinstance(source, str | Path) else "this data", is_split(source)
     if options.step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
     if options.for_tables and (packed or isinstance(source, EventLog)):
@@ -142,7 +142,8 @@ def _meant(source: Any) -> Any:
     )
 
 
-def _is_split(source: Any) -> bool:
+def is_split(source: Any) -> bool:
+    """Whether a source has its steps and its split already, as all but files and frames of events."""
     if isinstance(source, str | Path):
         return source in ("world", *CATALOG) or Path(source).suffix == ".npz" or is_folder(source)
     return isinstance(source, Dataset)

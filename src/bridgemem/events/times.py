@@ -12,7 +12,7 @@ import numpy as np
 from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.dates import COMPACT, FIRST_SECOND, LAST_SECOND, Written, from_format, read_date
-from bridgemem.events.log import DAY, Clock, EventLog
+from bridgemem.events.log import DAY, Clock
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
 DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
@@ -251,13 +251,15 @@ def epoch_remark(parts: int) -> str:
     return f"Times are read as epoch {words}; --time-format number keeps them as numbers."
 
 
-def fine_steps(events: EventLog) -> str:
-    """The remark that steps are shorter than a day and most events have one of their own; empty where it is not so."""
-    clock = events.clock
+def fine_steps(clock: Clock, steps: np.ndarray, events: int) -> str:
+    """The remark that steps are shorter than a day and most events have one of their own; empty where it is not so.
+
+    steps int64 [m]: those that have events, ascending.
+    """
     parts = 1
     if clock.kind == "integer":
-        parts = epoch_parts(*(clock.origin + int(step) * clock.unit for step in (events.step[0], events.step[-1])))
-    if clock.unit >= parts * DAY or 2 * len(np.unique(events.step)) <= len(events):
+        parts = epoch_parts(*(clock.origin + int(step) * clock.unit for step in (steps[0], steps[-1])))
+    if clock.unit >= parts * DAY or 2 * len(steps) <= events:
         return ""
     return (
         "Most events have a step of their own, and hardly any two are seen to happen together or again; "

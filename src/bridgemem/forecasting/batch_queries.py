@@ -15,7 +15,9 @@ import torch
 
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.queries import Queries
+from bridgemem.events.readers.rejects import ABOUT, RejectedError
 from bridgemem.events.readers.table import read_table
+from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.horizon import check_horizon
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import Past
@@ -59,6 +61,7 @@ class Query:
     at: str | int | None = None
     line: int = field(default=0, compare=False)
     problem: str = field(default="", compare=False)  # why a line of a file cannot be asked
+    row: tuple[str, ...] = field(default=(), compare=False)  # that line, where it could not be cut into cells
 
 
 def read_queries(path: Path) -> list[Query]:
@@ -72,7 +75,7 @@ def read_queries(path: Path) -> list[Query]:
     header = [name.lower() for name in table.headings]
     if header:
         _check_header(path, header)
-    queries = [Query(line=reject.line, problem=reject.reason) for reject in table.rejects]
+    queries = [Query(line=reject.line, problem=reject.reason, row=reject.row) for reject in table.rejects]
     for line, cells in zip(table.lines, table.rows, strict=True):
         if any(cell.strip() for cell in cells):
             queries.append(_query(header, [cell.strip() for cell in cells], line))
@@ -95,7 +98,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             f"names some of {', '.join(COLUMNS)}, with commas, tabs or semicolons between them."
         )
     for name in header:
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, *ABOUT):  # the latter are those of a file of rejected rows
             raise DataError(f"{path} has a column {name!r}; the columns of a query are {', '.join(COLUMNS)}.")
         if header.count(name) > 1:
             raise DataError(f"{path} has two columns called {name!r}; keep one.")
@@ -226,7 +229,7 @@ def in_ids(
     where: str = "the list of queries",
 ) -> Queries:
     """Queries by name in ids, or one error that names all that cannot be asked."""
-    made, wrong = list[Queries](), list[str]()
+    made, wrong, rejects = list[Queries](), list[str](), list[Reject]()
     if not queries:
         raise DataError("there is no query to answer; give at least one.")
     if horizon is not None:
@@ -235,9 +238,12 @@ def in_ids(
         try:
             made.append(_asked(forecaster, q, horizon))
         except BridgeMemError as problem:
-            wrong.append(f"{f'line {q.line}' if q.line else f'query {n}'}: {str(problem).rstrip('.')}")
+            reason = str(problem).rstrip(".")
+            wrong.append(f"{f'line {q.line}' if q.line else f'query {n}'}: {reason}")
+            cells = q.row or tuple("" if v is None else str(v) for v in (q.subject, q.relation, q.object, q.at))
+            rejects.append(Reject(where, q.line or n, reason, " ".join(cells), cells))
     if wrong:
-        raise DataError(_named(where, wrong))
+        raise RejectedError(_named(where, wrong), rejects)
     return Queries(*(torch.cat([getattr(q, name) for q in made]) for name in ("actor", "relation", "step")))
 
 

@@ -16,11 +16,12 @@ import numpy as np
 from bridgemem.config import Declared, Range, Settings, Size
 from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
+from bridgemem.events.readers.files import find_files
 from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
 from bridgemem.outofcore.corpus import Corpus, clear_errors
-from bridgemem.outofcore.sources import common_kinds, describe, find_files
+from bridgemem.outofcore.sources import common_kinds, describe
 from bridgemem.outofcore.working_directory import PARTS, WORK, mining_place, prepare
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.storage.checksums import checksum, verify_file

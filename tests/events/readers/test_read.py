@@ -374,10 +374,8 @@ def test_the_report_of_a_clean_reading_counts_its_rows(write, rows, sentence):
     assert read_events(write("0\t0\t1\t1\n" * rows)).rejects.sentence() == sentence
 
 
-def test_more_rejects_than_are_kept_are_still_counted(write, monkeypatch):
-    monkeypatch.setattr("bridgemem.events.readers.read.KEPT_REJECTS", 3)
-    monkeypatch.setattr(text, "KEPT_REJECTS", 3)
-    reading = read_events(write("0\t0\t1\tx\n0\t0\n" * 10 + "0\t0\t1\t1\n"))
+def test_more_rejects_than_are_kept_are_still_counted(write):
+    reading = read_events(write("0\t0\t1\tx\n0\t0\n" * 10 + "0\t0\t1\t1\n"), kept=3)
     assert reading.rejects.count == 20
     assert [row.line for row in reading.rejects.rows] == [1, 2, 3]
 

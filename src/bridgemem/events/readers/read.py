@@ -6,7 +6,7 @@ distinct text and not once per row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from bridgemem.events.limits import MOST_PAIRS, Budget
 from bridgemem.events.log import DAY, EventLog, Vocabulary
 from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.rejects import RejectedError
 from bridgemem.events.readers.table import INTEGER, Source, check_rows, connect, find_columns, reading
-from bridgemem.events.readers.text import KEPT_REJECTS, Reject, fault, short, text_lines
+from bridgemem.events.readers.text import KEPT_REJECTS, Reject, Screened, fault, short, text_lines
 from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
 from bridgemem.events.times import UNDERSTOOD, Times, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
@@ -27,16 +28,35 @@ from bridgemem.progress import SILENT, Progress, Step
 if TYPE_CHECKING:
     import duckdb
 
+KINDS = {"names": ("subject", "object"), "relations": ("relation",), "times": ("time",)}
+
 __all__ = ["ReadOptions", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
 
 
 @dataclass(frozen=True)
 class Rejects:
-    """The rejected rows among all rows read: all are counted, the first 10,000 are kept."""
+    """The rejected rows among all rows read: all are counted, the first 10,000 are kept.
+
+    missing: rows of a plain table that are left out since they lack a value; they are not among those rejected.
+    """
 
     rows: tuple[Reject, ...]
     count: int
     total: int
+    missing: tuple[Reject, ...] = ()
+
+    def with_left_out(self, dropped: Mapping[str, int]) -> str:
+        """The report, and what was left out since a value is missing."""
+        if not dropped:
+            return self.sentence()
+        left = self.total - sum(dropped.values())
+        read = f"{left:,} of {self.total:,} row{'s' * (self.total > 1)} {'was' if left == 1 else 'were'} read."
+        at = "".join(f"{first.file}:{first.line}" for first in self.missing[:1])
+        return f"{self.sentence() if self.count else read} {left_out_sentence(dropped, at)}"
+
+    def all(self) -> tuple[Reject, ...]:
+        """The rows that are kept of both kinds, by file and line."""
+        return tuple(sorted((*self.rows, *self.missing), key=lambda reject: (reject.file, reject.line)))
 
     def sentence(self) -> str:
         """The report in one sentence."""
@@ -52,8 +72,7 @@ class Rejects:
 class Reading:
     """Events, the rows that could not become events, and how the source was understood.
 
-    dropped: rows that are left out since a value is missing, counted by what it is. left_at: the first of them, as
-    file and line, in a plain table.
+    dropped: rows that are left out since a value is missing, counted by what it is.
     format: the layout, "plain" where it is none of the published ones. columns: the heading of each role, empty where
     the relation is the same in every row. lines int64 [n]: where in its file each event stands.
     remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
@@ -68,7 +87,6 @@ class Reading:
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     remarks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
-    left_at: str = ""
 
     @property
     def unusable(self) -> int:
@@ -77,11 +95,7 @@ class Reading:
 
     def source(self) -> str:
         """How the source was understood."""
-        columns = ", ".join(
-            f"{role} from {heading}" if heading else f"the same {role} in every row"
-            for role, heading in self.columns.items()
-        )
-        return " ".join([f"Read as {self.format}: {columns}.", *self.remarks])
+        return understood(self.format, self.columns, self.remarks)
 
     def notable(self) -> str:
         """What a user who did not ask should know, empty where all is as usual."""
@@ -92,14 +106,15 @@ class Reading:
 
     def sentence(self) -> str:
         """What was read, rejected and left out."""
-        if not self.dropped:
-            return self.rejects.sentence()
-        total = self.rejects.total
-        left = total - sum(self.dropped.values())
-        read = f"{left:,} of {total:,} row{'s' * (total > 1)} {'was' if left == 1 else 'were'} read."
-        return (
-            f"{self.rejects.sentence() if self.rejects.count else read} {left_out_sentence(self.dropped, self.left_at)}"
-        )
+        return self.rejects.with_left_out(self.dropped)
+
+
+def understood(format: str, columns: Mapping[str, str], remarks: Sequence[str]) -> str:
+    """How a source was understood, in words."""
+    told = ", ".join(
+        f"{role} from {heading}" if heading else f"the same {role} in every row" for role, heading in columns.items()
+    )
+    return " ".join([f"Read as {format}: {told}.", *remarks])
 
 
 def read_events(
@@ -109,6 +124,7 @@ def read_events(
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
     strict: bool = False,
+    kept: int = KEPT_REJECTS,
     progress: Progress = SILENT,
 ) -> Reading:
     """Read events from a file, several files, a data frame, or a dict of columns.
@@ -122,14 +138,13 @@ def read_events(
         of first appearance; whole numbers (without leading zeros or wide gaps) in their own order, so that they are
         ids already where none is missing. What does not occur gets no id.
     strict: make the first rejected row an error, and in a plain table the first one with a missing value.
+    kept: how many rejected rows are kept with their reasons.
     """
     several = isinstance(source, Sequence) and not isinstance(source, str)
     with connect() as db, progress.task("reading events") as advance:
-        rows = _Rows(options or ReadOptions(), db)
+        rows = Rows(options or ReadOptions(), db, kept)
         for part in source if several else [source]:
             rows.add(part, advance)
-        if not rows.files:
-            raise DataError("no file was given to read events from.")
         rows.encode()
     return _resolve(rows, entities, relations, strict)
 
@@ -153,13 +168,14 @@ def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
     return Vocabulary(kind, tuple(names[i] for i in range(len(names))))
 
 
-class _Rows:
+class Rows:
     """The rows of all files and frames, kept by DuckDB until they are taken out as codes into distinct texts."""
 
-    def __init__(self, options: ReadOptions, db: duckdb.DuckDBPyConnection) -> None:
-        self.options, self.db = options, db
+    def __init__(self, options: ReadOptions, db: duckdb.DuckDBPyConnection, kept: int = KEPT_REJECTS) -> None:
+        self.options, self.db, self.kept = options, db, kept
         self.files: list[str] = []
         self.rejects: list[Reject] = []
+        self.left: list[Reject] = []
         self.rejected = self.total = 0
         self.layout: SourceLayout | None = None
         self.headings: dict[str, str] = {}
@@ -167,7 +183,8 @@ class _Rows:
         self.texts: dict[str, list[str]] = {role: [] for role in ROLES}
         self.columns: dict[str, np.ndarray] = {}
         self._budget = Budget()
-        self._lines: list[np.ndarray] = []
+        self._sizes: list[int] = []
+        self._screened: list[Screened | None] = []
         self.db.execute(f"CREATE TABLE rows ({', '.join(f'{role} VARCHAR' for role in ROLES)})")
 
     def add(self, part: Any, advance: Step) -> None:
@@ -176,18 +193,16 @@ class _Rows:
         self.files.append(str(part) if isinstance(part, str | Path) else "data frame")
         if source := find_columns(part, self.options, self.db):
             self._note(source)
-            with source.rows(self._budget, advance) as (table, text), reading(source.name):
+            with source.rows(self._budget, advance, kept=self.kept) as (table, text), reading(source.name):
                 check_rows(source, table, self._budget, self.db)
                 insert = f"INSERT INTO rows SELECT {', '.join(source.texts())} FROM {table}"
                 count = int(self.db.execute(insert).fetchall()[0][0])
-            lines = text.numbers() if text else np.arange(1, count + 1)
-            if count != len(lines):
-                raise DataError(
-                    f"{source.name} cannot be read as a table: {count:,} of {len(lines):,} rows were found."
-                )
-            self._lines.append(lines)
+            if text and count != text.rows:
+                raise DataError(f"{source.name} cannot be read as a table: {count:,} of {text.rows:,} rows were found.")
+            self._sizes.append(count)
+            self._screened.append(text)
             if text:
-                self.rejects += text.rejects[: KEPT_REJECTS - len(self.rejects)]
+                self.rejects += text.rejects[: self.kept - len(self.rejects)]
                 self.rejected += text.rejected
             self.total += count + (text.rejected if text else 0)
         if self.total == before:
@@ -209,52 +224,90 @@ class _Rows:
 
     def encode(self) -> None:
         """Take the rows out as codes [n] of the four roles, with the file and the line of each row."""
-        self.columns = {
-            "line": np.concatenate(self._lines),
-            "file": np.repeat(np.arange(len(self._lines)), list(map(len, self._lines))),
-        }
-        kinds = {"names": ("subject", "object"), "relations": ("relation",), "times": ("time",)}
-        if not len(self.columns["line"]):
-            self.columns |= {role: np.zeros(0, np.int64) for role in ROLES}
-            return
+        self.find_texts()
+        (self.columns,) = self.blocks(max(1, sum(self._sizes)))
+
+    def find_texts(self) -> None:
+        """The distinct texts of each role; both parties have those of both."""
+        if not self.files:
+            raise DataError("no file was given to read events from.")
         with reading(", ".join(self.files)):
-            for kind, roles in kinds.items():
+            for kind, roles in KINDS.items():
                 every = " UNION ALL ".join(f"SELECT {role} AS text FROM rows" for role in roles)
                 self.db.execute(f"CREATE TYPE {kind} AS ENUM (SELECT DISTINCT text FROM ({every}))")
                 texts = [text for (text,) in self.db.execute(f"SELECT unnest(enum_range(NULL::{kind}))").fetchall()]
                 self.texts |= dict.fromkeys(roles, texts)
-                codes = ", ".join(f"enum_code({role}::{kind}) AS {role}" for role in roles)
-                found = self.db.execute(f"SELECT {codes} FROM rows").fetchnumpy()
-                self.columns |= {role: found[role] for role in roles}
+
+    def time_counts(self) -> np.ndarray:
+        """How many rows hold each distinct time: int64 [d]."""
+        counts = np.zeros(len(self.texts["time"]), np.int64)
+        with reading(", ".join(self.files)):
+            found = self.db.execute("SELECT enum_code(time::times) AS code, count(*) AS n FROM rows GROUP BY code")
+            columns = found.fetchnumpy()
+        counts[columns["code"]] = columns["n"]
+        return counts
+
+    def blocks(self, size: int) -> Iterator[dict[str, np.ndarray]]:
+        """The rows as codes of the four roles, with file and line of each, in one block or more of this size."""
+        codes = ", ".join(f"enum_code({role}::{kind}) AS {role}" for kind, roles in KINDS.items() for role in roles)
+        starts = np.cumsum([0, *self._sizes])
+        for first in range(0, max(1, int(starts[-1])), size):
+            rows = np.arange(first, min(first + size, int(starts[-1])))
+            with reading(", ".join(self.files)):
+                found = self.db.execute(
+                    f"SELECT {codes} FROM rows WHERE rowid >= {first} AND rowid < {first + size} ORDER BY rowid"
+                ).fetchnumpy()
+            file = np.searchsorted(starts, rows, side="right") - 1
+            line = rows - starts[file] + 1
+            for i in np.unique(file).tolist():
+                own, text = file == i, self._screened[i]
+                line[own] = text.lines_of(line[own]) if text else line[own]
+            yield {**{role: found[role] for role in ROLES}, "line": line, "file": file}
+
+    def repeated(self) -> int:
+        """How many rows say what an earlier one says."""
+        same = "SELECT count(*) AS n FROM rows GROUP BY hash(subject, relation, object, time) HAVING n > 1"
+        with reading(", ".join(self.files)):
+            return int(self.db.execute(f"SELECT coalesce(sum(n - 1), 0) FROM ({same})").fetchall()[0][0])
+
+    def understood(self, remarks: Sequence[str]) -> str:
+        """How the sources were understood."""
+        return understood(self.layout.name if self.layout else "plain", self.headings, remarks)
+
+    @property
+    def chosen_layout(self) -> SourceLayout | None:
+        """The published layout, with what stands for nobody as it was asked for."""
+        if self.layout is None or self.options.na is None:
+            return self.layout
+        return replace(self.layout, missing=frozenset(self.options.na))
 
 
-def _resolve(given: _Rows, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool) -> Reading:
+def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | None, strict: bool) -> Reading:
     """The events of all rows, and what became of the others."""
-    options, layout, names, columns = given.options, given.layout, given.texts["subject"], given.columns
+    options, layout, names, columns = given.options, given.chosen_layout, given.texts["subject"], given.columns
     dropped: dict[str, int] = {}
     if layout:
-        layout = layout if options.na is None else replace(layout, missing=frozenset(options.na))
-        names, columns, dropped = _pairs(layout, given)
+        names, columns, dropped = pair_rows(layout, given)
         if not len(columns["subject"]) and not given.rejected:
             sentence = left_out_sentence(dropped)
             raise DataError(f"no row of {', '.join(given.files)} is an event between two parties: {sentence}")
-    values = _values(given, layout, names, columns, (entities, relations))
+    values = row_values(given, layout, names, columns, (entities, relations))
     actor_ids = ids_of(values.actors, "entity", entities, layout is not None)
     link_ids = ids_of(values.links, "relation", relations, layout is not None)
-    times = _times(given, values.moments)
+    times = times_of(given, values.moments)
     values.moments.faults = times.faults
-    step = _step(options.step, layout, times.kind, values.moments.texts)
+    step = step_of(options.step, layout, times.kind, values.moments.texts)
     left_out = np.zeros(len(columns["line"]), bool)
     if layout is None:
         left_out, dropped = values.left_out()
-    left_at = [f"{given.files[columns['file'][i]]}:{columns['line'][i]}" for i in np.flatnonzero(left_out)[:1]]
     good = ~left_out & values.valid()
-    rejects = _rejects(given, columns, ~left_out & ~good, values)
+    missing_rows(given, columns, left_out, values)
+    rejects = in_order(given, faulty_rows(given, columns, ~left_out & ~good, values))
     if strict:
-        _check_strict(rejects, [f"{at}: {values.missing(int(left_out.argmax()))}" for at in left_at])
+        _check_strict(rejects)
     if not good.any():
         untimed = not (~left_out & values.moments.valid()).any() and not left_out.all()
-        raise _no_events(given.files, rejects, dropped, UNDERSTOOD if untimed and not options.time_format else "")
+        raise no_events(given.files, rejects, dropped, UNDERSTOOD if untimed and not options.time_format else "")
 
     moment = times.values[values.moments.columns[0][good]]
     clock = clock_for(moment, times.kind, step)
@@ -267,11 +320,11 @@ def _resolve(given: _Rows, entities: Vocabulary | None, relations: Vocabulary | 
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
     remarks = tuple(filter(None, (*times.remarks, week_remark(clock, options.step))))
     name, lines = layout.name if layout else "plain", columns["line"][good][order]
-    return Reading(events, rejects, dropped, name, given.headings, lines, remarks, given.aliases, "".join(left_at))
+    return Reading(events, rejects, dropped, name, given.headings, lines, remarks, given.aliases)
 
 
-def _values(
-    given: _Rows,
+def row_values(
+    given: Rows,
     layout: SourceLayout | None,
     names: list[str],
     columns: Mapping[str, np.ndarray],
@@ -289,7 +342,7 @@ def _values(
     )
 
 
-def _times(given: _Rows, moments: Texts) -> Times:
+def times_of(given: Rows, moments: Texts) -> Times:
     """The times of all rows; where they cannot be told, the error names the files."""
     try:
         return read_times(moments.filled(), moments.rows, form=given.options.time_format, step=given.options.step)
@@ -297,7 +350,7 @@ def _times(given: _Rows, moments: Texts) -> Times:
         raise DataError(f"{', '.join(given.files)}: {problem}") from None
 
 
-def _step(step: str | int | None, layout: SourceLayout | None, kind: str, times: Sequence[str]) -> str | int | None:
+def step_of(step: str | int | None, layout: SourceLayout | None, kind: str, times: Sequence[str]) -> str | int | None:
     """The step wanted; a published layout has one of its own, and one shorter than a day needs a time of day."""
     if layout and step is None and kind == "date":
         return layout.step
@@ -306,20 +359,21 @@ def _step(step: str | int | None, layout: SourceLayout | None, kind: str, times:
     return step
 
 
-def _check_strict(rejects: Rejects, missing: Sequence[str]) -> None:
-    """Refuse rejected rows by the first of them; missing: the first that is left out of a plain table, and why."""
-    for first in [f"{row.file}:{row.line}: {row.reason}" for row in rejects.rows[:1]] or missing:
-        raise DataError(f"{first}.")
+def _check_strict(rejects: Rejects) -> None:
+    """Refuse rejected rows by the first of them, or by the first that is left out of a plain table."""
+    for first in rejects.all()[:1]:
+        raise RejectedError(f"{first.file}:{first.line}: {first.reason}.", rejects.all())
 
 
-def _no_events(files: Sequence[str], rejects: Rejects, dropped: Mapping[str, int], hint: str) -> DataError:
+def no_events(files: Sequence[str], rejects: Rejects, dropped: Mapping[str, int], hint: str) -> DataError:
     """The error that no row is an event; hint: what may help where no time could be read."""
     said = [rejects.sentence()] if rejects.count else []
     said += [left_out_sentence(dropped)] if dropped else []
-    return DataError(" ".join([f"no row of {', '.join(files)} is an event:", *said, *([hint] if hint else [])]))
+    sentence = " ".join([f"no row of {', '.join(files)} is an event:", *said, *([hint] if hint else [])])
+    return RejectedError(sentence, rejects.all())
 
 
-def _pairs(layout: SourceLayout, given: _Rows) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
+def pair_rows(layout: SourceLayout, given: Rows) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
     """Names and rows of a published layout with one row for each pair of parties, and the rows that name none.
 
     A row between several parties becomes one row for each two of them that differ; one that would become too many is
@@ -349,14 +403,14 @@ def _pairs(layout: SourceLayout, given: _Rows) -> tuple[list[str], dict[str, np.
     return list(codes), {name: column[true] for name, column in rows.items()}, dropped
 
 
-def _reject_crowds(given: _Rows, rows: np.ndarray, pairs: np.ndarray) -> None:
+def _reject_crowds(given: Rows, rows: np.ndarray, pairs: np.ndarray) -> None:
     """Reject rows between more parties than one row may name; rows, pairs int64: which, and the pairs of every row."""
     given.rejected += len(rows)
     for i in rows[:KEPT_REJECTS].tolist():
         reason = f"the row names {pairs[i]:,} pairs of parties, and at most {MOST_PAIRS} of one row are read"
         text = "\t".join(given.texts[role][given.columns[role][i]] for role in ROLES)
         file, line = given.files[given.columns["file"][i]], int(given.columns["line"][i])
-        given.rejects.append(Reject(file, line, reason, short(text)))
+        given.rejects.append(Reject(file, line, reason, short(text), tuple(text.split("\t"))))
 
 
 def left_out_sentence(dropped: Mapping[str, int], at: str = "") -> str:
@@ -367,16 +421,40 @@ def left_out_sentence(dropped: Mapping[str, int], at: str = "") -> str:
     return f"{listed} {were} left out{first}."
 
 
-def _rejects(given: _Rows, columns: Mapping[str, np.ndarray], rejected: np.ndarray, values: Values) -> Rejects:
-    """All rejected rows in the order of files and lines: those that were no rows, and those with a faulty value."""
-    bad = np.flatnonzero(rejected)
+def faulty_rows(given: Rows, columns: Mapping[str, np.ndarray], rejected: np.ndarray, values: Values) -> int:
+    """Note the rows with a faulty value, bool [n]; how many they are."""
+    # those of the lines may stand after them, so as many are kept of both
+    return _note(given.rejects, 2 * given.kept, given, columns, np.flatnonzero(rejected), values.fault, values)
+
+
+def missing_rows(given: Rows, columns: Mapping[str, np.ndarray], left_out: np.ndarray, values: Values) -> int:
+    """Note the rows that are left out since they lack a value, bool [n]; how many they are."""
+    return _note(given.left, given.kept, given, columns, np.flatnonzero(left_out), values.missing, values)
+
+
+def _note(
+    into: list[Reject],
+    most: int,
+    given: Rows,
+    columns: Mapping[str, np.ndarray],
+    bad: np.ndarray,
+    why: Callable[[int], str],
+    values: Values,
+) -> int:
     # a row between several parties has become several, side by side; it is rejected once
     again = np.logical_and.reduce([np.diff(columns[name][bad], prepend=-1) == 0 for name in ("file", "line")])
     bad = bad[~again]
-    rows = list(given.rejects)
-    for i in bad[:KEPT_REJECTS].tolist():
+    for i in bad[: max(0, most - len(into))].tolist():
         file, line = given.files[columns["file"][i]], int(columns["line"][i])
-        rows.append(Reject(file, line, values.fault(i), short(values.text(i))))
+        into.append(Reject(file, line, why(i), short(values.text(i)), values.row(i)))
+    return len(bad)
+
+
+def in_order(given: Rows, faulty: int) -> Rejects:
+    """All rejected rows in the order of files and lines: those that were no rows, and those with a faulty value."""
     place = {file: i for i, file in reversed(list(enumerate(given.files)))}
-    rows.sort(key=lambda reject: (place[reject.file], reject.line))
-    return Rejects(tuple(rows[:KEPT_REJECTS]), given.rejected + len(bad), given.total)
+    rows, left = (
+        tuple(sorted(found, key=lambda reject: (place[reject.file], reject.line))[: given.kept])
+        for found in (given.rejects, given.left)
+    )
+    return Rejects(rows, given.rejected + faulty, given.total, left)

@@ -15,7 +15,17 @@ from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.limits import FREE, TABLE_RATIO, Budget
 from bridgemem.events.readers.layouts import SourceLayout, detect, detect_headless, plainly, unquoted
 from bridgemem.events.readers.options import ROLES, ReadOptions
-from bridgemem.events.readers.text import Dialect, Reject, Screened, literal, open_bytes, sample, screened, short
+from bridgemem.events.readers.text import (
+    KEPT_REJECTS,
+    Dialect,
+    Reject,
+    Screened,
+    literal,
+    open_bytes,
+    sample,
+    screened,
+    short,
+)
 from bridgemem.events.times import is_time
 from bridgemem.progress import SILENT, Step
 
@@ -53,13 +63,13 @@ class Source:
 
     @contextmanager
     def rows(
-        self, budget: Budget, advance: Step, *, folder: Path | None = None
+        self, budget: Budget, advance: Step, *, folder: Path | None = None, kept: int = KEPT_REJECTS
     ) -> Iterator[tuple[str, Screened | None]]:
         """What DuckDB reads the rows from, and what was found of the lines of a text file; folder: for a copy of it."""
         if self.dialect is None:
             yield self.table, None
             return
-        with screened(Path(self.name), self.dialect, advance, budget=budget, folder=folder) as found:
+        with screened(Path(self.name), self.dialect, advance, budget=budget, folder=folder, kept=kept) as found:
             yield found.sql(), found
 
     def texts(self) -> list[str]:
@@ -67,13 +77,14 @@ class Source:
         return [_as_text(column, kind) for column, kind in zip(self.columns, self.kinds, strict=True)]
 
 
-def connect() -> duckdb.DuckDBPyConnection:
-    """A DuckDB in memory that leaves nothing on the disk."""
+def connect(folder: Path | None = None, memory: str = "") -> duckdb.DuckDBPyConnection:
+    """A DuckDB in memory that leaves nothing on the disk; folder: where it puts what does not fit into `memory`."""
     try:
         import duckdb
     except ImportError:
         raise DataError("reading tables needs DuckDB: pip install duckdb.") from None
-    return duckdb.connect(config={"temp_directory": ""})
+    limit = {"memory_limit": memory} if memory else {}
+    return duckdb.connect(config={"temp_directory": str(folder or ""), **limit})
 
 
 @contextmanager

@@ -49,12 +49,16 @@ UNCLOSED = "the line has a quote that is not closed or stands inside a field"
 
 @dataclass(frozen=True)
 class Reject:
-    """A row that cannot be used: where it stands (the first line is 1), why, and what it says, shortened."""
+    """A row that cannot be used: where it stands (the first line is 1), why, and what it says, shortened.
+
+    row: its four values in full, or the line itself where it could not be cut into columns.
+    """
 
     file: str
     line: int
     reason: str
     text: str
+    row: tuple[str, ...] = ()
 
 
 def short(text: str, most: int = 80) -> str:
@@ -262,8 +266,10 @@ class Screened:
     spanning: a row may run over several lines inside quotes, and stands on the first of them; else it is rejected.
     """
 
-    def __init__(self, path: Path, dialect: Dialect, folder: Path, *, spanning: bool = False) -> None:
-        self.path, self.dialect, self.spanning = path, dialect, spanning
+    def __init__(
+        self, path: Path, dialect: Dialect, folder: Path, *, spanning: bool = False, kept: int = KEPT_REJECTS
+    ) -> None:
+        self.path, self.dialect, self.spanning, self.kept = path, dialect, spanning, kept
         self.lines = self.rejected = 0
         self.rejects: list[Reject] = []
         self._no_rows = array("q")  # the numbers of the lines that are none
@@ -279,7 +285,12 @@ class Screened:
 
     def numbers(self) -> np.ndarray:
         """The number of each row's line: int64 [n]."""
-        return np.delete(np.arange(1, self.lines + 1), np.array(self._no_rows, np.int64) - 1)
+        return self.lines_of(np.arange(1, self.rows + 1))
+
+    def lines_of(self, rows: np.ndarray) -> np.ndarray:
+        """The number of the line that rows stand on; rows int64 [n], the first is 1."""
+        none = np.array(self._no_rows, np.int64)
+        return rows + np.searchsorted(none - np.arange(len(none)), rows, side="right")
 
     def sql(self) -> str:
         """What DuckDB reads the rows from."""
@@ -378,8 +389,9 @@ class Screened:
         self._no_rows.extend(range(first + isinstance(row, list), self.lines + 1))
         if isinstance(row, str):
             self.rejected += 1
-            if len(self.rejects) < KEPT_REJECTS:
-                self.rejects.append(Reject(str(self.path), first, row, short(_decoded(raw, first))))
+            if len(self.rejects) < self.kept:
+                text = _decoded(raw, first)
+                self.rejects.append(Reject(str(self.path), first, row, short(text), (short(text, LONGEST_LINE),)))
         if not in_place:
             self._begin_copy().write(self.dialect.join(row) + self._end if isinstance(row, list) else b"")
         self._offset += len(raw)
@@ -405,14 +417,15 @@ def screened(
     budget: Budget | None = None,
     spanning: bool = False,
     folder: Path | None = None,
+    kept: int = KEPT_REJECTS,
 ) -> Iterator[Screened]:
     """Look through a text file; what its rows are read from is there inside the block.
 
     budget: what the file may unpack to, where it shares that with others. folder: where a copy goes, if one is needed;
-    else into the system's folder for temporary files.
+    else into the system's folder for temporary files. kept: how many rejected lines are kept.
     """
     with tempfile.TemporaryDirectory(prefix="bridgemem-", dir=folder) as place:
-        found = Screened(path, dialect, Path(place), spanning=spanning)
+        found = Screened(path, dialect, Path(place), spanning=spanning, kept=kept)
         try:
             found.look_through(budget or Budget(), advance)
         except OSError as problem:

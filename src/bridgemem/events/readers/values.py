@@ -78,8 +78,8 @@ class Values:
         """Which rows have no fault: bool [n]."""
         return self.actors.valid() & self.links.valid() & self.moments.valid()
 
-    def left_out(self) -> tuple[np.ndarray, dict[str, int]]:
-        """Which rows lack one of the four, bool [n], and how many of them by what they lack first."""
+    def lacking(self) -> tuple[np.ndarray, list[tuple[str, str, int]]]:
+        """Which rows lack one of the four, bool [n]; and role, text and rows of what they lack first."""
         gone = np.zeros(len(self.moments.columns[0]), bool)
         counts: list[tuple[str, str, int]] = []
         for role, found, codes in self.roles():
@@ -87,6 +87,11 @@ class Values:
             rows = np.bincount(codes[new], minlength=len(found.texts)).tolist()
             counts += [(role, found.texts[i], n) for i, n in enumerate(rows) if n]
             gone |= new
+        return gone, counts
+
+    def left_out(self) -> tuple[np.ndarray, dict[str, int]]:
+        """Which rows lack one of the four, bool [n], and how many of them by what they lack first."""
+        gone, counts = self.lacking()
         return gone, lacking(counts)
 
     def missing(self, row: int) -> str:
@@ -102,7 +107,11 @@ class Values:
 
     def text(self, row: int) -> str:
         """What a row says, with tabs between its values."""
-        return "\t".join(found.texts[codes[row]] for _, found, codes in self.roles())
+        return "\t".join(self.row(row))
+
+    def row(self, row: int) -> tuple[str, ...]:
+        """The four values of a row."""
+        return tuple(found.texts[codes[row]] for _, found, codes in self.roles())
 
 
 def lacking(found: Iterable[tuple[str, str, int]]) -> dict[str, int]:
