@@ -160,7 +160,11 @@ class Corpus:
             if not total:
                 raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].name}.")
             dropped = self._dropped(table)
-            clock, when, join, remarks = self._times(table)
+            try:
+                clock, when, join, remarks = self._times(table)
+            except DataError as problem:
+                others = " and the files after it" * (len(files) > 1)
+                raise DataError(f"{files[0].name}{others}: {problem}") from None
             timed = f"SELECT raw.rowid AS ord, {when} AS step, raw.* EXCLUDE (time) FROM raw {join}"
             self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {table.filled()}")
             entity = self._names("entity", ("subject", "object"), {kinds["subject"], kinds["object"]}, entities)
