@@ -77,7 +77,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
             f"\n{shown.note} The oracle knows the rules of the world; the model goes {made.headroom:.0%} of the way "
             "from its backbone to it.\n"
         )
-        say(f"Why one answer is first: {made.forecast.sentence()}\n")
+        say(f"One forecast explained: {made.forecast.sentence()}\n")
         say("Your own events: bridgemem fit -d events.csv -o runs/mine")
 
     result = {
