@@ -94,7 +94,7 @@ def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: 
             remarks = (epoch_remark(parts),)
     if not parts:
         return _judged(texts, numbers, ("integer", "a whole number"), dated | whole, form)
-    dates = [None if number is None else number // parts for number in numbers]
+    dates = [None if number is None else _in_calendar(number // parts) for number in numbers]
     return _judged(texts, dates, ("date", "an epoch time"), dated | whole, form, remarks)
 
 
@@ -130,8 +130,11 @@ def _dates(
     if zoned.any() and naive.any():
         with_zone, without = int(rows[zoned].sum()), int(rows[naive].sum())
         remarks.append(MIXED_ZONES.format(f" ({with_zone:,})", f" ({without:,})"))
-    in_calendar = [x if x is not None and FIRST_SECOND <= x <= LAST_SECOND else None for x in found]
-    return in_calendar, tuple(remarks)
+    return [None if moment is None else _in_calendar(moment) for moment in found], tuple(remarks)
+
+
+def _in_calendar(moment: int) -> int | None:
+    return moment if FIRST_SECOND <= moment <= LAST_SECOND else None
 
 
 def _order(texts: Sequence[str], group: Sequence[tuple[int, Written]]) -> tuple[str, str]:

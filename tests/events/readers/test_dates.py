@@ -175,6 +175,12 @@ def test_epoch_times_are_dates_and_it_is_said(tmp_path):
     assert reading.events.clock.step("1706659200000") == reading.events.clock.step("1706659200") == 1
 
 
+def test_a_time_beyond_the_calendar_is_one_rejected_row(tmp_path):
+    for form, times in (("epoch", ["999999999999999999", "5"]), ("", ["9999-12-31T23:00-05:00", "2024-01-31"])):
+        reading = read_events(written(tmp_path / "e.csv", times), ReadOptions(time_format=form))
+        assert (len(reading.events), [row.line for row in reading.rejects.rows]) == (1, [2])
+
+
 def test_numbers_that_are_days_to_the_second_are_dates_and_it_is_said(tmp_path):
     reading = read_events(written(tmp_path / "e.csv", UNDERSTOOD["compact to the second"]))
     assert (labels(reading), len(reading.remarks)) == (DAYS, 1)
