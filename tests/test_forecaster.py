@@ -238,7 +238,7 @@ def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: 
 def test_an_evaluation_is_a_table_and_a_frame(own_csv: Path) -> None:
     model = bridgemem.Forecaster("recurrence", residual="bridgemem", settings=SMALL)
     found = model.fit(own_csv).evaluate("valid")
-    assert "| time-aware filter | recurrence + bridgemem |" in str(found)
+    assert "| recurrence + bridgemem |" in str(found)
     frame = found.to_frame()
     assert len(frame["mrr"]) == len(found.records)
     assert 0 < found.mrr("backbone", "raw") <= found.mrr("backbone", "time") <= found.mrr("backbone", "static") <= 1

@@ -119,7 +119,7 @@ def test_forecasts_have_one_model_the_one_of_the_time_aware_selection(walk: Walk
     choices = {name: s["choice"] for name, s in json.loads((walk.run / "selection.json").read_text()).items()}
     assert choices["static"] != choices["time"]
     best = bridgemem("forecast", walk.run, *ASKED, "--top", "1", "--json").json["candidates"][0]
-    found = bridgemem("explain", walk.run, *ASKED, "--object", best["name"], "--json").json
+    (found,) = bridgemem("explain", walk.run, *ASKED, "--object", best["name"], "--json").json["explanations"]
     assert found["lam"] == choices["time"]["lam"]
     assert bridgemem("forecast", walk.run, *ASKED, "--selected-by", "static").code == 2
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bridgemem.evaluation.comparison import evaluation_table
+from bridgemem.evaluation.result import Evaluation
 from measurements import backbone, learned, residual
 
 
@@ -33,3 +34,10 @@ def test_gains_are_those_of_the_residual_that_forecasts_use(model: str) -> None:
     rows = {row[0]: row[-1] for row in evaluation_table([*own, naive(model)]).rows}
     assert rows["cenet"].startswith("+0.2000" if model == "learned" else "+0.1000")
     assert rows["cenet + bridgemem"] == ("+0.1000 [+0.0500, +0.1500]" if model == "learned" else "")
+
+
+def test_some_of_the_records_have_a_table_too() -> None:
+    assert evaluation_table([backbone(filter="raw")]).rows == []
+    assert [row[0] for row in evaluation_table([backbone()]).rows] == ["cenet"]
+    assert Evaluation(()).table().rows == []
+    assert "cenet + bridgemem" in str(Evaluation((backbone(), residual())))

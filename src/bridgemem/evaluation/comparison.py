@@ -18,14 +18,13 @@ def evaluation_table(records: Sequence[Record]) -> Table:
     shown = [r for r in records if r.filter == REPORTED and r.as_chosen]
     naive = [r for r in shown if r.method == "backbone" and "model" in r.settings]
     own = sorted((r for r in shown if r not in naive), key=lambda r: MAIN_METHODS.index(r.method))
-    first = own[0]
-    model = preferred(records)
-    gain = next(r.gain.get("mrr") for r in own if r.method == model)
+    first, model = records[0], preferred(records)
+    gain = next((r.gain.get("mrr") for r in own if r.method == model), None)
     rows = []
     for r in [*naive, *own]:
-        over = gain if r is first else r.settings.get("model_gain")
+        over = gain if r.method == "backbone" and r in own else r.settings.get("model_gain")
         figures = [figure(getattr(r, metric)) for metric in METRICS]
-        rows.append([_label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
+        rows.append([label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
     title = f"{first.dataset}, {first.split}, {first.queries:,} queries, {FILTER_WORDS[REPORTED]}"
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
 
@@ -35,7 +34,8 @@ def preferred(records: Sequence[Record]) -> str:
     return next((r.settings["model"] for r in records if "model" in r.settings), "bridgemem")
 
 
-def _label(record: Record) -> str:
+def label(record: Record) -> str:
+    """A method as the rows of a table name it."""
     return record.backbone if record.method == "backbone" else f"{record.backbone} + {record.method}"
 
 

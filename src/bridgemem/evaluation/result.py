@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 from bridgemem.errors import NotFoundError
+from bridgemem.evaluation.comparison import evaluation_table, label
 from bridgemem.evaluation.records import Record
-from bridgemem.evaluation.tables import FILTER_WORDS, Table, figure
+from bridgemem.evaluation.tables import Table, figure
 from bridgemem.showing import as_frame
 
 
@@ -39,13 +40,8 @@ class Evaluation:
         raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
 
     def table(self) -> Table:
-        """One row for each method and filter, with MRR and Hits@k."""
-        rows = [
-            [FILTER_WORDS[r.filter], _named(r), *(figure(value) for value in (r.mrr, r.hits1, r.hits3, r.hits10))]
-            for r in self.records
-            if r.as_chosen
-        ]
-        return Table(self._title(), ["filter", "method", "MRR", "H@1", "H@3", "H@10"], rows)
+        """One row for each method under the time-aware filter, and the model's gain over it; `records` hold all."""
+        return evaluation_table(self.records) if len(self) else Table(self._title(), [], [])
 
     def to_frame(self) -> Any:
         """All records as a pandas data frame; a dict of columns where pandas is not installed."""
@@ -66,12 +62,8 @@ class Evaluation:
 
     def __repr__(self) -> str:
         chosen = [r for r in self.records if r.as_chosen and r.filter == "time"]
-        figures = ", ".join(f"{_named(r)} {figure(r.mrr)}" for r in chosen)
+        figures = ", ".join(f"{label(r)} {figure(r.mrr)}" for r in chosen)
         return f"Evaluation({self._title()}{f'; time-aware MRR: {figures}' if figures else ''})"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-
-def _named(record: Record) -> str:
-    return record.backbone if record.method == "backbone" else f"{record.backbone} + {record.method}"
