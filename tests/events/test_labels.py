@@ -10,6 +10,7 @@ from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.labels import CAMEO, is_cameo, labelled
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.names import Names
+from bridgemem.events.naming import extended
 
 CODES = Vocabulary("relation", ("043", "190", "1041"))
 
@@ -63,6 +64,11 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_line(content: bytes, phr
         labelled(CODES, file)
     with pytest.raises(NotFoundError, match="does not exist"):
         labelled(CODES, tmp_path / "none.csv")
+
+
+def test_a_code_that_comes_later_has_the_label_of_its_root_too() -> None:
+    grown, _ = extended(labelled(CODES), ["0233", "20"])
+    assert [grown.shown(i) for i in (3, 4)] == ["appeal or ask (0233)", "mass violence (20)"]
 
 
 def test_a_relation_is_found_by_its_label_and_by_its_code() -> None:

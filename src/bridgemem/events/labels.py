@@ -43,7 +43,7 @@ CAMEO = {
 
 def labelled(relations: Vocabulary, file: Path | str | None = None) -> Vocabulary:
     """The same relations with words for their codes: those of a file, and of the root where they are CAMEO codes."""
-    found = {name: CAMEO[name[:2]] for name in relations.names} if is_cameo(relations.names) else {}
+    found = _every_code() if is_cameo(relations.names) else {}
     if file is not None:
         given = read_pairs(file, HEADINGS)
         known = {name: label for name, label in given.items() if name in relations}
@@ -54,6 +54,12 @@ def labelled(relations: Vocabulary, file: Path | str | None = None) -> Vocabular
             )
         found |= known
     return replace(relations, labels=found) if found else relations
+
+
+def _every_code() -> dict[str, str]:
+    """The labels of all codes that there may be, since relations may come after these."""
+    finer = ["", *map(str, range(10)), *(f"{number:02d}" for number in range(100))]
+    return {root + more: label for root, label in CAMEO.items() for more in finer}
 
 
 def is_cameo(names: Sequence[str]) -> bool:
