@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
 from commands import TINY_READER, bridgemem, planted_rows, write_rows
+from fits import loaded
 
 TABLE = "name,canonical name\nKELL,Kel\nThe Kel,Kel\nNobody,Kel\n"
 
@@ -54,6 +57,24 @@ def test_stored_events_keep_their_names_and_count_for_the_canonical_one(home: Pa
     (tmp_path / "again.csv").write_text(TABLE)
     again = bridgemem("data", "aliases", home / "run", "--add", tmp_path / "again.csv", "--json").json["aliases"]
     assert again.keys() == {"KELL", "The Kel", "Nobody"}
+
+
+def test_the_service_takes_an_alias_for_its_name(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+    from starlette.testclient import TestClient
+
+    from bridgemem.service.app import create_app
+
+    store = EventStore(tmp_path / "s.duckdb")
+    with store, TestClient(create_app(LiveForecaster(loaded(home / "run"), store))) as client:
+        asked = [{"subject": name, "relation": "visit"} for name in ("Kel", "KELL")]
+        answers = [client.post("/v1/forecast", json=one).json()["candidates"] for one in asked]
+        event = {"subject": "KELL", "relation": "visit", "object": "Arvan", "time": "2024-02-10"}
+        before = client.get("/v1/entities", params={"q": "Kel", "limit": 1}).json()["names"][0]["events"]
+        client.post("/v1/events", json={"source": "a", "key": "1", "events": [event]}).raise_for_status()
+        after = client.get("/v1/entities", params={"q": "Kel", "limit": 1}).json()["names"][0]["events"]
+    assert answers[0] == answers[1]
+    assert after == before + 1
 
 
 def test_undoing_in_a_pack_brings_the_names_back(home: Path) -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
 from commands import RELATIONS, TINY_READER, bridgemem, planted_rows, write_rows
+from fits import loaded
 
 pytest_plugins = ("small_runs",)
 
@@ -76,3 +79,23 @@ def test_a_file_of_labels_names_the_codes_in_tables_and_explanations(coded_run: 
     assert bridgemem("forecast", coded_run, *asked).out.startswith("(Arvan, pay a visit (042), ?)")
     labels.write_text("x,y\n")
     assert "labels none of the 5 relations" in bridgemem("forecast", coded_run, *asked).refused()
+
+
+def test_the_service_gives_labels_next_to_codes(coded_run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("fastapi", reason="needs the extra 'serve'")
+    from starlette.testclient import TestClient
+
+    from bridgemem.service.app import create_app
+
+    with (
+        EventStore(tmp_path / "s.duckdb") as store,
+        TestClient(create_app(LiveForecaster(loaded(coded_run), store))) as client,
+    ):
+        found = client.get("/v1/relations", params={"q": "talk"}).json()["names"]
+        assert {one["label"] for one in found} == {"meet or talk (040)", "meet or talk (042)"}
+        asked = {"subject": "Arvan", "relation": "042"}
+        answer = client.post("/v1/forecast", json=asked).json()
+        assert answer["relation_label"] == "meet or talk (042)"
+        why = client.post("/v1/explain", json={**asked, "object": answer["candidates"][0]["name"]}).json()
+        assert why["relation_label"] == "meet or talk (042)"
+        assert all(event["relation_label"].endswith(f"({event['relation']})") for event in why["events"])
