@@ -122,6 +122,13 @@ def against_former(fitted: Row, former: Row) -> str:
     )
 
 
+def keep(path: Path, made: Sequence[Row]) -> None:
+    """Print rows, and add them to the records."""
+    for row in made:
+        print(f"{row.dataset:11} {row.operation:26} {duration(row.seconds):>8}  {row.agreement}", flush=True)
+    keep_rows(path, made)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 if everything was measured, 2 for bad input or where a command failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.default", description=__doc__)
@@ -136,13 +143,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds, machine = seeds_of(asked.seeds), measure().as_dict()
         for dataset in asked.data or [default_dataset(asked.data_dir)]:
             made = rows(dataset, seeds, asked.data_dir, machine)
+            keep(asked.out, made)
             if asked.former:
-                made.append(former_row(dataset, seeds[0], asked.data_dir, machine))
-            for row in made:
-                print(f"{row.dataset:11} {row.operation:26} {duration(row.seconds):>8}  {row.agreement}", flush=True)
-            if asked.former:
-                print(against_former(made[0], made[-1]), flush=True)
-            keep_rows(asked.out, made)
+                former = former_row(dataset, seeds[0], asked.data_dir, machine)
+                keep(asked.out, [former])
+                print(against_former(made[0], former), flush=True)
         if draw(read_rows(asked.out), asked.figure):
             print(f"Drew {asked.figure}.")
     except BridgeMemError as problem:
