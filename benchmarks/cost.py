@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.harness import Row, complain
 
 OPERATION = "default model, fit"
+MINUTES, MIDDLE = (0.2, 1000), 20  # of the axis
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,10 @@ def own_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> bool:
-    """One panel a data set, minutes on a logarithmic axis; whether there was anything to draw it with."""
+    """One panel a data set, minutes on a logarithmic axis; whether it was drawn."""
     own = own_rows(rows)
+    if not own:
+        return False
     try:
         import matplotlib as mpl
     except ImportError:
@@ -64,13 +67,16 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     for axes, row in zip(grid[0], own, strict=True):
         minutes, mrr = (row.seconds or 0.0) / 60, row.figures["mrr"]
         axes.scatter([minutes], [mrr], color="#C44E52", zorder=3)
-        axes.annotate("default model", (minutes, mrr), (4, 4), textcoords="offset points", color="#C44E52")
-        for point in PUBLISHED.get(row.dataset, ()):
-            axes.scatter([point.seconds / 60], [point.mrr], color="#4E79A7", zorder=3)
-            label = f"{point.name}\n({point.machine})"
-            axes.annotate(label, (point.seconds / 60, point.mrr), (4, -16), textcoords="offset points", fontsize=7)
-        axes.set(title=row.dataset, xscale="log", xlabel="minutes")
-        axes.margins(x=0.45, y=0.3)
+        axes.annotate("default model", (minutes, mrr), (0, -12), textcoords="offset points", color="#C44E52")
+        for place, point in enumerate(PUBLISHED.get(row.dataset, ())):
+            at, label = (point.seconds / 60, point.mrr), f"{point.name}\n({point.machine})"
+            axes.scatter(*at, color="#4E79A7", zorder=3)
+            # names stand above and below in turn, and inside the panel
+            style = {"ha": "right" if at[0] > MIDDLE else "left", "fontsize": 7}
+            axes.annotate(label, at, (0, -19 if place % 2 else 5), textcoords="offset points", **style)
+        axes.set(title=row.dataset, xscale="log", xlabel="minutes", xlim=MINUTES)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.margins(y=0.3)
         axes.grid(color="#DDDDDD", linewidth=0.5)
         axes.spines[["top", "right"]].set_visible(False)
     grid[0][0].set_ylabel("MRR, time-aware, test")
