@@ -82,8 +82,7 @@ def run_demo(
     reading = read(model.parts, dataset, "test", queries, device, progress)
     records = all_records(model.parts, dataset, "test", reading, device)
     used, ranked = preferred(records), reading.replayed
-    own = reading.columns[model.parts.method(used, REPORTED)]
-    before, after = ranked.of(REPORTED), ranked.of(REPORTED, own)
+    own, unfiltered = (reading.columns[model.parts.method(used, f)] for f in (REPORTED, "raw"))
     truth = replay(Scoring(Oracle(made), Past(dataset.events)), queries, filters=Filters(dataset.events))
     oracle = {f: truth.metrics(f, 0) for f in FILTERS}
     backbone, best = ranked.metrics(REPORTED, 0).mrr, ranked.metrics(REPORTED, own).mrr
@@ -93,9 +92,10 @@ def run_demo(
         records,
         used,
         oracle,
-        paired_gains(truth.of(REPORTED), after, queries.step.numpy())["mrr"],
+        paired_gains(truth.of(REPORTED), ranked.of(REPORTED, own), queries.step.numpy())["mrr"],
         (best - backbone) / (oracle[REPORTED].mrr - backbone),
-        _example(model, queries, before, after),
+        # a forecast knows no filter
+        _example(model, queries, ranked.of("raw"), ranked.of("raw", unfiltered)),
     )
 
 
