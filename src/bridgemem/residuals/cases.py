@@ -26,7 +26,7 @@ from bridgemem.ranking.ranks import batch_size
 from bridgemem.residuals.features import Candidates, FeatureReader, gathered
 from bridgemem.residuals.learned import SCALES
 
-KEEP_ALL = 40.0  # pi = rate + this times p0, so that a candidate with a fortieth of the mass is always kept
+KEEP_ALL = 100.0  # pi = rate + this times p0, so that a candidate with a hundredth of the mass is always kept
 RATE = 0.03
 MOST_BY_RATE = 16  # candidates of a query that the rate alone keeps, however many it has
 SCALE_QUERIES = 1_500
