@@ -59,22 +59,30 @@ def run(*command: str | Path) -> tuple[Cost, str]:
     return Cost(time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * unit), said
 
 
-def default_model(dataset: str, seed: int, data_dir: Path | None, home: Path) -> tuple[Cost, Cost, float]:
-    """What fit and evaluate took, and the time-aware MRR on test of the residual that forecasts use."""
+def default_model(
+    dataset: str, seed: int, data_dir: Path | None, *, home: Path, records: Path | None = None
+) -> tuple[Cost, Cost, float]:
+    """What fit and evaluate took, and the time-aware MRR on test of the residual that forecasts use.
+
+    home: where the run is kept. records: the file that its figures are added to.
+    """
     folder = home / f"{Path(dataset).stem}-{seed}"
     named = ("-q", *(() if data_dir is None else ("--data-dir", data_dir)))
     fitted, said = run("bridgemem", "fit", "-d", dataset, "-o", folder, "--seed", str(seed), "--json", *named)
     used = json.loads(said).get("forecasts", "bridgemem")
-    evaluated, _ = run("bridgemem", "evaluate", folder, "--json", *named)
-    records = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["test"]
-    own = (r["mrr"] for r in records if (r["method"], r["filter"]) == (used, "time") and r["selected_by"] != "static")
+    kept = () if records is None else ("--records", records)
+    evaluated, _ = run("bridgemem", "evaluate", folder, "--json", *kept, *named)
+    found = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))["test"]
+    own = (r["mrr"] for r in found if (r["method"], r["filter"]) == (used, "time") and r["selected_by"] != "static")
     return fitted, evaluated, next(own)
 
 
-def rows(dataset: str, seeds: Sequence[int], data_dir: Path | None, machine: dict[str, Any]) -> list[Row]:
+def rows(
+    dataset: str, seeds: Sequence[int], data_dir: Path | None, machine: dict[str, Any], records: Path | None = None
+) -> list[Row]:
     """Fit and evaluation of one data set: means over the seeds."""
     with tempfile.TemporaryDirectory() as home:
-        found = [default_model(dataset, seed, data_dir, Path(home)) for seed in seeds]
+        found = [default_model(dataset, seed, data_dir, home=Path(home), records=records) for seed in seeds]
     scores = [mrr for _, _, mrr in found]
     note = f"seeds {', '.join(map(str, seeds))}: MRR {', '.join(f'{mrr:.4f}' for mrr in scores)}"
     made = []
@@ -137,12 +145,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--former", action="store_true", help="also the fit that the default replaced: many minutes")
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BRIDGEMEM_DATA"), help="of the data sets")
     parser.add_argument("--out", type=Path, default=Path("results/bench.jsonl"), help="records; older are replaced")
+    parser.add_argument("--records", type=Path, help="also add the figures of every run to this file")
     parser.add_argument("--figure", type=Path, default=Path("results/cost.svg"), help="MRR against minutes, *.svg")
     asked = parser.parse_args(arguments)
     try:
         seeds, machine = seeds_of(asked.seeds), measure().as_dict()
         for dataset in asked.data or [default_dataset(asked.data_dir)]:
-            made = rows(dataset, seeds, asked.data_dir, machine)
+            made = rows(dataset, seeds, asked.data_dir, machine, asked.records)
             keep(asked.out, made)
             if asked.former:
                 former = former_row(dataset, seeds[0], asked.data_dir, machine)
