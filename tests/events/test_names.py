@@ -57,6 +57,11 @@ def test_of_equally_close_names_the_active_one_comes_first() -> None:
     assert found(Names("entity", ("Irax", "Iraq"), np.array([1, 1000])), "Irak") == ["Iraq", "Irax"]
 
 
+def test_swapped_letters_are_the_first_slip_that_is_thought_of() -> None:
+    lands = Names("entity", ("Lin_Chia-lung", "China", "Chinese Taipei"), np.array([300, 200, 100]))
+    assert found(lands, "Chnia", 1) == ["China"]
+
+
 def test_an_empty_search_shows_the_most_active(names: Names) -> None:
     assert [each[:2] for each in names.search("  ", 3)] == [("IRAN", 9), ("Tirana", 8), ("Iraq", 7)]
 

@@ -15,6 +15,7 @@ from bridgemem.errors import NotFoundError
 SUGGESTED = 5  # names that an error suggests
 FEW = 3  # with fewer names that hold the text, those that are nearly written so are found too
 SIMILAR = 0.6  # the share of letters in common from which on a name is nearly written as a text
+SWAPPED = 0.95  # that share where all letters are in common, in another order: the commonest slip
 WITHIN = 0.98  # how much words of a name count that are written so, compared with a whole name
 ACTIVITY = 0.05  # how much of that share the most active name is ahead of one without events
 LIKELY = 100  # of the names that share the most with a misspelt one, how many are looked at letter by letter
@@ -158,6 +159,8 @@ def _parts(name: str, wanted: str) -> Iterable[str]:
 
 
 def _similarity(matcher: difflib.SequenceMatcher[str], part: str) -> float:
+    if sorted(part) == sorted(matcher.b):
+        return SWAPPED
     matcher.set_seq1(part)
     # the first two are quick, and never below the third
     if matcher.real_quick_ratio() < SIMILAR or matcher.quick_ratio() < SIMILAR:
