@@ -156,6 +156,13 @@ def test_events_before_the_end_of_the_followed_log_are_late(store: EventStore) -
     assert store.append([late, timely], source="wire", key="1").late == 1
 
 
+def test_a_retracted_event_makes_no_later_one_late(store: EventStore) -> None:
+    wrong = store.append([*A, ("Ada", "visit", "Bo", 2031)], source="wire", key="1").ids[-1]
+    assert store.append([("Bo", "call", "Ada", 6)], source="wire", key="2").late == 1
+    store.retract(wrong)
+    assert store.append([("Bo", "call", "Ada", 6), ("Bo", "call", "Ada", 5)], source="wire", key="3").late == 1
+
+
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_a_retracted_event_leaves_what_a_store_that_never_saw_it_holds(at: int, tmp_path: Path) -> None:
     base = random_log(4)

@@ -34,6 +34,7 @@ from builders import (
     refresh_note,
     rows_of,
 )
+from commands import bridgemem
 from fits import loaded
 from precision import close
 
@@ -125,6 +126,25 @@ def test_a_refreshed_run_is_fitted_on_everything_known(
     noted = json.loads((new.folder / "refresh.json").read_text())
     assert noted[0]["selection"].startswith("kept")
     assert noted[0]["reader"] == ("warm" if warm else "anew")
+
+
+def test_what_a_run_was_refreshed_with_makes_nothing_late_nor_a_duplicate_once_taken_back(
+    recurrence_run: Path, store: EventStore, tmp_path: Path
+) -> None:
+    run, wrong = Run(recurrence_run), ("Kel", "visit", "Lor", "2031-01-01")
+    ids = LiveForecaster(loaded(run), store).add([*OLD_NAMES, wrong], "wire", "1").ids
+    refresh(run, store, tmp_path / "second")
+    live = LiveForecaster(loaded(tmp_path / "second"), store)
+    live.retract(ids[-1])
+    for opened in (live, LiveForecaster(loaded(tmp_path / "second"), store)):
+        receipt = opened.add([("Kel", "visit", "Lor", "2024-03-14"), wrong], "wire", f"2 {id(opened)}")
+        assert (receipt.late, receipt.duplicates) == (0, 0)
+        opened.retract(receipt.ids)
+    file = tmp_path / "news.csv"
+    file.write_text("subject,relation,object,time\nKel,visit,Lor,2024-03-14\nKel,visit,Lor,2031-01-01\n")
+    store.close()
+    told = bridgemem("ingest", store.path, file, "--run", tmp_path / "second", "--json").json
+    assert (told["late"], told["duplicates"]) == (0, 0)
 
 
 def test_what_was_taken_back_after_a_refresh_is_gone_from_the_next(

@@ -67,6 +67,7 @@ def ingest(
     from bridgemem.errors import SettingsError
     from bridgemem.events.readers.read import read_events
     from bridgemem.live.eventstore import EventStore, NewNames
+    from bridgemem.live.forecasting import in_force, merged_ids
     from bridgemem.runs import Run
 
     if reading.step is not None:
@@ -84,7 +85,8 @@ def ingest(
         "new_relations": len({r for _, r, _, _ in events if r not in base.relations}),
     }
     with EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations)) as opened:
-        opened.follow(base, opened_run.origin)
+        followed = in_force(base, merged_ids(opened_run, base), opened, opened.snapshot())
+        opened.follow(followed, opened_run.origin)
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)

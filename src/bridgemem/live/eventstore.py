@@ -281,8 +281,9 @@ class EventStore:
         return bool(((day.subject == a) & (day.relation == r) & (day.object == b)).any())
 
     def _late(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
-        """How many of the rows are earlier than one that came before them."""
-        latest = cursor.execute("SELECT coalesce(max(step), 0) FROM events").fetchall()[0][0]
+        """How many of the rows are earlier than one in force that came before them."""
+        in_force = "FROM events WHERE id NOT IN (SELECT event FROM retractions)"
+        latest = cursor.execute(f"SELECT coalesce(max(step), 0) {in_force}").fetchall()[0][0]
         if self._base is not None:
             latest = max(latest, self._base.end - 1)
         steps = np.array([latest, *(row[4] for row in rows)], np.int64)

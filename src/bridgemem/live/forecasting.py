@@ -152,9 +152,11 @@ class LiveForecaster:
     def _read(self, at: Snapshot) -> View:
         """The view of a snapshot, read from the store as a whole."""
         past = self._opened.past
-        stays = ~np.isin(self.merged, self.store.retracted(at))
-        if not stays.all():
-            past = Past(self.base.take(stays))
+        base = in_force(self.base, self.merged, self.store, at)
+        if base is not self.base:
+            past = Past(base).with_delta(past.delta)
+            # what was taken back makes no later event late, nor a duplicate
+            self.store.follow(past.events, self.run.origin)
         return self._built(past, self.store.read(self._opened.past.delta, at, held=self.merged))
 
     def _built(self, past: Past, reading: Reading) -> View:
@@ -180,6 +182,12 @@ def _check_mapped(run: Run, opened: Predictor) -> None:
             f"{run.folder} was refreshed with events that may yet be taken back, which a memory on disk cannot do; "
             "leave --memory-dir out."
         )
+
+
+def in_force(events: EventLog, merged: np.ndarray, store: EventStore, at: Snapshot) -> EventLog:
+    """The data of a run without the stored events that were taken back since; merged int64 [n], as `merged_ids`."""
+    stays = ~np.isin(merged, store.retracted(at))
+    return events if stays.all() else events.take(stays)
 
 
 def merged_ids(run: Run, events: EventLog) -> np.ndarray:
