@@ -83,6 +83,27 @@ def random_log(seed: int, n: int = 200, n_entities: int = 12, n_relations: int =
     return log_of(rows[rng.permutation(n)].tolist(), n_entities, n_relations)
 
 
+def base_and_delta(seed: int) -> tuple[EventLog, EventLog]:
+    """A base, and the events that came later: some of the last and some of any time, with new names and duplicates."""
+    events, rng = random_log(seed, n=300), np.random.default_rng(seed)
+    later = (np.arange(300) > 250) & (rng.random(300) < 0.8) | (rng.random(300) < 0.1)
+    base, late = events.take(~later), events.take(later)
+    n, r = events.n_entities + 2, events.n_relations + 1
+    new = rng.integers(0, [[n], [r], [n], [45]], (4, 40))
+    repeated = base.take(rng.random(len(base)) < 0.05)
+    columns = [
+        np.concatenate([getattr(late, c), getattr(repeated, c), column, np.array([last])])
+        for c, column, last in zip(("subject", "relation", "object", "step"), new, (n - 1, r - 1, 3, 41), strict=True)
+    ]
+    return base, EventLog.from_columns(*columns, vocabulary("entity", n), vocabulary("relation", r))
+
+
+def together(base: EventLog, delta: EventLog) -> EventLog:
+    """One log, built at once."""
+    columns = [np.concatenate([getattr(base, c), getattr(delta, c)]) for c in ("subject", "relation", "object", "step")]
+    return EventLog.from_columns(*columns, delta.entities, delta.relations)
+
+
 @st.composite
 def logs(draw: st.DrawFn, n_entities: int = 5, n_relations: int = 3, max_step: int = 90, min_size: int = 0) -> EventLog:
     """Logs over few entities and steps, so that ties, duplicates, self loops and long gaps are common."""

@@ -14,30 +14,8 @@ from bridgemem.memory.disk.writing import write_memory
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
-from builders import dataset_of, random_log, rows_of, vocabulary
-
-EXTRA = 2, 1  # entities and relations that come with the delta
-
-
-def split(seed: int) -> tuple[EventLog, EventLog]:
-    """A base, and the events that came later: some of the last and some of any time, with new names and duplicates."""
-    events, rng = random_log(seed, n=300), np.random.default_rng(seed)
-    later = (np.arange(300) > 250) & (rng.random(300) < 0.8) | (rng.random(300) < 0.1)
-    base, late = events.take(~later), events.take(later)
-    n, r = events.n_entities + EXTRA[0], events.n_relations + EXTRA[1]
-    new = rng.integers(0, [[n], [r], [n], [45]], (4, 40))
-    repeated = base.take(rng.random(len(base)) < 0.05)
-    columns = [
-        np.concatenate([getattr(late, c), getattr(repeated, c), column, np.array([last])])
-        for c, column, last in zip(("subject", "relation", "object", "step"), new, (n - 1, r - 1, 3, 41), strict=True)
-    ]
-    return base, EventLog.from_columns(*columns, vocabulary("entity", n), vocabulary("relation", r))
-
-
-def together(base: EventLog, delta: EventLog) -> EventLog:
-    """One log, built at once."""
-    columns = [np.concatenate([getattr(base, c), getattr(delta, c)]) for c in ("subject", "relation", "object", "step")]
-    return EventLog.from_columns(*columns, delta.entities, delta.relations)
+from builders import base_and_delta as split
+from builders import dataset_of, rows_of, together
 
 
 def same_answers(there: Past, here: Past) -> None:

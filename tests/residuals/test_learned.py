@@ -27,8 +27,9 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals import learned as learned_module
+from bridgemem.residuals.activity import Activity
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
-from bridgemem.residuals.features import NAMES, Activity, FeatureReader, Features, group_columns, highest
+from bridgemem.residuals.features import NAMES, FeatureReader, Features, group_columns, highest
 from bridgemem.residuals.learned import OF_CANDIDATE, OF_QUERY, Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.learning import Fit, _Training, earlier_source, fit_learned, gather, serving
 from bridgemem.residuals.neighbours import DECAY_RATES, FLOOR, Neighbours
@@ -108,7 +109,7 @@ def test_activity_is_the_same_looked_up_and_counted_for_everybody(
         counts = np.bincount(events.object[lately], minlength=events.n_entities)[np.unique(events.object)]
         assert close(table[:-1, 2], np.log1p(counts))
     for span in (0, 1 << 24):
-        monkeypatch.setattr("bridgemem.residuals.features.SPAN", span)
+        monkeypatch.setattr("bridgemem.residuals.activity.SPAN", span)
         other = Activity(*columns, torch.device("cpu"))
         assert other.find(torch.tensor([1, 3 * events.n_entities])).tolist() == [len(activity.keys)] * 2
         assert other.find(activity.keys).tolist() == list(range(len(activity.keys)))
@@ -122,7 +123,7 @@ def test_features_do_not_depend_on_how_activity_is_read(
     scores = score_queries(RecurrenceDyadic.fit(data), queries, past)
     reader = FeatureReader(past, transitions, unseen_candidates=5)
     expected = reader.read(queries, scores)
-    monkeypatch.setattr("bridgemem.residuals.features.LOOKUP", lookup)
+    monkeypatch.setattr("bridgemem.residuals.activity.LOOKUP", lookup)
     assert torch.equal(reader.read(queries, scores).x, expected.x)
 
 

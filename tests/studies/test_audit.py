@@ -26,8 +26,8 @@ from bridgemem.live.refresh import refresh
 from bridgemem.memory.past import Past
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.residuals import features
-from bridgemem.residuals.features import Activity
+from bridgemem.residuals import activity
+from bridgemem.residuals.activity import Activity
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.neighbours import Neighbours
 from bridgemem.residuals.selection import Selection
@@ -387,7 +387,7 @@ def test_a_learned_residual_that_reads_the_past_passes(opinions: list[Learned], 
 def test_a_learned_residual_that_reads_the_present_is_found(
     opinions: list[Learned], monkeypatch: pytest.MonkeyPatch, reader: type, method: str, cut: int, frozen: bool
 ) -> None:
-    monkeypatch.setattr(features, "LOOKUP", 1 << 40)  # all candidates are counted; the actors are looked up
+    monkeypatch.setattr(activity, "LOOKUP", 1 << 40)  # all candidates are counted; the actors are looked up
     leak(monkeypatch, reader, method, cut)
     assert blindness(Recurrence, frozen, opinions) == [True, True, False]
 

@@ -204,12 +204,7 @@ def third_parties(neighbours: Neighbours, actor: int, candidate: int, cut: int, 
 
     Of the decay rates it is the first, which short-lists unseen candidates too.
     """
-    weight = neighbours.weights_before(cut)[0].double()
-    adjacent = torch.zeros(2, neighbours.n_entities, dtype=torch.float64)
-    for row, party in zip(adjacent, (actor, candidate), strict=True):
-        pairs = slice(int(neighbours.bounds[party]), int(neighbours.bounds[party + 1]))
-        row[neighbours.partner[pairs]] = weight[pairs]
-    through = adjacent.prod(0)
+    through = neighbours.adjacent(torch.tensor([actor, candidate]), cut).double().prod(1)
     share = through / (through.sum() + FLOOR)
     share[[actor, candidate]] = 0.0  # they are no third party to themselves
     best = share.topk(min(most, len(share)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.occurrences import first_meetings, occurrence_lines
 from bridgemem.memory.timeline import Timeline, expand
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Index:
         # what lies on disk may reach beyond these events: then it ends where they do
         self.limit = None if self._memory is None or self._memory.end == events.end else events.end
         self._within: dict[tuple[int, int], Index] = {}
+        self._once: dict[object, Any] = {}
 
     def within(self, n_entities: int, n_relations: int) -> Index:
         """The index of the events among the first entities and relations alone, built once."""
@@ -58,6 +62,12 @@ class Index:
             return self
         key = (events.n_entities, events.n_relations)
         return self._within.get(key) or self._within.setdefault(key, Index(events, self.device))
+
+    def once(self, make: Callable[[Index], Made]) -> Made:
+        """What a function makes of this index, made once and kept with it."""
+        if make not in self._once:
+            self._once.setdefault(make, make(self))
+        return self._once[make]
 
     def cut(self, until: Tensor) -> Tensor:
         """The step up to which (excluded) the events of this log reach."""

@@ -76,6 +76,11 @@ class Past:
             found = Past(log, self.frozen_at, self.device, base=base)
         return self._within.setdefault((n_entities, n_relations), found)
 
+    @property
+    def indices(self) -> tuple[Index, ...]:
+        """The index of the base, which all pasts on it share, and that of the delta where there is one."""
+        return (self._base,) if self._delta is None else (self._base, self._delta)
+
     @cached_property
     def index(self) -> Index:
         """One index of all events, for what reads every pair at once; a delta is merged into it."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,21 +16,17 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.past import Past
-from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
+from bridgemem.memory.timeline import expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
+from bridgemem.residuals.activity import RATES, activities_of
 from bridgemem.residuals.neighbours import DECAY_RATES, Neighbours
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
 DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
-# windows of the activity rates, in steps
-RATES = (3, 10, 30)
 LAST = 16
 OLDEST = 2048  # the lag at which even the slowest decay has come to nothing
 NEVER = 8.0  # the log lag of a pair that never interacted
-IDLE = 10.0  # the log lag of what was never active
-LOOKUP = 32  # what it takes to look one entry of an index up, in entries that are counted
-SPAN = 1 << 24  # keys up to which their ranks are kept in a table of all of them, and not searched
 NEIGHBOUR_WEIGHT = 1.4  # what common neighbours weighs next to log p0 when unseen candidates are short-listed
 
 
@@ -62,8 +57,7 @@ NAMES = tuple(name for names in GROUPS.values() for name in names)
 # what all candidates of a query have in common, and what is their own; columns of NAMES, ascending
 OF_QUERY = tuple(NAMES.index(name) for name in ("uncertainty", *GROUPS["actor"], *GROUPS["relation"]))
 OF_CANDIDATE = tuple(i for i in range(len(NAMES)) if i not in OF_QUERY)
-# what is read where there is nothing: no activity, no interaction, no event of the query relation
-NO_ACTIVITY = (0.0, IDLE, *(0.0 for _ in RATES))
+# what is read where there is nothing: no interaction, no event of the query relation
 UNSEEN_PAIR = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
 UNSEEN_RELATION = tuple(0.0 for _ in range(2 * len(DECAYS)))
 
@@ -157,77 +151,6 @@ def highest(rating: Tensor, most: int) -> Tensor:
     return candidate.masked_fill_(value == -torch.inf, -1)[:, :most]
 
 
-class Activity:
-    """How often, how long ago and how often lately something occurred under a key, asked before a cut."""
-
-    def __init__(self, key: np.ndarray, step: np.ndarray, span: int, device: torch.device) -> None:
-        """key, step int64 [m], in the order of time; keys are below the span."""
-        order = np.argsort(key, kind="stable")
-        new = changes(key[order])
-        first = np.flatnonzero(new)
-        rank = np.empty(len(key), dtype=np.int64)
-        rank[order] = np.cumsum(new) - 1
-        codes = (rank[order] << STEP_BITS) | step[order]
-        columns = (key[order][first], first, step[order], codes, rank, step)
-        self.keys, self.first, self.step, self.codes, self.ranks_in_time, self.times = (
-            torch.from_numpy(column).to(device) for column in columns
-        )
-        self._rank: Tensor | None = None
-        if span <= SPAN:
-            ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
-            self._rank = ranks.new_full((span,), len(self.keys)).index_copy_(0, self.keys, ranks)
-
-    def find(self, key: Tensor) -> Tensor:
-        """The rank of keys int64 [n] among all that occur; as many as those are for one that never does."""
-        if self._rank is not None:
-            return self._rank[key].long()
-        if not len(self.keys):
-            return torch.zeros_like(key)
-        rank = torch.searchsorted(self.keys, key)
-        known = self.keys[rank.clamp(max=len(self.keys) - 1)] == key
-        return torch.where(known, rank, len(self.keys))
-
-    def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
-        """The five columns of keys given by rank, float32 [n, 5]; step, cut int64 [n]."""
-        known = (rank < len(self.keys)).nonzero().squeeze(1)
-        made = torch.tensor([NO_ACTIVITY], device=rank.device).repeat(len(rank), 1)
-        if not len(known):
-            return made
-        rank, step, cut = rank[known], step[known], cut[known]
-        start, stop = self.first[rank], torch.searchsorted(self.codes, code(rank, cut))
-        before = [torch.searchsorted(self.codes, code(rank, (cut - r).clamp_(min=0))) for r in RATES]
-        return made.index_copy_(0, known, self._columns(start, stop, [stop - of for of in before], step))
-
-    def everybody(self, step: int, cut: int) -> Tensor:
-        """The five columns of all keys and of none, float32 [keys + 1, 5]: counted in one pass, without a search."""
-        size = len(self.keys)
-
-        def count(since: int) -> Tensor:
-            low, high = torch.searchsorted(self.times, self.times.new_tensor([since, cut])).tolist()
-            return torch.bincount(self.ranks_in_time[low:high], minlength=size)
-
-        recent = [count(cut - r) for r in RATES]
-        columns = self._columns(self.first, self.first + count(0), recent, self.first.new_full((size,), step))
-        return torch.cat([columns, torch.tensor([NO_ACTIVITY], device=columns.device)])
-
-    def _columns(self, start: Tensor, stop: Tensor, recent: list[Tensor], step: Tensor) -> Tensor:
-        lag = (step - self.step[(stop - 1).clamp_(min=0)]).float().log1p_()
-        counts = [count.float().log1p_() for count in (stop - start, *recent)]
-        return torch.stack([counts[0], torch.where(stop > start, lag, IDLE), *counts[1:]], dim=1)
-
-    def block(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> Block:
-        """The columns of candidates: rank, row int64 [m]; step, cut int64 [n] of the rows.
-
-        Whether each is looked up or all keys are counted at each step is a matter of how many are asked.
-        """
-        steps, which = torch.unique(step, return_inverse=True)
-        if len(steps) * (len(self.step) + 8 * len(self.keys)) > LOOKUP * len(rank):
-            return Block(self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device))
-        cuts = torch.empty_like(steps).scatter_(0, which, cut)
-        tables = [self.everybody(*at) for at in zip(steps.tolist(), cuts.tolist(), strict=True)]
-        return Block(torch.cat(tables), which[row] * (len(self.keys) + 1) + rank)
-
-
 @dataclass(frozen=True)
 class _Moments:
     """The distinct (actor, step) of a batch, all that a pair's past depends on: int64 [u] each, by step and actor.
@@ -279,7 +202,7 @@ class Candidates:
 
 
 class FeatureReader:
-    """Reads the features of queries from a history; its indices are built once.
+    """Reads the features of queries from a history; its indices are built once, those of a base once for all deltas.
 
     The candidates are all that an actor ever interacted with, and of the others the `unseen_candidates` that log p0
     and common neighbours put first.
@@ -288,15 +211,7 @@ class FeatureReader:
     def __init__(self, past: Past, transitions: Transitions, unseen_candidates: int = 0) -> None:
         self.past, self.transitions, self.unseen_candidates = past, transitions, unseen_candidates
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
-        facts = Queries.of(past.events)
-        assert facts.answer is not None
-        actor, candidate, step = facts.actor.numpy(), facts.answer.numpy(), facts.step.numpy()
-        relation = facts.relation.numpy()
-        # an entity is as often an actor as a candidate, since every fact is seen from both sides
-        self.active = Activity(candidate, step, self.entities, past.device)
-        roles = 2 * self.relations * self.entities
-        self.roles = Activity(relation * self.entities + candidate, step, roles, past.device)
-        self.actor_roles = Activity(relation * self.entities + actor, step, roles, past.device)
+        self.active, self.roles, self.actor_roles = activities_of(past)
         self.neighbours = Neighbours(past)
         # weight of an event by its lag; older ones than the table weigh nothing at any speed, nor does what has no lag
         lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
@@ -346,8 +261,8 @@ class FeatureReader:
             self._pairs(found),
             Block.sparse(asked, seen[asked_at], size),
             self._recurrence(queries, keys),
-            self.active.block(self.active.find(everybody)[candidate], row, queries.step, cut),
-            self.roles.block(self.roles.find(role), row, queries.step, cut),
+            Block(*self.active.table(self.active.find(everybody)[candidate], row, queries.step, cut)),
+            Block(*self.roles.table(self.roles.find(role), row, queries.step, cut)),
             Block(shared, own),
         )
         if scores.members is not None:

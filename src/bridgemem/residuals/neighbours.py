@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bridgemem.memory.dyads import WIDTH
+from bridgemem.memory.index import Index
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.parallel import MOST_WORKERS
@@ -15,17 +19,145 @@ from bridgemem.parallel import MOST_WORKERS
 # steps after which an interaction counts e times less; the last never decays
 DECAY_RATES = (100.0, math.inf)
 FLOOR = 1e-5  # of common neighbours, before its logarithm
+# sums are of whole parts of one, which are exact in any order: a base and a delta add up to what one log gives
+PARTS = 1 << 40
+OLDEST = 4096  # the age at which no part is left of an event at any finite rate
+
+
+@cache
+def _decayed(rate: float, device: torch.device) -> Tensor:
+    """The parts that are left of an event by its age, int64 [OLDEST + 1]."""
+    parts = [round(PARTS * math.exp(-age / rate)) for age in range(OLDEST)]
+    return torch.tensor([*parts, 0], device=device)
+
+
+@dataclass(frozen=True)
+class Strengths:
+    """Of the pairs of a graph before a cut, under one decay rate: log(1 + decayed events).
+
+    of_pair float32 [pairs]; of_entity int64 [E]: the sum over its pairs, in parts.
+    """
+
+    of_pair: Tensor
+    of_entity: Tensor
+
+
+class Graph:
+    """Pairs either way round: partner int64 [pairs], those of an owner in a slice; bounds int64 [owners + 1]."""
+
+    def __init__(self, partner: Tensor, bounds: Tensor) -> None:
+        self.partner, self.bounds = partner, bounds
+
+    def strengths(self, meetings: Tensor) -> Strengths:
+        """meetings int64 [pairs]: decayed events, in parts."""
+        strength = (meetings.double() / PARTS).log1p()
+        return Strengths(strength.float(), _sums((strength * PARTS).round_().long(), self.bounds))
+
+    def fill(self, made: Tensor, owner: Tensor, values: Tensor) -> None:
+        """Set the values of the owners' partners, in one column of made [E, n] each; owner int64 [n], -1 for none."""
+        start, stop = (self.bounds[(owner + end).clamp(min=0)] for end in (0, 1))
+        column, pair = expand(start, torch.where(owner < 0, start, stop))
+        made[self.partner[pair], column] = values[pair]
+
+    def product(self, values: Tensor, columns: Tensor) -> Tensor:
+        """The matrix of values float32 [pairs] times columns float32 [E, n]: [owners, n]."""
+        return F.embedding_bag(
+            self.partner, columns, self.bounds, mode="sum", per_sample_weights=values, include_last_offset=True
+        )
+
+
+class LogGraph(Graph):
+    """The graph of one log."""
+
+    def __init__(self, index: Index) -> None:
+        self.dyads = index.dyads
+        owner, partner = self.dyads.parties()
+        ids = torch.arange(index.events.n_entities + 1, device=owner.device)
+        super().__init__(partner, torch.searchsorted(owner, ids))
+        self._meetings: tuple[int, list[Tensor]] = (-1, [])
+        self._kept: dict[int, list[Strengths]] = {}
+
+    def meetings_before(self, cut: int) -> list[Tensor]:
+        """The decayed events of every pair for each rate, in parts, int64 [pairs]; those of the last cut are kept."""
+        kept, made = self._meetings
+        if kept != cut:
+            age = cut - 1 - self.dyads.step
+            ages = torch.where(age >= 0, age, OLDEST).clamp_(max=OLDEST)
+            each = (
+                (age >= 0).long() * PARTS if math.isinf(rate) else _decayed(rate, age.device)[ages]
+                for rate in DECAY_RATES
+            )
+            made = [_sums(parts, self.dyads.start) for parts in each]
+            self._meetings = cut, made
+        return made
+
+    def before(self, cut: int) -> list[Strengths]:
+        """For each decay rate; those of the last cuts asked for are kept."""
+        if (kept := self._kept.get(cut)) is not None:
+            return kept
+        made = [self.strengths(meetings) for meetings in self.meetings_before(cut)]
+        # one for each thread that may be reading, and the whole table changes at once
+        self._kept = dict([*self._kept.items(), (cut, made)][-MOST_WORKERS:])
+        return made
+
+
+class TouchedGraph(Graph):
+    """All pairs, of base and delta, of the entities that have an event in the delta: owners int64 [owners]."""
+
+    def __init__(self, base: LogGraph, delta: LogGraph) -> None:
+        self.base, self.delta = base, delta
+        self.owners = delta.bounds.diff().nonzero().squeeze(1)
+        known = self.owners[self.owners < len(base.bounds) - 1]
+        row, self._old = expand(base.bounds[known], base.bounds[known + 1])
+        codes = torch.cat([known[row] * WIDTH + base.partner[self._old], delta.dyads.pairs])
+        pairs, self._place = codes.unique(return_inverse=True)
+        bounds = torch.searchsorted(pairs, torch.cat([self.owners, self.owners[-1:] + 1]) * WIDTH)
+        super().__init__(pairs % WIDTH, bounds)
+
+    def before(self, cut: int) -> list[Strengths]:
+        """For each decay rate."""
+        both = zip(self.base.meetings_before(cut), self.delta.meetings_before(cut), strict=True)
+        return [
+            self.strengths(torch.zeros_like(self.partner).index_add_(0, self._place, torch.cat([old[self._old], new])))
+            for old, new in both
+        ]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The graph before a cut, under one decay rate. A pair weighs its strength times the scales of both.
+
+    base, touched float32 [pairs]: strengths. squared, scale float32 [E]: of an entity, 1 / its own strength and the
+    root of it.
+    """
+
+    base: Tensor
+    touched: Tensor | None
+    squared: Tensor
+    scale: Tensor
 
 
 class Neighbours:
-    """The graph of all pairs of a history. A pair weighs log(1 + its decayed events), normalised by both degrees."""
+    """The graph of all pairs of a history. A pair weighs log(1 + its decayed events), normalised by both degrees.
+
+    The graph of the base is shared by all histories on it. What a delta changes are the pairs and the degrees of the
+    entities that it touches: their slices are put together anew, all others are read from the base.
+    """
 
     def __init__(self, past: Past) -> None:
-        self.past, self.n_entities = past, past.events.n_entities
-        self.owner, self.partner = past.index.dyads.parties()
-        ids = torch.arange(self.n_entities + 1, device=past.device)
-        self.bounds = torch.searchsorted(self.owner, ids)
-        self._kept: dict[int, list[Tensor]] = {}
+        self.n_entities = past.events.n_entities
+        graphs = [index.once(LogGraph) for index in past.indices]
+        self.base = graphs[0]
+        self.touched = TouchedGraph(*graphs) if len(graphs) > 1 and len(graphs[1].partner) else None
+        # where each entity's pairs are read: its place among the owners of either graph, -1 for none; int64 [E]
+        ids, known = torch.arange(self.n_entities, device=past.device), len(self.base.bounds) - 1
+        self._in_base = torch.where(ids < known, ids, -1)
+        self._in_touched = torch.full_like(ids, -1)
+        if self.touched is not None:
+            owners = self.touched.owners
+            self._in_base[owners] = -1
+            self._in_touched[owners] = torch.arange(len(owners), device=ids.device)
+        self._kept: dict[int, list[Weights]] = {}
 
     def shared(self, actor: Tensor, cut: Tensor) -> Tensor:
         """The common neighbours of each actor with every entity, float32 [rates, E, n].
@@ -35,35 +167,46 @@ class Neighbours:
         made = torch.empty((len(DECAY_RATES), self.n_entities, len(actor)), device=actor.device)
         steps, sizes = (of.tolist() for of in torch.unique_consecutive(cut, return_counts=True))
         for step, actors, part in zip(steps, actor.split(sizes), made.split(sizes, dim=2), strict=True):
-            column, pair = expand(self.bounds[actors], self.bounds[actors + 1])
-            for k, weight in enumerate(self.weights_before(step)):
+            for of_rate, weights in zip(part, self.weights_before(step), strict=True):
                 # the actors' own rows of the matrix stand upright, and the whole matrix multiplies them
-                own = torch.zeros((self.n_entities, len(actors)), device=actor.device)
-                own[self.partner[pair], column] = weight[pair]
-                through = F.embedding_bag(
-                    self.partner, own, self.bounds, mode="sum", per_sample_weights=weight, include_last_offset=True
-                )
-                torch.add(through, FLOOR, out=part[k])
+                own = self._strengths(actors, weights).mul_(weights.squared[:, None])
+                known = len(self.base.bounds) - 1
+                of_rate[:known], of_rate[known:] = self.base.product(weights.base, own), 0.0
+                if self.touched is not None and weights.touched is not None:
+                    of_rate[self.touched.owners] = self.touched.product(weights.touched, own)
+                of_rate.mul_(weights.scale[:, None]).mul_(weights.scale[actors]).add_(FLOOR)
         return made
 
-    def weights_before(self, cut: int) -> list[Tensor]:
-        """The weight of every pair for each decay rate, float32 [pairs]; those of the last cuts asked for are kept."""
+    def adjacent(self, actor: Tensor, cut: int) -> Tensor:
+        """What every entity weighs as a neighbour of each actor, under the first decay rate: float32 [E, n]."""
+        weights = self.weights_before(cut)[0]
+        return self._strengths(actor, weights) * weights.scale[:, None] * weights.scale[actor]
+
+    def _strengths(self, actor: Tensor, weights: Weights) -> Tensor:
+        """Of the pairs of each actor with every entity, float32 [E, n]."""
+        made = torch.zeros((self.n_entities, len(actor)), device=actor.device)
+        self.base.fill(made, self._in_base[actor], weights.base)
+        if self.touched is not None and weights.touched is not None:
+            self.touched.fill(made, self._in_touched[actor], weights.touched)
+        return made
+
+    def weights_before(self, cut: int) -> list[Weights]:
+        """The weights for each decay rate; those of the last cuts asked for are kept."""
         if (kept := self._kept.get(cut)) is not None:
             return kept
-        dyads, made = self.past.index.dyads, []
-        age = cut - 1 - dyads.step
-        for rate in DECAY_RATES:
-            faded = torch.ones_like(age, dtype=torch.float64) if math.isinf(rate) else (-age.double() / rate).exp_()
-            meetings = torch.where(age >= 0, faded, 0.0)
-            strength = _sums(meetings, dyads.start).log1p()
-            scale = (_sums(strength, self.bounds) + 1e-6).rsqrt()
-            made.append((strength * scale[self.owner] * scale[self.partner]).float())
-        # one for each thread that may be reading, and the whole table changes at once
+        made, base = [], self.base.before(cut)
+        for k, touched in enumerate([None] * len(base) if self.touched is None else self.touched.before(cut)):
+            total = F.pad(base[k].of_entity, (0, self.n_entities - len(base[k].of_entity)))
+            if self.touched is not None and touched is not None:
+                total[self.touched.owners] = touched.of_entity
+            squared = 1 / (total.double() / PARTS + 1e-6)
+            of_touched = None if touched is None else touched.of_pair
+            made.append(Weights(base[k].of_pair, of_touched, squared.float(), squared.sqrt().float()))
         self._kept = dict([*self._kept.items(), (cut, made)][-MOST_WORKERS:])
         return made
 
 
 def _sums(values: Tensor, bounds: Tensor) -> Tensor:
-    """Sums of the slices between bounds; float64 [m], int64 [n + 1] -> float64 [n]."""
-    running = torch.cat([values.new_zeros(1), values.cumsum(0)])
+    """Sums of the slices between bounds; int64 [m], int64 [n + 1] -> int64 [n]."""
+    running = F.pad(values.cumsum(0), (1, 0))
     return running[bounds[1:]] - running[bounds[:-1]]

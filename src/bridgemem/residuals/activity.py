@@ -1,0 +1,173 @@
+"""Activity: how often, how long ago and how often lately something occurred, asked before a cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.events.queries import Queries, renumbered
+from bridgemem.memory.index import Index
+from bridgemem.memory.past import Past
+from bridgemem.memory.timeline import STEP_BITS, changes, code
+
+# windows of the activity rates, in steps
+RATES = (3, 10, 30)
+IDLE = 10.0  # the log lag of what was never active
+NEVER = (0, -1, *(0 for _ in RATES))  # the counts of it: how often, the last step, how often in each window
+LOOKUP = 32  # what it takes to look one entry of an index up, in entries that are counted
+SPAN = 1 << 24  # keys up to which their ranks are kept in a table of all of them, and not searched
+SPARSE = 64  # keys to an entry above which they are searched all the same
+
+
+def columns_of(counts: Tensor, step: Tensor) -> Tensor:
+    """Counts int64 [n, 5], as in NEVER, as features at a step int64 [n]: float32 [n, 5]."""
+    made = counts.float().log1p_()
+    lag = (step - counts[:, 1]).float().log1p_()
+    made[:, 1] = torch.where(counts[:, 0] > 0, lag, IDLE)
+    return made
+
+
+class Activity:
+    """What occurred under each key in one log."""
+
+    def __init__(self, key: np.ndarray, step: np.ndarray, span: int, device: torch.device) -> None:
+        """key, step int64 [m], in the order of time; keys are below the span."""
+        order = np.argsort(key, kind="stable")
+        new = changes(key[order])
+        first = np.flatnonzero(new)
+        rank = np.empty(len(key), dtype=np.int64)
+        rank[order] = np.cumsum(new) - 1
+        codes = (rank[order] << STEP_BITS) | step[order]
+        columns = (key[order][first], first, step[order], codes, rank, step)
+        self.keys, self.first, self.step, self.codes, self.ranks_in_time, self.times = (
+            torch.from_numpy(column).to(device) for column in columns
+        )
+        self._rank: Tensor | None = None
+        if span <= min(SPAN, SPARSE * len(key)):
+            ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
+            self._rank = ranks.new_full((span,), len(self.keys)).index_copy_(0, self.keys, ranks)
+
+    def find(self, key: Tensor) -> Tensor:
+        """The rank of keys int64 [n] among all that occur; as many as those are for one that never does."""
+        if self._rank is not None:
+            return self._rank[key].long()
+        if not len(self.keys):
+            return torch.zeros_like(key)
+        rank = torch.searchsorted(self.keys, key)
+        known = self.keys[rank.clamp(max=len(self.keys) - 1)] == key
+        return torch.where(known, rank, len(self.keys))
+
+    def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
+        """The five columns of keys given by rank, float32 [n, 5]; step, cut int64 [n]."""
+        return columns_of(self.counts(rank, cut), step)
+
+    def counts(self, rank: Tensor, cut: Tensor) -> Tensor:
+        """What occurred before the cut under keys given by rank, int64 [n, 5] as in NEVER; cut int64 [n]."""
+        known = (rank < len(self.keys)).nonzero().squeeze(1)
+        made = torch.tensor([NEVER], device=rank.device).repeat(len(rank), 1)
+        if not len(known):
+            return made
+        rank, cut = rank[known], cut[known]
+        start, stop = self.first[rank], torch.searchsorted(self.codes, code(rank, cut))
+        before = [torch.searchsorted(self.codes, code(rank, (cut - r).clamp_(min=0))) for r in RATES]
+        return made.index_copy_(0, known, self._counts(start, stop, [stop - of for of in before]))
+
+    def everybody(self, step: int, cut: int) -> Tensor:
+        """The five columns of all keys and of none, float32 [keys + 1, 5]: counted in one pass, without a search."""
+        size = len(self.keys)
+
+        def count(since: int) -> Tensor:
+            low, high = torch.searchsorted(self.times, self.times.new_tensor([since, cut])).tolist()
+            return torch.bincount(self.ranks_in_time[low:high], minlength=size)
+
+        counts = self._counts(self.first, self.first + count(0), [count(cut - r) for r in RATES])
+        counts = torch.cat([counts, torch.tensor([NEVER], device=counts.device)])
+        return columns_of(counts, counts.new_full((size + 1,), step))
+
+    def _counts(self, start: Tensor, stop: Tensor, recent: list[Tensor]) -> Tensor:
+        last = torch.where(stop > start, self.step[(stop - 1).clamp_(min=0)], -1) if len(self.step) else start
+        return torch.stack([stop - start, last, *recent], dim=1)
+
+    def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """The columns of candidates: a table float32 [k, 5], and int64 [m]: the row of it that each has.
+
+        rank, row int64 [m]; step, cut int64 [n] of the rows. Whether each is looked up or all keys are counted at each
+        step is a matter of how many are asked.
+        """
+        steps, which = torch.unique(step, return_inverse=True)
+        if len(steps) * (len(self.step) + 8 * len(self.keys)) > LOOKUP * len(rank):
+            return self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device)
+        cuts = torch.empty_like(steps).scatter_(0, which, cut)
+        tables = [self.everybody(*at) for at in zip(steps.tolist(), cuts.tolist(), strict=True)]
+        return torch.cat(tables), which[row] * (len(self.keys) + 1) + rank
+
+
+class Activities(NamedTuple):
+    """Of one log: every entity, as a candidate under each directed relation, and as an actor under each."""
+
+    # an entity is as often an actor as a candidate, since every fact is seen from both sides
+    entities: Activity
+    roles: Activity
+    actor_roles: Activity
+
+    @classmethod
+    def of(cls, index: Index) -> Activities:
+        facts, sizes = Queries.of(index.events), (index.events.n_entities, index.events.n_relations)
+        assert facts.answer is not None
+        actor, relation, candidate, step = (
+            column.numpy() for column in (facts.actor, facts.relation, facts.answer, facts.step)
+        )
+        keys = (candidate, relation * sizes[0] + candidate, relation * sizes[0] + actor)
+        spans = (sizes[0], *[2 * sizes[1] * sizes[0]] * 2)
+        return cls(*(Activity(key, step, span, index.device) for key, span in zip(keys, spans, strict=True)))
+
+
+@dataclass(frozen=True)
+class OverlayActivity:
+    """What occurred in a base and in its delta, counted apart and added up.
+
+    sizes, known: entities and relations of both together, and of the base. A rank is one number for that in the base
+    and that in the delta.
+    """
+
+    base: Activity
+    delta: Activity
+    sizes: tuple[int, int]
+    known: tuple[int, int]
+
+    def find(self, key: Tensor) -> Tensor:
+        """As `Activity.find`."""
+        (entities, relations), (old_entities, old_relations) = self.sizes, self.known
+        relation, entity = key // entities, key % entities
+        known = (entity < old_entities) & (relation % relations < old_relations)
+        asked = renumbered(relation, relations, old_relations) * old_entities + entity
+        rank = torch.full_like(key, len(self.base.keys))
+        rank[known] = self.base.find(asked[known])
+        return rank * (len(self.delta.keys) + 1) + self.delta.find(key)
+
+    def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
+        """As `Activity.read`."""
+        size = len(self.delta.keys) + 1
+        old, new = self.base.counts(rank // size, cut), self.delta.counts(rank % size, cut)
+        last = torch.maximum(old[:, 1], new[:, 1])
+        counts = old + new
+        counts[:, 1] = last
+        return columns_of(counts, step)
+
+    def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Activity.table`; each is looked up."""
+        return self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device)
+
+
+def activities_of(past: Past) -> tuple[Activity | OverlayActivity, ...]:
+    """The activities of a past, as in `Activities`; those of its base are built once for all pasts that share it."""
+    base, *delta = past.indices
+    old = base.once(Activities.of)
+    if not delta:
+        return old
+    sizes, known = ((log.n_entities, log.n_relations) for log in (past.events, base.events))
+    return tuple(OverlayActivity(*both, sizes, known) for both in zip(old, delta[0].once(Activities.of), strict=True))
