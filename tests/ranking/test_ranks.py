@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bridgemem.events.queries import Queries
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.ranking.ranks import answer_ranks, shared_ranks
+from bridgemem.ranking.ranks import answer_ranks, best_first, shared_ranks
 from builders import few, logs, random_log
 
 Mask = tuple[Tensor, Tensor]
@@ -169,3 +169,13 @@ def test_rows_that_are_counted_block_by_block_rank_as_all_at_once(monkeypatch):
     whole = answer_ranks(*problem)
     monkeypatch.setattr("bridgemem.ranking.ranks._BLOCK", 7 * 30)
     assert torch.equal(answer_ranks(*problem), whole)
+
+
+@pytest.mark.parametrize("top", [1, 3, 10, 40, 99])
+def test_the_best_are_those_of_a_stable_sort_of_all(top: int) -> None:
+    draw = torch.Generator().manual_seed(top)
+    for values in (2, 5, 1000):  # from ties everywhere to hardly any
+        score = torch.randint(values, (30, 40), generator=draw).double()
+        score[torch.rand(score.shape, generator=draw) < 0.3] = -torch.inf
+        score[0] = -torch.inf
+        assert torch.equal(best_first(score, top), score.argsort(dim=1, descending=True, stable=True)[:, :top])

@@ -29,7 +29,7 @@ from bridgemem.forecasting.model import Parts
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.ranking.ranks import answer_ranks
+from bridgemem.ranking.ranks import answer_ranks, best_first
 from bridgemem.residuals.method import Method
 from bridgemem.residuals.scoring import Scored, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
@@ -131,7 +131,7 @@ def reliability(
         batch, made = scored.queries, {}
         for column, name in enumerate(known, start=1):
             score = scored.total(column)
-            best = score.argsort(dim=1, descending=True, stable=True)[:, :SHOWN]
+            best = best_first(score, SHOWN)
             p = known[name].probabilities(score).gather(1, best)
             kept: tuple[Tensor, ...]
             if windowed and activity:

@@ -21,6 +21,7 @@ from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
+from bridgemem.ranking.ranks import best_first
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
@@ -124,7 +125,7 @@ def opinions(
     log_p = forecaster.scores(query).of_candidates[0].double()
     share, looked_at = log_p.softmax(0), forecaster.events.entity_id(subject if inverse else object_)
     known = int((log_p > -torch.inf).sum())
-    best: list[int] = torch.argsort(log_p, descending=True, stable=True)[: min(top, known)].tolist()
+    best: list[int] = best_first(log_p[None], top)[0, :known].tolist()
     shown = best if looked_at in best else [*best, looked_at]
     names = forecaster.events.entities.names
     return [Opinion(names[c], rank_of(log_p, c), float(share[c])) for c in shown]

@@ -24,7 +24,7 @@ from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
-from bridgemem.ranking.ranks import batch_size
+from bridgemem.ranking.ranks import batch_size, best_first
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
 from bridgemem.residuals.selection import OFF
@@ -319,7 +319,7 @@ class Predictor:
         scored = self._scored(part, queries)
         base, residual = scored.base, scored.residual()
         score = base + residual
-        best = score.argsort(dim=1, descending=True, stable=True)[:, :top]
+        best = best_first(score, top)
         columns = [
             # 1 + how many score higher; of those that are kept all that do are kept before them
             torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,

@@ -26,6 +26,22 @@ CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
 MOST_QUERIES = 8192  # of a batch, however few the entities
 
 
+def best_first(score: Tensor, top: int) -> Tensor:
+    """The candidates with the highest scores of each row, highest first, of equal ones the first.
+
+    score float [n, E] -> int64 [n, top], or all of them where there are fewer.
+    """
+    if top >= score.shape[1] or score.device.type != "cpu":  # elsewhere all rows are sorted at once
+        return score.argsort(dim=1, descending=True, stable=True)[:, :top]
+    # which of equals topk takes hangs on all others, so it only says from which score on they are sorted
+    least = score.topk(top, dim=1).values[:, -1:]
+    made = torch.empty((len(score), top), dtype=torch.int64, device=score.device)
+    for row, own, wanted in zip(made, score, score >= least, strict=True):
+        candidate = wanted.nonzero().squeeze(1)
+        row.copy_(candidate[own[candidate].argsort(descending=True, stable=True)[:top]])
+    return made
+
+
 def answer_ranks(
     log_p: Tensor,
     answer: Tensor,
