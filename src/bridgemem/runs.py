@@ -20,7 +20,7 @@ from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
 from bridgemem.events.labels import labelled
 from bridgemem.events.log import Clock, EventLog
-from bridgemem.events.naming import Stamped, checked, followed_by, ids_of
+from bridgemem.events.naming import Stamped, checked, followed_by
 from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
@@ -391,8 +391,7 @@ class Run(Parts):
 
 def check_aliases(table: Aliases, events: EventLog, where: str) -> Aliases:
     """Refuse aliases that have events of their own in the data of a run, which was fitted on them as they are."""
-    own = ids_of(replace(events.entities, aliases={}))
-    if both := [name for name in table if name in own]:
+    if both := [name for name in table if name in events.entities.ids]:
         raise RunError(
             f"{where}: {both[0]!r} has events of its own in the data of the run; import the events again with "
             "--aliases and fit a new run, or take the row out."

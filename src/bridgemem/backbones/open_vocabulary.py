@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from bridgemem.errors import BackboneError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.past import Past
+from bridgemem.parallel import MOST_WORKERS
 
 
 class OpenVocabulary(ScorerAround):
@@ -30,7 +30,7 @@ class OpenVocabulary(ScorerAround):
     def __init__(self, scorer: Scorer, n_entities: int, n_relations: int) -> None:
         super().__init__(scorer)
         self.n_entities, self.n_relations = n_entities, n_relations
-        self._grown: WeakKeyDictionary[Past, Backbone] = WeakKeyDictionary()
+        self._grown: dict[tuple[int, int], Backbone] = {}
 
     def score(self, queries: Queries, past: Past) -> Scores:
         events = past.events
@@ -101,12 +101,14 @@ class OpenVocabulary(ScorerAround):
         return absent
 
     def _grown_to(self, past: Past) -> Backbone | None:
-        """A training-free backbone on all that a history names, built once for each history; None for a trained one."""
-        found = self._grown.get(past)
+        """A training-free backbone on all that a history names, made once for its sizes; None for a trained one."""
+        sizes = past.events.n_entities, past.events.n_relations
+        found = self._grown.get(sizes)
         if found is None and isinstance(self.scorer, Backbone):
-            found = self.scorer.grown(past.events.n_entities, past.events.n_relations)
+            found = self.scorer.grown(*sizes)
             if found is not None:
-                self._grown[past] = found
+                # one for each thread that may be reading, and the whole table changes at once
+                self._grown = dict([*self._grown.items(), (sizes, found)][-MOST_WORKERS:])
         return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -67,7 +67,7 @@ class Vocabulary:
         return iter(self.names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._ids or (isinstance(name, str) and self.aliases.get(name) in self._ids)
+        return name in self.ids or (isinstance(name, str) and self.aliases.get(name) in self.ids)
 
     def find(self, text: str, *, most: int = 10) -> list[str]:
         """The names that a text may mean, the best first; codes are found by their words too."""
@@ -89,6 +89,13 @@ class Vocabulary:
         """The first names alone."""
         return self if size >= len(self) else replace(self, names=self.names[:size])
 
+    def followed_by(self, names: Sequence[str]) -> Vocabulary:
+        """These names and, after them, others that it lacks."""
+        made = replace(self, names=(*self.names, *names))
+        # copied, since finding the ids of all names again takes many times as long
+        vars(made)["ids"] = self.ids | {name: i for i, name in enumerate(names, len(self))}
+        return made
+
     def label(self, name: str) -> str | None:
         """The words for a name that is a code, with the code in brackets; None where it has none."""
         return f"{self.labels[name]} ({name})" if name in self.labels else None
@@ -98,8 +105,8 @@ class Vocabulary:
         return self.label(self.names[id]) or self.names[id]
 
     @cached_property
-    def _ids(self) -> dict[str, int]:
-        # reversed, so that of two equal names the first one wins
+    def ids(self) -> dict[str, int]:
+        """The id of every name; of two equal names the first."""
         return {name: i for i, name in reversed(list(enumerate(self.names)))}
 
     @cached_property
@@ -116,10 +123,10 @@ class Vocabulary:
         Where the names are numbers, a number is one of them and never the id of another.
         """
         text = str(name)
-        if text in self._ids and (self.numbers or isinstance(name, str)):
-            return self._ids[text]
+        if text in self.ids and (self.numbers or isinstance(name, str)):
+            return self.ids[text]
         if text in self.aliases:
-            return self._ids.get(self.aliases[text])
+            return self.ids.get(self.aliases[text])
         # no id has as many digits as make a number that int() refuses to read
         if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)

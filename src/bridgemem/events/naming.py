@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -202,7 +202,7 @@ def shown_time(text: str) -> str:
 
 def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
     """The id of every name and alias; of two equal names the first."""
-    ids = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
+    ids = vocabulary.ids
     return {alias: ids[name] for alias, name in vocabulary.aliases.items() if name in ids} | ids
 
 
@@ -211,9 +211,8 @@ def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, 
 
     An alias is the name that it stands for, known or not.
     """
-    ids = ids_of(vocabulary)
+    ids = vocabulary.ids
     names = [name if name in ids else vocabulary.aliases.get(name, name) for name in names]
     unknown = [name for name in dict.fromkeys(names) if name not in ids]
-    ids |= {name: i for i, name in enumerate(unknown, len(vocabulary))}
-    grown = replace(vocabulary, names=(*vocabulary.names, *unknown)) if unknown else vocabulary
-    return grown, [ids[name] for name in names]
+    grown = vocabulary.followed_by(unknown) if unknown else vocabulary
+    return grown, [grown.ids[name] for name in names]

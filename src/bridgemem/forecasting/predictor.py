@@ -169,11 +169,10 @@ class Predictor:
             if part.transitions is not None:
                 part.transitions.evidence(query, past)
             # a scorer that cannot answer says so in answer to a query
-            with suppress(BridgeMemError):
-                with alone():
-                    scores = score_queries(self.scorer, query, past)
-                if part.learned:
-                    part.reader.read(query, scores)
+            with suppress(BridgeMemError), alone():
+                score_queries(self.scorer, query, past)
+            if part.learned:
+                part.reader.neighbours.weights_before(int(past.cut(query.step)))
 
     def _parts(self, queries: Queries) -> Iterator[tuple[Scoring, Tensor, Queries]]:
         """The queries of fitted and of later relations: what reads them, their rows, and they as it numbers them."""

@@ -147,7 +147,7 @@ class EventStore:
         self._database: duckdb.DuckDBPyConnection | None = connect(self.path, self.read_only)
         about = self._about()
         self.clock = Clock(*json.loads(about["clock"])) if "clock" in about else None
-        self._origin = about.get("origin")
+        self._origin, self._told = about.get("origin"), False  # whether clock and origin are surely in the file
 
     def close(self) -> None:
         """Let the file go; a store that is not closed loses nothing either."""
@@ -179,6 +179,7 @@ class EventStore:
                 f"{self.path} holds events that came after other data than the run's, and may be part of it by now; "
                 "use a store of the run's own."
             )
+        self._told = False
         self._base, self._base_ids, self._held = base, (ids_of(base.entities), ids_of(base.relations)), None
 
     # ---- writing ---------------------------------------------------------------------------------------------------
@@ -202,7 +203,8 @@ class EventStore:
                 return replace(self._receipt(cursor, found[0]), replayed=True)
             if rows:
                 self._take_names(cursor, rows)
-                self._tell(cursor, clock)
+                if not self._told:
+                    self._tell(cursor, clock)
             batch, first = (
                 cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
                 for table in ("batches", "events")
@@ -221,7 +223,7 @@ class EventStore:
                 )
             receipt = self._receipt(cursor, batch)
         if rows:
-            self.clock = clock
+            self.clock, self._told = clock, True
         return receipt
 
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
