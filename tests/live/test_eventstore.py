@@ -22,7 +22,7 @@ from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.naming import NewEvent, named_events
 from bridgemem.live import eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
-from bridgemem.memory.past import Past
+from bridgemem.memory.index import Index
 from builders import few, random_log, rows_of
 
 DAYS = Clock("date", 1_704_067_200, 86_400)  # from 2024-01-01
@@ -55,14 +55,14 @@ def same_log(one: EventLog, other: EventLog) -> None:
     )
     if not one.n_relations:
         return
-    first, second = Past(one), Past(other)
+    first, second = Index(one), Index(other)
     for name in ("pairs", "start", "step", "relation", "direction"):
-        assert getattr(first.index.dyads, name).equal(getattr(second.index.dyads, name)), name
-    for a, b in zip(first.index.triples[1:], second.index.triples[1:], strict=True):
+        assert getattr(first.dyads, name).equal(getattr(second.dyads, name)), name
+    for a, b in zip(first.triples[1:], second.triples[1:], strict=True):
         assert a.equal(b)
     for line in ("first_met", "first_in_role"):
-        assert getattr(first.index, line).codes.equal(getattr(second.index, line).codes)
-        assert getattr(first.index, line).value.equal(getattr(second.index, line).value)
+        assert getattr(first, line).codes.equal(getattr(second, line).codes)
+        assert getattr(first, line).value.equal(getattr(second, line).value)
 
 
 def test_a_batch_is_read_back_in_order_of_step_and_arrival(store: EventStore) -> None:

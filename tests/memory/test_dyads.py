@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridgemem.events.log import EventLog
 from bridgemem.memory.dyads import DyadMemory, PairStates
-from builders import Row, few, log_of, logs, random_log, rows_of
+from builders import Row, few, log_of, logs, rows_of
 
 Event = tuple[int, int, int]
 
@@ -77,49 +72,6 @@ def test_partners_are_all_candidates_seen_in_the_window(events, k, window, t, un
     assert listed(states) == expected
     keys = list(zip(states.row.tolist(), states.candidate.tolist(), strict=True))
     assert keys == sorted(expected), "ordered by row and candidate"
-
-
-@few
-@given(events=logs(), data=st.data())
-def test_appending_in_pieces_equals_a_rebuild(events, data):
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=5)))
-    bounds = [0, *cuts, len(events)]
-    grown = DyadMemory.build(events.rows(0, 0))
-    for start, stop in itertools.pairwise(bounds):
-        grown = grown.append(events.rows(start, stop))
-    built = DyadMemory.build(events)
-    for name in ("pairs", "start", "step", "relation", "direction"):
-        assert torch.equal(getattr(grown, name), getattr(built, name)), name
-    assert len(grown) == len(built) == 2 * len(events)
-    actor, candidate, step = everybody(events.n_entities, [3, 91])
-    assert listed(grown.read(actor, candidate, step, 4, 65)) == listed(built.read(actor, candidate, step, 4, 65))
-
-
-def test_a_long_log_grown_in_random_pieces_equals_a_rebuild():
-    events = random_log(seed=5, n=2000, n_entities=40, steps=150)
-    cuts = [0, *np.sort(np.random.default_rng(1).integers(0, 2000, size=25)).tolist(), 2000]
-    grown = DyadMemory.build(events.rows(0, 0))
-    for start, stop in itertools.pairwise(cuts):
-        grown = grown.append(events.rows(start, stop))
-    built = DyadMemory.build(events)
-    for name in ("pairs", "start", "step", "relation", "direction"):
-        assert torch.equal(getattr(grown, name), getattr(built, name)), name
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_late_events_are_put_in_their_place(seed):
-    events, rng = random_log(seed, n=400), np.random.default_rng(seed)
-    part = rng.integers(0, 4, size=len(events))
-    parts = [events.take(part == i) for i in range(4)]
-    memory = DyadMemory.build(parts[0])
-    for later in parts[1:]:
-        memory = memory.append(later)
-    # of the events of one step, those that came in later stand after
-    order = np.argsort(part, kind="stable")
-    columns = (events.subject, events.relation, events.object, events.step)
-    built = DyadMemory.build(EventLog.from_columns(*(c[order] for c in columns), events.entities, events.relations))
-    for name in ("pairs", "start", "step", "relation", "direction", "end"):
-        assert np.array_equal(getattr(memory, name), getattr(built, name)), name
 
 
 def test_events_of_the_asked_step_are_never_seen():

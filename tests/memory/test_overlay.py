@@ -142,12 +142,3 @@ def test_a_new_delta_indexes_nothing_of_the_base(monkeypatch):
     assert sorted(built[:2]) == [9, len(base)]
     assert max(built[4:]) <= len(delta)
     assert "subject" not in vars(past.events), "the columns are not put together"
-
-
-def test_one_index_of_all_events_equals_a_rebuild():
-    base, delta = split(1)
-    mine, other = Past(Overlay(base, delta)).index, Past(together(base, delta)).index
-    for name in ("pairs", "start", "step", "relation", "direction"):
-        assert torch.equal(getattr(mine.dyads, name), getattr(other.dyads, name)), name
-    for a, b in zip(mine.triples[1:], other.triples[1:], strict=True):
-        assert torch.equal(a, b)

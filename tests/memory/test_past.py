@@ -72,9 +72,9 @@ def test_more_pairs_of_entity_and_relation_than_can_be_told_apart_are_refused():
 def test_a_named_size_changes_nothing():
     events = random_log(1)
     past, queries = Past(events), Queries.of(random_log(1).between(20, 30))
-    start, stop = past.index.occurrence_slices(queries.actor, queries.relation, queries.step)
+    start, stop = past.indices[0].occurrence_slices(queries.actor, queries.relation, queries.step)
     size = int((stop - start).sum())
-    named = past.index.occurrences_in(start, stop, queries.step, size)
+    named = past.indices[0].occurrences_in(start, stop, queries.step, size)
     plain = past.occurrences(queries.actor, queries.relation, queries.step)
     for name in ("row", "candidate", "step", "count"):
         assert torch.equal(getattr(named, name), getattr(plain, name))

@@ -99,24 +99,6 @@ class DyadMemory:
     def __len__(self) -> int:
         return len(self.step)
 
-    def append(self, events: EventLog) -> DyadMemory:
-        """The memory after further events, late or not; the same as one built from the whole log at once."""
-        if not len(events):
-            return self
-        pair, step, relation, direction = pair_rows(events)
-        old, size = self.pairs.cpu().numpy(), np.diff(self.start.cpu().numpy())
-        pairs = np.union1d(old, pair)
-        own = [np.repeat(old, size), *(c.cpu().numpy() for c in (self.step, self.relation, self.direction))]
-        own_code = np.repeat(np.searchsorted(pairs, old), size) << STEP_BITS | own[1]
-        new_code = np.searchsorted(pairs, pair) << STEP_BITS | step
-        order = np.argsort(new_code, kind="stable")
-        # of the events of a pair at one step, the new ones come last
-        place = np.searchsorted(own_code, new_code[order], side="right")
-        new = (pair, step, relation, direction)
-        merged = [np.insert(ours, place, theirs[order]) for ours, theirs in zip(own, new, strict=True)]
-        end = max(self.end, events.end)
-        return self._from_rows(merged[0], merged[1], merged[2], merged[3], end).to(self.pairs.device)
-
     @cached_property
     def _row_codes(self) -> Tensor:
         rank = torch.repeat_interleave(torch.arange(len(self.pairs), device=self.start.device), self.start.diff())

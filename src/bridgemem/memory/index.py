@@ -39,15 +39,14 @@ class Occurrences:
 class Index:
     """Reads of one log. `until` int64 [n]: only facts before it are read."""
 
-    def __init__(self, events: EventLog, device: str | torch.device = "cpu", dyads: DyadMemory | None = None) -> None:
-        """dyads: the index of pairs, where it is made already."""
+    def __init__(self, events: EventLog, device: str | torch.device = "cpu") -> None:
         if events.n_entities * 2 * events.n_relations >= KEYS:
             raise DataError(
                 f"{events.n_entities:,} entities under {events.n_relations:,} relations, either way round, are more "
                 "than the 2^32 pairs that can be told apart: merge or drop rare ones."
             )
         self.events, self.device = events, torch.device(device)
-        self._memory, self._own_dyads = memory_of(events), dyads
+        self._memory = memory_of(events)
         if self._memory is not None and self.device.type != "cpu":
             raise SettingsError("a memory on disk is read by the CPU: leave --device or --memory-dir out.")
         # what lies on disk may reach beyond these events: then it ends where they do
@@ -133,8 +132,6 @@ class Index:
     @cached_property
     def dyads(self) -> DyadMemory:
         """The events of every pair, either way round."""
-        if self._own_dyads is not None:
-            return self._own_dyads
         if self._memory is not None:
             return self._memory.dyads(self.events.end)
         return DyadMemory.build(self.events, self.device)

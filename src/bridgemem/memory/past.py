@@ -14,7 +14,6 @@ from torch import Tensor
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.actors import LastEvents, last_of_both
-from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.dyads import WIDTH, DyadMemory
 from bridgemem.memory.index import Index, Occurrences
 from bridgemem.memory.overlay import Overlay, OverlayDyads
@@ -80,14 +79,6 @@ class Past:
     def indices(self) -> tuple[Index, ...]:
         """The index of the base, which all pasts on it share, and that of the delta where there is one."""
         return (self._base,) if self._delta is None else (self._base, self._delta)
-
-    @cached_property
-    def index(self) -> Index:
-        """One index of all events, for what reads every pair at once; a delta is merged into it."""
-        if self._delta is None:
-            return self._base
-        mapped = memory_of(self._base.events) is not None
-        return Index(self.events, self.device, None if mapped else self._base.dyads.append(self._delta.events))
 
     def cut(self, step: Tensor) -> Tensor:
         """The step up to which (excluded) a query at this step may look."""

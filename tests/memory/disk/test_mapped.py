@@ -184,11 +184,9 @@ def test_pages_are_let_go_when_more_are_held_than_may_be(home, monkeypatch):
     equal(past.dyads.partners(actor, step, 3, 0), expected)
 
 
-def test_appending_to_a_memory_on_disk_is_refused_and_so_is_a_device(home):
+def test_a_memory_on_disk_on_a_device_is_refused(home):
     dataset = dataset_of(random_log(19))
     opened = write_memory(dataset, home / "append")
-    with pytest.raises(RunError, match="takes in no events"):
-        Past(opened.events).dyads.append(dataset.events)
     with pytest.raises(SettingsError, match="by the CPU"):
         Past(opened.events, device="meta")
 

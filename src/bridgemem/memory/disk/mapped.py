@@ -96,11 +96,6 @@ class MappedDyads(DyadMemory):
             high = torch.where(earlier, high, torch.where(open_, middle, high))
         return low
 
-    def append(self, events: EventLog) -> DyadMemory:
-        if not len(events):
-            return self
-        raise RunError("a memory on disk takes in no events; write a new one with `bridgemem memory`.")
-
 
 def open_dyads(folder: Path | str) -> DyadMemory:
     """The index of pairs alone, from a folder with a single segment."""
