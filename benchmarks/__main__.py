@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks import fitting, scoring, starting, training
+from benchmarks import appending, fitting, scoring, starting, training
 from benchmarks.bench import Bench, default_dataset, load
 from benchmarks.harness import Measured, Row, complain, keep_rows, print_rows, run_row
 from benchmarks.machine import measure
@@ -31,12 +31,13 @@ ROWS: dict[str, tuple[str, Callable[[Bench], Measured]]] = {
     "evaluation": ("evaluation, three filters", scoring.evaluation),
     "choosing": ("choosing on validation", scoring.choosing),
     "forecast": ("single forecast", scoring.forecast),
+    "append": ("append of 10 events", appending.append),
     "cenet": ("CENET epoch", training.cenet_epoch),
     "regcn": ("RE-GCN, 8 targets at a step", training.regcn_targets),
     "cenet-training": ("CENET training", training.cenet_training),
 }
 # what a host does by itself, and what would take it too long
-HOST_ONLY = ("import", "help", "mining", "memory", "counts", "learned", "forecast")
+HOST_ONLY = ("import", "help", "mining", "memory", "counts", "learned", "forecast", "append")
 ONCE = ("import", "help")
 GPU_ONLY = ("cenet-training",)
 

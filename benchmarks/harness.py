@@ -49,6 +49,7 @@ class Measured:
     paper: float | None = None
     note: str = ""
     counts: dict[str, int] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,7 @@ def run_row(operation: str, dataset: str, measure: Callable[[], Measured], machi
         note=found.note,
         counts=found.counts,
         ratios=ratios,
+        figures=found.figures,
     )
 
 

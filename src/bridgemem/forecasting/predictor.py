@@ -163,7 +163,9 @@ class Predictor:
         for part, relation in ((self.scoring, 0), (self.later, self.events.n_relations - 1)):
             if part is None:
                 continue
-            past, query = part.past, Queries(*(torch.tensor([value]) for value in (0, relation, self.end)))
+            # of the actors of the base the last, which as a rule has the fewest events to be read
+            past, actor = part.past, max(part.past.base.n_entities - 1, 0)
+            query = Queries(*(torch.tensor([value]) for value in (actor, relation, self.end)))
             past.seen(query.actor, query.step)
             past.occurrences(query.actor, query.relation, query.step)
             if part.transitions is not None:
