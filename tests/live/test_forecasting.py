@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,8 +15,10 @@ from test_eventstore import same_log
 from bridgemem.errors import DataError, NotFoundError, RunError
 from bridgemem.events.naming import NewEvent
 from bridgemem.evidence.transitions import Evidence, Transitions
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from builders import side
 from commands import ACTORS, RELATIONS, TINY_READER, Walk, bridgemem, compared
@@ -255,6 +258,25 @@ def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
     for event in (ids[0], ids[2], ids[3], "e5"):
         live.retract(event)
     assert live.forecast("Arvan", "visit") == Run(live.run.folder).predictor().forecast("Arvan", "visit")
+
+
+def test_random_batches_retractions_and_a_restart_forecast_what_a_rebuild_does(live: LiveForecaster) -> None:
+    rng, held = random.Random(3), list[str]()
+    who, what = (*ACTORS[:4], "New 1", "New 2"), (*RELATIONS[:3], "sing to")
+    for number in range(6):
+        days = [f"2024-{rng.choice(('01', '02'))}-{rng.randint(5, 28):02d}" for _ in range(rng.randint(1, 4))]
+        batch: list[NewEvent] = [(rng.choice(who), rng.choice(what), rng.choice(who), day) for day in days]
+        held += live.add(batch, "wire", str(number)).ids
+        if number % 2:
+            live.retract(held.pop(rng.randrange(len(held))))
+        now = live.view.predictor
+        parts = now.scorer, now.transitions, now.choice, now.learned, now.calibration
+        rebuilt = Predictor(Past(live.events.take(slice(None))), *parts)
+        for actor in live.events.entities.names[-4:]:
+            for relation in (*RELATIONS[:2], live.events.relations.names[-1]):
+                assert live.forecast(actor, relation, top=99) == rebuilt.forecast(actor, relation, top=99)
+        assert asdict(live.explain("Arvan", "visit", "Kel")) == asdict(rebuilt.explain("Arvan", "visit", "Kel"))
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
 
 
 def test_a_refused_batch_changes_no_view(live: LiveForecaster) -> None:
