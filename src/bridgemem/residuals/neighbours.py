@@ -21,14 +21,14 @@ DECAY_RATES = (100.0, math.inf)
 FLOOR = 1e-5  # of common neighbours, before its logarithm
 # sums are of whole parts of one, which are exact in any order: a base and a delta add up to what one log gives
 PARTS = 1 << 40
-OLDEST = 4096  # the age at which no part is left of an event at any finite rate
+OLDEST = 4096  # the lag at which no part is left of an event at any finite rate
 
 
 @cache
 def _decayed(rate: float, device: torch.device) -> Tensor:
-    """The parts that are left of an event by its age, int64 [OLDEST + 1]."""
-    parts = [round(PARTS * math.exp(-age / rate)) for age in range(OLDEST)]
-    return torch.tensor([*parts, 0], device=device)
+    """The parts that are left of an event by its lag, int64 [OLDEST + 1]; none where it is not in the past."""
+    parts = [round(PARTS * math.exp(-(lag - 1) / rate)) for lag in range(1, OLDEST)]
+    return torch.tensor([0, *parts, 0], device=device)
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,18 @@ class LogGraph(Graph):
         """The decayed events of every pair for each rate, in parts, int64 [pairs]; those of the last cut are kept."""
         kept, made = self._meetings
         if kept != cut:
-            age = cut - 1 - self.dyads.step
-            ages = torch.where(age >= 0, age, OLDEST).clamp_(max=OLDEST)
-            each = (
-                (age >= 0).long() * PARTS if math.isinf(rate) else _decayed(rate, age.device)[ages]
-                for rate in DECAY_RATES
-            )
-            made = [_sums(parts, self.dyads.start) for parts in each]
+            lag = (cut - self.dyads.step).clamp_(0, OLDEST)
+            made = [self._meetings_by(lag, rate) for rate in DECAY_RATES]
             self._meetings = cut, made
         return made
+
+    def _meetings_by(self, lag: Tensor, rate: float) -> Tensor:
+        """The decayed events of every pair under one rate; lag int64 [rows], not above 0 for those after the cut."""
+        start = self.dyads.start
+        if math.isinf(rate):
+            seen = lag > 0
+            return PARTS * (start.diff() if bool(seen.all()) else _sums(seen.long(), start))
+        return _sums(_decayed(rate, lag.device).index_select(0, lag), start)
 
     def before(self, cut: int) -> list[Strengths]:
         """For each decay rate; those of the last cuts asked for are kept."""
