@@ -101,7 +101,9 @@ def test_an_event_log_suggests_by_its_own_activity() -> None:
 
 def test_of_many_names_few_are_compared_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    monkeypatch.setattr("bridgemem.events.names._similarity", lambda m, p: compared.append(p) or _similarity(m, p))
+    monkeypatch.setattr(
+        "bridgemem.events.names._similarity", lambda m, p, w: compared.append(p) or _similarity(m, p, w)
+    )
     many = Names("entity", [f"Ministry {i} ({place})" for i in range(2000) for place in ("Norway", "Sweden")])
     assert found(many, "Minstry 1234 (Swedn)")[0] == "Ministry 1234 (Sweden)"
     assert len(compared) <= 200 * 4

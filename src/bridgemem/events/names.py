@@ -123,7 +123,7 @@ class Names:
         most = np.log1p(self.counts.max(initial=1))
         matcher, found = difflib.SequenceMatcher(b=wanted, autojunk=False), []
         for place in self._likely(wanted):
-            whole, *parts = (_similarity(matcher, part) for part in _parts(self._folded[place], wanted))
+            whole, *parts = (_similarity(matcher, part, wanted) for part in _parts(self._folded[place], wanted))
             similar = max(whole, WITHIN * max(parts, default=0))
             if similar >= SIMILAR:
                 found.append((similar + ACTIVITY * np.log1p(self.counts[place]) / most, -place))
@@ -158,8 +158,9 @@ def _parts(name: str, wanted: str) -> Iterable[str]:
         yield " ".join(words[first : first + size])
 
 
-def _similarity(matcher: difflib.SequenceMatcher[str], part: str) -> float:
-    if sorted(part) == sorted(matcher.b):
+def _similarity(matcher: difflib.SequenceMatcher[str], part: str, wanted: str) -> float:
+    """matcher: its second text is the one that is wanted."""
+    if sorted(part) == sorted(wanted):
         return SWAPPED
     matcher.set_seq1(part)
     # the first two are quick, and never below the third

@@ -22,7 +22,7 @@ _BLOCK = 1 << 18
 _EXACT = 1 << 24  # whole numbers that float32 can count
 # query rows times entities that one batch holds if nothing else is asked for; on a CPU few enough that the memory of a
 # batch is kept for the next, since larger pieces go back to the system each time, at up to two fifths of the seconds
-CELLS = {"cpu": 1 << 21, "cuda": 1 << 26}
+CELLS = {"cpu": 1 << 20, "cuda": 1 << 26}
 MOST_QUERIES = 8192  # of a batch, however few the entities
 
 
