@@ -18,7 +18,7 @@ from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scoring
 
-KEPT_BYTES = 1 << 29  # of scores that a fit keeps; queries beyond are scored anew in every pass
+KEPT_BYTES = 3 << 27  # of scores that a fit keeps; queries beyond are scored anew in every pass
 
 
 @dataclass(frozen=True)
