@@ -47,6 +47,9 @@ def own_rows(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.operation == OPERATION and row.seconds and row.machine["device"][:3] == "cpu"]
 
 
+WIDEST_TITLE = 5.4  # inches
+
+
 def draw(rows: Sequence[Row], path: Path) -> bool:
     """One panel a data set, minutes on a logarithmic axis; whether it was drawn."""
     own = own_rows(rows)
@@ -63,7 +66,9 @@ def draw(rows: Sequence[Row], path: Path) -> bool:
     from matplotlib import pyplot as plt
 
     cores = sorted({row.machine["threads"] for row in own})
-    chart, grid = plt.subplots(1, len(own), figsize=(3.1 * len(own), 2.8), layout="constrained", squeeze=False)
+    chart, grid = plt.subplots(
+        1, len(own), figsize=(max(3.1 * len(own), WIDEST_TITLE), 2.8), layout="constrained", squeeze=False
+    )
     for axes, row in zip(grid[0], own, strict=True):
         minutes, mrr = (row.seconds or 0.0) / 60, row.figures["mrr"]
         axes.scatter([minutes], [mrr], color="#C44E52", zorder=3)
