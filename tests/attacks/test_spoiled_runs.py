@@ -6,6 +6,7 @@ BRIDGEMEM_SWEEP=1 tries every spoiling there is, which takes hours; a larger num
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -158,6 +159,8 @@ def survives(run: Path, whole: Path, reader: str) -> None:
     assert outcome.code == 2, outcome
     *remarks, sentence = outcome.err.splitlines()
     assert len(remarks) <= 1, outcome.err  # such as that validation is read in place of test
+    if sentence.startswith("{"):  # what --json makes of it
+        sentence = f"bridgemem: {json.loads(sentence)['error']}"
     assert sentence.startswith("bridgemem: "), sentence
     assert sentence.endswith((".", "?")), sentence
     assert len(sentence) < 1000, sentence
