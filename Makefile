@@ -14,11 +14,11 @@ SPARK := $(shell command -v java >/dev/null 2>&1 && echo ,spark)
 EXTRAS_dev := [dev,plots,explore,hub,docs$(SPARK)]
 
 .DEFAULT_GOAL := help
-.PHONY: help run test kernels bench lint format docs lock clean
+.PHONY: help run test test-long kernels bench lint format docs lock clean
 .NOTPARALLEL:  # two installs into one environment would race
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and explain one forecast
 	$(BIN)/bridgemem demo
@@ -26,6 +26,10 @@ run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and ex
 # One torch thread in each of the two workers: more would only wait for each other.
 test: lint  ## Check the code, then run every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# No two at once: several of them measure memory and time.
+test-long: $(VENV)/dev.stamp  ## Run the proofs that take minutes: soaks, kills, large data
+	BRIDGEMEM_LONG_RECORDS=results/long.jsonl $(BIN)/python -m pytest -m long -rA
 
 # What must give the same bits, or stay within its tolerance, on every processor: docs/concepts/numerics.md.
 KERNELS := default avx2
