@@ -51,7 +51,7 @@ from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned
+from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned, learning_of
 from bridgemem.residuals.selection import PAPER_DATA, Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
@@ -505,9 +505,8 @@ class Forecaster:
         return backbone
 
     def _learning(self, backbone: Backbone) -> LearnedSettings:
-        """The learned residual's settings; where they do not say so, a backbone says itself how it is cross-fitted."""
-        own = self.learned_settings or LearnedSettings()
-        return own if own.cross_fit else dataclasses.replace(own, cross_fit=backbone.cross_fit)
+        """The learned residual's settings; those at their defaults are the backbone's to say."""
+        return learning_of(backbone, self.learned_settings)
 
     def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: TrainingNote) -> RunConfig:
         return RunConfig(

@@ -32,6 +32,7 @@ from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
 from bridgemem.progress import Step
 from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import learning_of
 from bridgemem.storage.schema import override
 from bridgemem.training import checkpoint
 from bridgemem.training.checkpoint import Checkpoint
@@ -340,7 +341,7 @@ def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, m
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({name: 0} for name in ("width", "k", "blocks", "heads", "batch", "epochs", "learning_rate")),
+        *({name: 0} for name in ("blocks", "heads", "batch", "epochs", "learning_rate")),
         *(
             {"dropout": 1.0},
             {"event_dropout": -0.1},
@@ -348,7 +349,8 @@ def test_the_state_of_another_training_is_not_used(other: str, tmp_path: Path, m
             {"actor_dropout": 1.0},
             {"most_queries": 0},
             {"negatives": -1},
-            {"heads": 3},
+            {"width": 8, "heads": 3},
+            {"k": -1},
             {"k": 1025},
             {"width": 8196},
         ),
@@ -448,7 +450,7 @@ def test_settings_of_a_member_are_set_by_its_name(tmp_path: Path) -> None:
 def test_counting_and_stream_are_cross_fitted_unless_told_otherwise() -> None:
     settings = override(CountingStream.default, ["stream.width=8", "stream.k=3", "stream.epochs=1"])
     shares = {}
-    for asked in (0.0, 0.2):
+    for asked in (0.0, 0.4):
         own = LearnedSettings(epochs=1, cross_fit=asked, fitted_under="raw")
         reader = Settings(max_epochs=1)
         model = Forecaster("counting+stream", settings=reader, learned_settings=own, backbone_settings=settings)
@@ -456,9 +458,25 @@ def test_counting_and_stream_are_cross_fitted_unless_told_otherwise() -> None:
         assert isinstance(parts, Model)
         fits = parts.fits
         shares[asked] = fits["raw"].model.settings.cross_fit, fits["raw"].queries
-    assert shares[0.0][0] == CountingStream.cross_fit == 0.4
-    assert shares[0.2][0] == 0.2
-    assert shares[0.0][1] > shares[0.2][1] > 2 * len(small().valid)
+    assert shares[0.0][0] == CountingStream.learning["cross_fit"] == 0.2
+    assert shares[0.4][0] == 0.4
+    assert shares[0.4][1] > shares[0.0][1] > 2 * len(small().valid)
+
+
+def test_a_backbone_says_what_of_the_learning_is_left_at_its_default() -> None:
+    both = CountingStream(CountingStream.default, [RecurrenceTyped.fit(small()), tiny()])
+    assert learning_of(both) == replace(LearnedSettings(), **CountingStream.learning)
+    asked = learning_of(both, LearnedSettings(train_queries=500, hidden=8))
+    assert (asked.train_queries, asked.valid_queries, asked.hidden) == (500, 120_000, 8)
+    assert learning_of(both.members[0]) == LearnedSettings()
+
+
+def test_sizes_that_are_not_given_are_left_to_the_device(tmp_path: Path) -> None:
+    assert [Stream.sized(StreamSettings(), device).width for device in ("cuda:0", "cpu")] == [256, 64]
+    made = Stream.fit(small(), {"k": 3, "epochs": 1})
+    assert (made.settings.width, made.settings.k) == (64, 3)
+    made.save(tmp_path / "stream")
+    assert Stream.load(tmp_path / "stream").settings == made.settings
 
 
 @pytest.mark.parametrize("residual", ["bridgemem", "learned"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -38,9 +39,8 @@ class Backbone(Scorer, ABC):
     name: ClassVar[str]
     default: ClassVar[Any]
     own_uncertainty: ClassVar[bool] = False
-    # the last share of train for which it is trained again on what came before, so that a learned residual has more to
-    # learn from; 0 where that is not worth it
-    cross_fit: ClassVar[float] = 0.0
+    # settings of a learned residual that it asks for where they are left at their defaults
+    learning: ClassVar[Mapping[str, Any]] = {}
     n_members: int = 0
     settings: Any
     fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process
@@ -67,6 +67,7 @@ class Backbone(Scorer, ABC):
             checkpoint: A folder where a long training keeps its state, to continue from what the same one left there.
         """
         data, own = load(dataset, progress=progress), settings_of(type(cls.default), settings) or cls.default
+        own = cls.sized(own, device)
         with seeded(seed, device):
             made = cls.train(data, own, Training(seed, device, progress, checkpoint))
         made.fitted_on = data.train.fingerprint
@@ -76,6 +77,11 @@ class Backbone(Scorer, ABC):
     @abstractmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         """What `fit` makes; torch's random numbers have their seed."""
+
+    @classmethod
+    def sized(cls, settings: Any, device: str) -> Any:
+        """The settings, with sizes that are left to the device."""
+        return settings
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:

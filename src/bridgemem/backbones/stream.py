@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bridgemem.backbones.base import NetBackbone
 from bridgemem.backbones.scorer import Attended, Scores
-from bridgemem.config import BelowOne, Count, Declared, Positive, Recent, Size, Units
+from bridgemem.config import MOST_EVENTS, MOST_UNITS, BelowOne, Count, Declared, Positive, Range, Size
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -28,11 +28,12 @@ WARM_UP = 0.15  # share of the steps in which the learning rate grows
 CLIP = 1.0  # the largest norm of a gradient
 LAGS = 32  # bins of lags, each twice as long as the one before
 ROWS = 8192  # queries whose events are read at once
+SIZES = {"cuda": (256, 32), "cpu": (64, 16)}  # width and k: what a GPU, and two cores, train in a minute or few
 
 
 @dataclass(frozen=True)
 class StreamSettings(Declared):
-    """k events are read of an actor.
+    """k events are read of an actor. width and k are left to the device where they are 0: see SIZES.
 
     What training leaves out at random: numbers of what is summed up (dropout) and of an event's vector (token_dropout),
     whole events (event_dropout), and the vector of the actor (actor_dropout), so that its events have to say who it is.
@@ -41,8 +42,8 @@ class StreamSettings(Declared):
     most_queries: fewer epochs, but two of them, where all would read more queries than that.
     """
 
-    width: Units = 128
-    k: Recent = 32
+    width: Annotated[int, Range(ge=0, le=MOST_UNITS)] = 0
+    k: Annotated[int, Range(ge=0, le=MOST_EVENTS)] = 0
     blocks: Count = 2
     heads: Count = 4
     dropout: BelowOne = 0.4
@@ -280,6 +281,11 @@ class Stream(NetBackbone):
     name: ClassVar[str] = "stream"
     default: ClassVar[StreamSettings] = StreamSettings()
     net: StreamNet
+
+    @classmethod
+    def sized(cls, settings: StreamSettings, device: str) -> StreamSettings:
+        width, k = SIZES[torch.device(device).type]
+        return replace(settings, width=settings.width or width, k=settings.k or k)
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:

@@ -198,6 +198,7 @@ def fit(
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
     from bridgemem.ranking.filters import FILTERS
+    from bridgemem.residuals.learning import learning_of
     from bridgemem.storage.schema import override
     from bridgemem.storage.whole import reserved_free
 
@@ -219,9 +220,8 @@ def fit(
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force or resume):
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
-        share = learned.cross_fit if learned else 0.0
-        if not share and Path(backbone).is_dir():
-            share = open_backbone(Path(backbone)).cross_fit
+        trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
+        share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
         before = earlier_backbone(Path(backbone), share)
         with _usable(out), _going_on(before):
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts

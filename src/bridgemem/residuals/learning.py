@@ -121,6 +121,13 @@ class Fit:
         )
 
 
+def learning_of(backbone: Backbone, asked: LearnedSettings | None = None) -> LearnedSettings:
+    """The settings to learn with: as asked for, and what is left at its default as the backbone says."""
+    own, plain = asked or LearnedSettings(), LearnedSettings()
+    left = {name: said for name, said in backbone.learning.items() if getattr(own, name) == getattr(plain, name)}
+    return replace(own, **left)
+
+
 def serving(fits: Container[str], filter_name: str) -> str | None:
     """Which of the fits ranks under a filter: its own, else the one without a filter."""
     return next((name for name in (filter_name, "raw") if name in fits), None)
