@@ -17,22 +17,22 @@ Policies, also in docs/concepts/live.md:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from bridgemem.config import Duplicates, check
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.events.naming import NewEvent, NewNames, checked, ids_of, numbered, shown_time, stored_text
+from bridgemem.events.naming import NewEvent, NewNames, numbered, shown_time, stored_text
+from bridgemem.live.intake import Batch, Checked, Intake
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
 from bridgemem.live.storefile import create as create_file
 from bridgemem.memory.timeline import changes
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = [
+    "Batch",
     "EventStore",
     "NewEvent",
     "NewNames",
@@ -53,6 +54,8 @@ __all__ = [
     "StoreInUseError",
     "Stored",
 ]
+
+Made = TypeVar("Made")
 
 _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
@@ -133,10 +136,8 @@ class EventStore:
         check("duplicates", duplicates, Duplicates)
         self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
         self._writer = threading.Lock()
-        self._base: EventLog | None = None
-        self._base_ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        self.new_names = new_names or NewNames()
-        self._held: tuple[set[str], set[str]] | None = None  # names in force that the base lacks, once they are read
+        self.new_names, self._intake = new_names or NewNames(), Intake()
+        self._next: tuple[int, int] | None = None  # the ids of the next batch and event, once they are read
         if not self.path.exists():
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
@@ -180,51 +181,66 @@ class EventStore:
                 "use a store of the run's own."
             )
         self._told = False
-        self._base, self._base_ids, self._held = base, (ids_of(base.entities), ids_of(base.relations)), None
+        self._intake.follow(base)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 
     def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
         """Write a batch durably, once for each source and key."""
+        (found,) = self.append_all([Batch(events, source, key, offset)])
+        if isinstance(found, DataError):
+            raise found
+        return found
+
+    def append_all(self, batches: Sequence[Batch]) -> list[Receipt | DataError]:
+        """Write batches that came together in one transaction: the receipt of each, or why it was refused.
+
+        A batch is written as a whole or not at all, whatever becomes of the others.
+        """
         clock = self.clock or Clock()
-        rows = [checked(event, f"event {place} of the batch", clock) for place, event in enumerate(events, 1)]
-        source, key = stored_text(source, "the source"), stored_text(key, "the key")
-        where = None if offset is None else stored_text(str(offset), "the offset")
-        digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32]
+        outcomes = [_or_refused(Checked.of, batch, clock) for batch in batches]
+        if all(isinstance(outcome, DataError) for outcome in outcomes):
+            return [outcome for outcome in outcomes if isinstance(outcome, DataError)]
         with self._writing() as cursor:
-            found = cursor.execute(
-                "SELECT id, digest FROM batches WHERE source = ? AND key = ?", [source, key]
-            ).fetchone()
-            if found is not None:
-                if found[1] != digest:
-                    raise DataError(
-                        f"the key {key!r} was used for another batch of {source!r}; give every batch a key of its own."
-                    )
-                return replace(self._receipt(cursor, found[0]), replayed=True)
-            if rows:
-                self._take_names(cursor, rows)
-                if not self._told:
-                    self._tell(cursor, clock)
-            batch, first = (
-                cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
-                for table in ("batches", "events")
-            )
-            duplicates, late = self._duplicates(cursor, rows), self._late(cursor, rows)
-            cursor.execute(
-                "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [batch, source, where, key, _now(), digest, first, len(rows), duplicates, late],
-            )
-            if rows:
-                ids = list(range(first, first + len(rows)))
-                cursor.execute(
-                    "INSERT INTO events SELECT unnest(?::BIGINT[]), ?, unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), "
-                    "unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::BIGINT[])",
-                    [ids, batch, *(list(column) for column in zip(*rows, strict=True))],
-                )
-            receipt = self._receipt(cursor, batch)
-        if rows:
+            made = [
+                outcome if isinstance(outcome, DataError) else _or_refused(self._write, cursor, outcome, clock)
+                for outcome in outcomes
+            ]
+        if any(isinstance(receipt, Receipt) and receipt.ids for receipt in made):
             self.clock, self._told = clock, True
-        return receipt
+        return made
+
+    def _write(self, cursor: duckdb.DuckDBPyConnection, batch: Checked, clock: Clock) -> Receipt:
+        """Write a batch in the transaction that is open; refused is only what has written nothing yet."""
+        found = cursor.execute(
+            "SELECT id, digest FROM batches WHERE source = ? AND key = ?", [batch.source, batch.key]
+        ).fetchone()
+        if found is not None:
+            if found[1] != batch.digest:
+                raise DataError(
+                    f"the key {batch.key!r} was used for another batch of {batch.source!r}; give every batch a key of "
+                    "its own."
+                )
+            return replace(self._receipt(cursor, found[0]), replayed=True)
+        duplicates, late = self._intake.take(cursor, batch.rows, self.new_names) if batch.rows else (0, 0)
+        if batch.rows and not self._told:
+            self._tell(cursor, clock)
+        if self._next is None:
+            ids = "SELECT coalesce(max(id), 0) + 1 FROM"
+            self._next = cursor.execute(f"SELECT ({ids} batches), ({ids} events)").fetchall()[0]
+        (number, first), size = self._next, len(batch.rows)
+        cursor.execute(
+            "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [number, batch.source, batch.offset, batch.key, _now(), batch.digest, first, size, duplicates, late],
+        )
+        if batch.rows:
+            cursor.execute(
+                "INSERT INTO events SELECT unnest(?::BIGINT[]), ?, unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), "
+                "unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::BIGINT[])",
+                [list(range(first, first + size)), number, *(list(c) for c in zip(*batch.rows, strict=True))],
+            )
+        self._next = number + 1, first + size
+        return self._told_of(number, first, size, duplicates, late)
 
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
         """Take events back, all or none: no later reading holds them. A second time changes nothing.
@@ -241,55 +257,8 @@ class EventStore:
                     "WHERE $1 NOT IN (SELECT event FROM retractions)",
                     [_number(event.id), _now(), why],
                 )
-            self._held = None
+            self._intake.forget()
         return found
-
-    def _take_names(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> None:
-        """Refuse a batch that brings too many new names; else count its names among those held."""
-        if self._held is None:
-            in_force = "FROM events WHERE id NOT IN (SELECT event FROM retractions)"
-            columns = ("unnest([subject, object])", "relation")
-            stored = [cursor.execute(f"SELECT DISTINCT {column} {in_force}").fetchall() for column in columns]
-            entities, relations = ({str(row[0]) for row in found} for found in stored)
-            self._held = entities.difference(self._base_ids[0]), relations.difference(self._base_ids[1])
-        given = {name for s, _, o, *_ in rows for name in (s, o)}, {row[1] for row in rows}
-        self.new_names.check(self._base_ids, self._held, given)
-        for held, new, known in zip(self._held, given, self._base_ids, strict=True):
-            held |= new.difference(known)
-
-    def _duplicates(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
-        """How many of the rows equal an event in force, of the log that is followed, stored, or earlier in the rows."""
-        if not rows:
-            return 0
-        facts = [(s, r, o, step) for s, r, o, _, step in rows]
-        stored = cursor.execute(
-            "SELECT DISTINCT subject, relation, object, step FROM events JOIN (SELECT unnest(?::VARCHAR[]) AS subject, "
-            "unnest(?::VARCHAR[]) AS relation, unnest(?::VARCHAR[]) AS object, unnest(?::BIGINT[]) AS step) "
-            "USING (subject, relation, object, step) WHERE id NOT IN (SELECT event FROM retractions)",
-            [list(column) for column in zip(*facts, strict=True)],
-        ).fetchall()
-        before = set(stored) | {fact for fact in set(facts) if self._in_base(fact)}
-        return len(facts) - len(set(facts) - before)
-
-    def _in_base(self, fact: tuple[str, str, str, int]) -> bool:
-        if self._base is None or fact[3] >= self._base.end:
-            return False
-        base, (subject, relation, object_, step) = self._base, fact
-        entity, link = self._base_ids
-        a, r, b = entity.get(subject), link.get(relation), entity.get(object_)
-        if a is None or r is None or b is None:
-            return False
-        day = base.between(step, step + 1)
-        return bool(((day.subject == a) & (day.relation == r) & (day.object == b)).any())
-
-    def _late(self, cursor: duckdb.DuckDBPyConnection, rows: list[tuple[str, str, str, str, int]]) -> int:
-        """How many of the rows are earlier than one in force that came before them."""
-        in_force = "FROM events WHERE id NOT IN (SELECT event FROM retractions)"
-        latest = cursor.execute(f"SELECT coalesce(max(step), 0) {in_force}").fetchall()[0][0]
-        if self._base is not None:
-            latest = max(latest, self._base.end - 1)
-        steps = np.array([latest, *(row[4] for row in rows)], np.int64)
-        return int((steps[1:] < np.maximum.accumulate(steps)[:-1]).sum())
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -407,12 +376,12 @@ class EventStore:
         )
 
     def _receipt(self, cursor: duckdb.DuckDBPyConnection, batch: int) -> Receipt:
-        first, size, duplicates, late = cursor.execute(
-            "SELECT first, size, duplicates, late FROM batches WHERE id = ?", [batch]
-        ).fetchall()[0]
+        found = cursor.execute("SELECT first, size, duplicates, late FROM batches WHERE id = ?", [batch]).fetchall()
+        return self._told_of(batch, *found[0])
+
+    def _told_of(self, batch: int, first: int, size: int, duplicates: int, late: int) -> Receipt:
         accepted = size - duplicates if self.duplicates == "drop" else size
-        ids = [f"e{number}" for number in range(first, first + size)]
-        return Receipt(batch, accepted, duplicates, late, False, ids)
+        return Receipt(batch, accepted, duplicates, late, False, [f"e{n}" for n in range(first, first + size)])
 
     # ---- the file --------------------------------------------------------------------------------------------------
 
@@ -442,7 +411,9 @@ class EventStore:
                 with self._transaction("written") as cursor:
                     yield cursor
             except BaseException:
-                self._held = None  # the names of what was not written may be among them
+                # what was not written may count among what is kept
+                self._intake.forget()
+                self._next = None
                 raise
 
     @contextmanager
@@ -470,6 +441,14 @@ class EventStore:
             raise StoreError(
                 f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again."
             ) from None
+
+
+def _or_refused(make: Callable[..., Made], *given: Any) -> Made | DataError:
+    """What a function makes, or why it refuses."""
+    try:
+        return make(*given)
+    except DataError as problem:
+        return problem
 
 
 def _retracted(cursor: duckdb.DuckDBPyConnection, at: Snapshot) -> np.ndarray:
