@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bridgemem.cli.follow import STDIN, EventField, Follow, FollowOptions, FromStart, OffsetField, UntilEnd
+from bridgemem.cli.follow import follow as follow_feed
 from bridgemem.cli.options import (
     DataDir,
     Device,
@@ -40,7 +42,9 @@ def register(app: typer.Typer) -> None:
 @reads_events
 def ingest(
     store: StoreFile,
-    file: Annotated[Path, typer.Argument(help="Event file: CSV, TSV or Parquet.")],
+    file: Annotated[
+        Path, typer.Argument(help="Event file: CSV, TSV or Parquet; JSON lines with --follow, - for standard input.")
+    ],
     run: Annotated[Path, typer.Option("--run", help="Run that the events follow; gives time steps and names.")],
     source: Annotated[
         str | None, typer.Option("--source", help="Name of the source (default: the file's name).")
@@ -55,6 +59,11 @@ def ingest(
         bool, typer.Option("--skip-rejected", help="Skip rows that cannot be used and take the others.")
     ] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Also print the ids of the events, in the file's order.")] = False,
+    follow: Follow = False,
+    until_end: UntilEnd = False,
+    from_start: FromStart = False,
+    event_field: EventField = "",
+    offset_field: OffsetField = "",
     *,
     reading: ReadOptions,
     rejects: RejectsFile = None,
@@ -63,7 +72,7 @@ def ingest(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Add the events of a file to an event store as one batch, whole or not at all."""
+    """Add the events of a file to an event store as one batch, whole or not at all; or follow a feed of them."""
     from bridgemem.errors import SettingsError
     from bridgemem.events.readers.read import read_events
     from bridgemem.live.eventstore import EventStore, NewNames
@@ -74,6 +83,23 @@ def ingest(
         raise SettingsError("the run that the events follow gives the time steps: leave --step out.")
     opened_run = Run(run, data_dir=data_dir)
     base = opened_run.dataset.events
+
+    def open_store() -> EventStore:
+        opened = EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations))
+        opened.follow(in_force(base, merged_ids(opened_run, base), opened, opened.snapshot()), opened_run.origin)
+        return opened
+
+    feed = FollowOptions(until_end, from_start, event_field, offset_field)
+    if follow or file == STDIN:
+        if key or offset or ids:
+            raise SettingsError("--key, --offset and --ids are for one batch, and a feed is many: leave them out.")
+        whole = {"skip": skip_rejected, "as_json": as_json}
+        follow_feed(file, source, opened_run, open_store, feed, reading=reading, rejects=rejects, **whole)
+        return
+    if feed != FollowOptions():
+        raise SettingsError(
+            "--until-end, --from-start, --event-field and --offset-field are for a feed: say --follow too."
+        )
     with rejects_to(rejects) as write:
         found = read_events(file, reading.following(base), kept=kept(rejects))
         events, rejected, left_out, told = _usable(found, file, base, skip_rejected)
@@ -84,9 +110,7 @@ def ingest(
         "new_entities": len({name for s, _, o, _ in events for name in (s, o) if name not in base.entities}),
         "new_relations": len({r for _, r, _, _ in events if r not in base.relations}),
     }
-    with EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations)) as opened:
-        followed = in_force(base, merged_ids(opened_run, base), opened, opened.snapshot())
-        opened.follow(followed, opened_run.origin)
+    with open_store() as opened:
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)

@@ -283,6 +283,20 @@ class Ingested(Document):
     ids: list[str] | None = Field(description="Of the events, in the file's order; null without --ids.")
 
 
+class FeedIngested(Document):
+    """With --follow: what became of a feed, when it ended."""
+
+    source: str
+    batches: int
+    events: int
+    accepted: int
+    duplicates: int
+    late: int
+    rejected: int = Field(description="Lines that cannot be used.")
+    skipped: int = Field(description="Lines that were taken in before.")
+    last_offset: str | None = Field(description="Of a file: a JSON text with file, inode, offset, line and mark.")
+
+
 class StoredListed(Document):
     """The latest events of a store; `retracted` null: in force."""
 
@@ -393,7 +407,7 @@ DOCUMENTS: dict[str, Any] = {
     "data aliases": Aliased,
     "data pack": DataPacked,
     "data download": DataDownloaded,
-    "ingest": Ingested,
+    "ingest": Ingested | FeedIngested,
     "stored": StoredListed,
     "retract": Retracted,
     "refresh": Refreshed,

@@ -7,6 +7,7 @@ line that could not be cut into columns stands whole in the column row.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,46 @@ def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
     with whole_file(check_name(path)) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(COLUMNS)
-        for reject in rejects:
-            cut = len(reject.row) == len(ROLES)
-            values = [*reject.row, ""] if cut else [*("",) * len(ROLES), *(reject.row or (reject.text,))]
-            table.writerow([reject.file, reject.line, reject.reason, *values])
+        table.writerows(map(_row, rejects))
+
+
+class RejectsLog:
+    """A file of rejected rows that keeps growing: rows that are on the disk when `add` returns.
+
+    Rows are added before what they belong to is acknowledged, so that none is lost; after a kill in between they come
+    again, in the first block, and are known there by file, line and text. A row that a kill cut off is written anew.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = check_name(path)
+        self._known: set[tuple[str, ...]] | None = set()
+        if path.exists():
+            held = path.read_bytes()
+            if not held.endswith(b"\n"):
+                os.truncate(path, held.rfind(b"\n") + 1)
+            with path.open(encoding="utf-8", newline="") as file:
+                self._known = {tuple(row) for row in csv.reader(file)}
+        if not path.exists() or not path.stat().st_size:
+            write_rejects(path, ())
+
+    def add(self, rejects: Sequence[Reject]) -> None:
+        """Write rows after those that are there."""
+        rows = [_row(reject) for reject in rejects]
+        if self._known is not None:
+            rows = [row for row in rows if tuple(map(str, row)) not in self._known]
+        if rows:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows(rows)
+                file.flush()
+                os.fsync(file.fileno())
+
+    def acknowledged(self) -> None:
+        """What was added last will not come again."""
+        self._known = None
+
+
+def _row(reject: Reject) -> list[str | int]:
+    """The cells of a rejected row; one that was not cut into columns stands whole in the last."""
+    cut = len(reject.row) == len(ROLES)
+    values = [*reject.row, ""] if cut else [*("",) * len(ROLES), *(reject.row or (reject.text,))]
+    return [reject.file, reject.line, reject.reason, *values]
