@@ -50,6 +50,7 @@ OPERATIONS = (
     ("/v1/events", "post"),
     ("/v1/explain", "post"),
     ("/v1/forecast", "post"),
+    ("/v1/forecasts", "post"),
     ("/v1/model", "get"),
     ("/v1/relations", "get"),
     ("/v1/retract", "post"),

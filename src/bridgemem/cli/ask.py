@@ -57,11 +57,20 @@ def forecast(
         int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
     queries: Annotated[
-        Path | None, typer.Option("--queries", help="CSV file of queries: subject, relation, object, time.")
+        str | None,
+        typer.Option(
+            "--queries", help="Table of queries (subject, relation, object, time): CSV, Parquet, or a DuckDB query."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="With --queries: .csv or .parquet file of the answers.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=1, help="With --queries: processes that answer (default: 1).")
+    ] = 1,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="With --queries: go on with the parts that an interrupted run left.")
+    ] = False,
     rejects: RejectsFile = None,
     force: Force = False,
     residual: Residual = None,
@@ -90,12 +99,17 @@ def forecast(
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
+        if resume and force:
+            raise SettingsError("--resume goes on and --force begins anew: choose one.")
         _check_apart(out, queries)
         check_new(out, force)
+        how = {"top": top, "horizon": horizon, "workers": workers, "resume": resume, "replace": force}
         with rejects_to(rejects) as write:
-            _forecast_all(opened, queries, out, top, horizon, force, as_json)
+            _forecast_all(opened, run, queries, out, as_json, how)
             write(())
         return
+    if workers > 1 or resume:
+        raise SettingsError("--workers and --resume are for --queries; a single forecast is printed.")
     if out is not None or rejects is not None:
         name = "--out is for the answers to" if out is not None else "--rejects is for rows of"
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
@@ -163,42 +177,77 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
     table(title, header, rows)
 
 
-def _check_apart(out: Path, queries: Path) -> None:
+def _is_file(queries: str) -> bool:
+    """Whether queries are named by a file, and not by a DuckDB query, which may be longer than any name."""
+    try:
+        return Path(queries).exists()
+    except OSError:
+        return False
+
+
+def _check_apart(out: Path, queries: str) -> None:
     """Refuse to write answers over their queries."""
     from bridgemem.errors import SettingsError
 
-    if out.exists() and queries.exists() and out.samefile(queries):
+    if out.exists() and _is_file(queries) and out.samefile(queries):
         raise SettingsError(f"--out is the file of queries itself, {queries}; choose another name.")
 
 
 def _forecast_all(
     opened: Callable[[], tuple[Predictor, int, str]],
-    queries: Path,
+    run: Path,
+    queries: str,
     out: Path,
-    top: int,
-    horizon: int | None,
-    force: bool,
     as_json: bool,
+    how: dict[str, Any],
 ) -> None:
-    """Answer a file of queries and write the answers to another, or neither."""
-    from bridgemem.forecasting.batch_queries import answer, check_format, read_queries
+    """Answer a table of queries and write the answers to a file, or neither."""
+    from bridgemem.forecasting.batch_queries import check_format
+    from bridgemem.forecasting.query_sources import query_source
+    from bridgemem.forecasting.query_tables import answer_table, check_parts
 
     check_format(out)
-    asked = read_queries(queries)
-    forecaster, stored, remark = opened()
-    with terminal_progress(quiet=as_json) as progress:
-        made = answer(forecaster, asked, top, horizon, str(queries), progress)
-    made.write(out, force)
-    rows = sum(map(len, made.candidates))
+    parts = check_parts(out, how["resume"], how["replace"])
+    source = query_source(queries)
+    told: list[tuple[Predictor, int, str]] = []
+    opener = _Opener(opened, told)
+    try:
+        with terminal_progress(quiet=as_json) as progress:
+            made = answer_table(opener, source, out, folder=run, progress=progress, **how)
+    except KeyboardInterrupt:
+        if not parts.exists():
+            raise
+        warn(f"bridgemem: interrupted; the answers so far are in {parts}, and the same command with --resume goes on.")
+        raise typer.Exit(1) from None
+    forecaster, stored, remark = told[0]
+    meaning = forecaster.meaning(how["horizon"])
 
     def text() -> None:
-        say(f"Answered {counted(len(asked), 'query')} in {counted(rows, 'row')}; see {out}.")
-        say(forecaster.meaning(horizon))
+        say(f"Answered {counted(made.queries, 'query')} in {counted(made.rows, 'row')}; see {out}.")
+        if made.resumed:
+            say(f"{made.resumed:,} of {counted(made.parts, 'part')} had been answered before.")
+        say(meaning)
         if remark:
             say(remark)
 
-    result = {"queries": len(asked), "rows": rows, "out": out, "meaning": forecaster.meaning(horizon)}
-    emit({**result, "stored_events": stored}, as_json, text)
+    result = {"queries": made.queries, "rows": made.rows, "out": out, "meaning": meaning, "stored_events": stored}
+    emit({**result, "parts": made.parts, "resumed": made.resumed}, as_json, text)
+
+
+class _Opener:
+    """Opens the model, here and in workers; told: what came with it, here alone."""
+
+    def __init__(
+        self, opened: Callable[[], tuple[Predictor, int, str]], told: list[tuple[Predictor, int, str]]
+    ) -> None:
+        self.opened, self.told = opened, told
+
+    def __call__(self) -> Predictor:
+        self.told.append(self.opened())
+        return self.told[-1][0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Opener, (self.opened, [])
 
 
 def explain(

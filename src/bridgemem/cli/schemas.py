@@ -82,6 +82,8 @@ class ForecastedFile(Document):
     out: str
     meaning: str = Field(description="What p_given_event is the probability of, or why there is none.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
+    parts: int = Field(description="Blocks of queries that were answered one by one.")
+    resumed: int = Field(description="Parts that an interrupted run had answered before.")
 
 
 class Explained(Document):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import torch
 
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.events.queries import Queries
-from bridgemem.events.readers.rejects import ABOUT, RejectedError
-from bridgemem.events.readers.table import read_table
+from bridgemem.events.readers.rejects import ABOUT, MOST, RejectedError
+from bridgemem.events.readers.table import open_table
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.horizon import check_horizon
+from bridgemem.forecasting.predictor import Answers as Ranked
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.showing import as_frame
 from bridgemem.storage.whole import whole_file
@@ -45,6 +45,8 @@ ANSWER = (
 WHOLE = ("query", "horizon", "rank", "backbone_rank")
 REAL = ("p_given_event", "score", "backbone_score", "residual")
 FORMATS = (".csv", ".parquet")
+HEADER = ",".join(ANSWER) + "\n"
+BLOCK = 10_000  # rows that are read at a time
 NAMED = 100  # bad rows that are named one by one
 # What a spreadsheet would calculate: a text that begins so, also in full width and after spaces. A CSV file has a
 # single quote before it. Quotes that stand there already are passed over, so that taking one away gives the text.
@@ -65,33 +67,45 @@ class Query:
 
 
 def read_queries(path: Path) -> list[Query]:
-    """The queries of a text file with a header: relation, subject or object, and if wanted time.
+    """The queries of a text file with a header, all of them; see `text_queries`."""
+    queries = [query for block in text_queries(path, BLOCK) for query in block]
+    if not queries:
+        raise DataError(f"{path} holds no query; write one query a line below the header subject,relation,object.")
+    return queries
+
+
+def text_queries(path: Path, size: int) -> Iterator[list[Query]]:
+    """The queries of a text file with a header, in blocks: relation, subject or object, and if wanted time.
 
     The side that is empty is what is asked. Commas, tabs, semicolons or bars separate the cells. A line that is no
-    query is kept with its problem, so that `answer` can name all that cannot be asked at once. A name may be copied
-    from a CSV file of answers as it stands there.
+    query stands among them with its problem, so that `answer` can name all that cannot be asked at once. A name may be
+    copied from a CSV file of answers as it stands there.
     """
-    table = read_table(path)
-    header = [name.lower() for name in table.headings]
-    if header:
-        _check_header(path, header)
-    queries = [Query(line=reject.line, problem=reject.reason, row=reject.row) for reject in table.rejects]
-    for line, cells in zip(table.lines, table.rows, strict=True):
-        if any(cell.strip() for cell in cells):
-            queries.append(_query(header, [cell.strip() for cell in cells], line))
-    if not queries:
-        what = "holds no query" if header else "is empty"
-        raise DataError(f"{path} {what}; write one query a line below the header subject,relation,object.")
-    return sorted(queries, key=lambda query: query.line)
+    with open_table(path, MOST) as table:
+        header = [name.lower() for name in table.headings]
+        if not header:
+            raise DataError(f"{path} is empty; write one query a line below the header subject,relation,object.")
+        check_header(path, header)
+        wrong = [Query(line=reject.line, problem=reject.reason, row=reject.row) for reject in table.rejects]
+        for lines, rows in table.blocks(size):
+            found = [
+                query_of(header, [cell.strip() for cell in cells], line)
+                for line, cells in zip(lines, rows, strict=True)
+                if any(cell.strip() for cell in cells)
+            ]
+            before = sum(query.line < lines[-1] for query in wrong)
+            yield sorted([*found, *wrong[:before]], key=lambda query: query.line)
+            wrong = wrong[before:]
+        yield wrong
 
 
-def _query(header: list[str], cells: list[str], line: int) -> Query:
+def query_of(header: list[str], cells: list[str], line: int) -> Query:
     named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=True))
     subject, relation, object_, at = (named[name] or None for name in COLUMNS)
-    return Query(subject, relation, object_, at, line, _problem(named))
+    return Query(subject, relation, object_, at, line, query_problem(named))
 
 
-def _check_header(path: Path, header: list[str]) -> None:
+def check_header(path: Path, header: list[str]) -> None:
     if "relation" not in header or not {"subject", "object"} & set(header):
         raise DataError(
             f"{path} has no column {'relation' if 'relation' not in header else 'subject or object'}; its first line "
@@ -104,7 +118,7 @@ def _check_header(path: Path, header: list[str]) -> None:
             raise DataError(f"{path} has two columns called {name!r}; keep one.")
 
 
-def _problem(cells: dict[str, str]) -> str:
+def query_problem(cells: dict[str, str]) -> str:
     if not cells["relation"]:
         return "its relation is empty; give a name"
     if not cells["subject"] and not cells["object"]:
@@ -116,7 +130,7 @@ def _problem(cells: dict[str, str]) -> str:
     )
 
 
-def _named(where: str, wrong: Sequence[str]) -> str:
+def named_problems(where: str, wrong: Sequence[str]) -> str:
     """One sentence that names every bad row."""
     more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     rows = "1 row" if len(wrong) == 1 else f"{len(wrong)} rows"
@@ -125,18 +139,21 @@ def _named(where: str, wrong: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """Queries with the candidates of each, best first."""
+    """Queries with the candidates of each, best first. first: the number of the first query."""
 
     queries: Sequence[Query]
     times: Sequence[str]
-    candidates: Sequence[Sequence[Candidate]]
+    candidates: Sequence[Ranked]
     horizon: int | None
+    first: int = 1
 
     def columns(self) -> dict[str, list[Any]]:
         """One row a candidate, as lists by column."""
         rows = [
             (n, q.subject, q.relation, q.object, time, self.horizon, *_values(c))
-            for n, (q, time, found) in enumerate(zip(self.queries, self.times, self.candidates, strict=True), start=1)
+            for n, (q, time, found) in enumerate(
+                zip(self.queries, self.times, self.candidates, strict=True), self.first
+            )
             for c in found
         ]
         return {name: [row[i] for row in rows] for i, name in enumerate(ANSWER)}
@@ -157,11 +174,23 @@ class Answers:
         The names in a .csv are safe in a spreadsheet.
         """
         if check_format(path) == ".csv":
-            columns = self.columns()
-            with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
-                handle.write(_line(columns))
-                handle.writelines(map(_line, zip(*columns.values(), strict=True)))
-            return
+            self._write_csv(path, replace, HEADER)
+        else:
+            self._write_parquet(path, replace)
+
+    def write_part(self, path: Path) -> None:
+        """The rows as a part of a table that is joined from several: as `write`, but a .csv has no header."""
+        if path.suffix == ".csv":
+            self._write_csv(path, True, "")
+        else:
+            self._write_parquet(path, True)
+
+    def _write_csv(self, path: Path, replace: bool, header: str) -> None:
+        with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
+            handle.write(header)
+            handle.writelines(map(_line, zip(*self.columns().values(), strict=True)))
+
+    def _write_parquet(self, path: Path, replace: bool) -> None:
         from bridgemem.storage.tables import write_parquet
 
         write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()}, replace)
@@ -212,14 +241,17 @@ def answer(
     top: int = 10,
     horizon: int | None = None,
     where: str = "the list of queries",
-    progress: Progress = SILENT,
+    first: int = 1,
 ) -> Answers:
-    """Answer all queries, or none: every one that cannot be asked is named in one error, with its remedy."""
+    """Answer all queries, or none: every one that cannot be asked is named in one error, with its remedy.
+
+    first: the number of the first of them.
+    """
     asked = list(queries)
-    together = in_ids(forecaster, asked, horizon, where)
-    found = _in_batches(forecaster, together, top, horizon, progress)
+    together = in_ids(forecaster, asked, horizon, where, first)
+    found = _in_batches(forecaster, together, top, horizon)
     clock = forecaster.events.clock
-    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, horizon)
+    return Answers(asked, [clock.label(step) for step in together.step.tolist()], found, horizon, first)
 
 
 def in_ids(
@@ -227,14 +259,15 @@ def in_ids(
     queries: Sequence[Query],
     horizon: int | None = None,
     where: str = "the list of queries",
+    first: int = 1,
 ) -> Queries:
     """Queries by name in ids, or one error that names all that cannot be asked."""
-    made, wrong, rejects = list[Queries](), list[str](), list[Reject]()
+    made, wrong, rejects = list[tuple[int, int, int]](), list[str](), list[Reject]()
     if not queries:
         raise DataError("there is no query to answer; give at least one.")
     if horizon is not None:
         check_horizon(horizon)
-    for n, q in enumerate(queries, start=1):
+    for n, q in enumerate(queries, first):
         try:
             made.append(_asked(forecaster, q, horizon))
         except BridgeMemError as problem:
@@ -243,8 +276,8 @@ def in_ids(
             cells = q.row or tuple("" if v is None else str(v) for v in (q.subject, q.relation, q.object, q.at))
             rejects.append(Reject(where, q.line or n, reason, " ".join(cells), cells))
     if wrong:
-        raise RejectedError(_named(where, wrong), rejects)
-    return Queries(*(torch.cat([getattr(q, name) for q in made]) for name in ("actor", "relation", "step")))
+        raise RejectedError(named_problems(where, wrong), rejects, wrong)
+    return Queries(*torch.tensor(made).T.contiguous())
 
 
 def as_queries(given: Any) -> list[Query]:
@@ -259,7 +292,7 @@ def as_queries(given: Any) -> list[Query]:
         return read_queries(Path(given))
     if isinstance(given, Mapping) or hasattr(given, "columns"):
         columns = {str(name).lower(): list(given[name]) for name in given}
-        _check_header(Path("the table of queries"), list(columns))
+        check_header(Path("the table of queries"), list(columns))
         rows = zip(*(columns.get(name, [None] * len(next(iter(columns.values())))) for name in COLUMNS), strict=True)
         return [Query(*map(_value, row)) for row in rows]
     if isinstance(given, tuple) and given and not isinstance(given[0], Query | tuple | list):
@@ -281,31 +314,25 @@ def _value(value: Any) -> Any:
     return None if value is None or value == "" or value != value else value
 
 
-def _asked(forecaster: Predictor, query: Query, horizon: int | None) -> Queries:
+def _asked(forecaster: Predictor, query: Query, horizon: int | None) -> tuple[int, int, int]:
     """A query in ids, if it can be asked."""
     if query.problem:
         raise DataError(query.problem)
-    in_ids = forecaster.query(query.subject, query.relation, object=query.object, at=query.at)
+    ids = forecaster.query_ids(query.subject, query.relation, query.object, query.at)
     if horizon is not None:
-        forecaster.check_window(in_ids, horizon)
-    return in_ids
+        forecaster.check_window(Queries(*torch.tensor(ids).reshape(3, 1)), horizon)
+    return ids
 
 
-def _in_batches(
-    forecaster: Predictor, queries: Queries, top: int, horizon: int | None, progress: Progress
-) -> list[list[Candidate]]:
+def _in_batches(forecaster: Predictor, queries: Queries, top: int, horizon: int | None) -> list[Ranked]:
     """The candidates of each query in the order of the queries; they are scored step by step."""
     past: Past = forecaster.past
     order = queries.step.argsort(stable=True)
-    found: list[list[Candidate]] = [[] for _ in range(len(queries))]
-    with progress.task("forecasting", total=len(queries)) as advance:
-        for rows in order.split(batch_size(past.events.n_entities, past.device)):
-            for row, candidates in zip(
-                rows.tolist(), forecaster.answers(queries.take(rows), top, horizon), strict=True
-            ):
-                found[row] = candidates
-            advance(len(rows))
-    return found
+    found: dict[int, Ranked] = {}
+    for rows in order.split(batch_size(past.events.n_entities, past.device)):
+        for row, candidates in zip(rows.tolist(), forecaster.answers(queries.take(rows), top, horizon), strict=True):
+            found[row] = candidates
+    return [found[row] for row in range(len(queries))]
 
 
 def forecast(

@@ -199,6 +199,12 @@ class Predictor:
 
         at: a time of the data set; the first unknown step when left out.
         """
+        return Queries(*(torch.tensor([value]) for value in self.query_ids(subject, relation, object, at)))
+
+    def query_ids(
+        self, subject: str | int | None, relation: str | int | None, object: str | int | None, at: str | int | None
+    ) -> tuple[int, int, int]:
+        """The actor, the directed relation and the step of a query by name."""
         if relation is None:
             raise SettingsError("give a relation: which relation comes next cannot be asked yet.")
         if subject is not None and object is None:
@@ -207,8 +213,7 @@ class Predictor:
             actor, directed = object, self.events.relation_id(relation) + self.events.n_relations
         else:
             raise SettingsError("give a subject or an object, not both: the side left out is what is asked.")
-        ids = [self.events.entity_id(actor), directed, self._step(at)]
-        return Queries(*(torch.tensor([value]) for value in ids))
+        return self.events.entity_id(actor), directed, self._step(at)
 
     def _step(self, at: str | int | None) -> int:
         """The step asked for, if it is neither before the first event nor after the last date of the calendar."""

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,11 +28,13 @@ FIRST_OF_LINE = 1 << 19  # bytes that are kept of a line longer than a block: to
 class Position:
     """How far a source was read.
 
-    file: which of the source's files it is in, in the order in which they were rotated, from 1. offset: bytes that
-    were read of it, all of them whole lines. line: how many lines these are. mark: a digest of the last of the bytes.
+    file: which of the source's files it is in, in the order in which they were rotated, from 1. before: the inode of
+    the file before it. offset: bytes that were read of it, all of them whole lines. line: how many lines these are.
+    mark: a digest of the last of the bytes.
     """
 
     file: int = 1
+    before: int = 0
     inode: int = 0
     offset: int = 0
     line: int = 0
@@ -78,8 +81,7 @@ class Tail:
         if position is None or from_start:
             if not path.exists():
                 raise NotFoundError(f"there is no file {path} to follow.")
-            self._waiting = [path]
-            self._begin(position or Position(file=0))
+            self._open(path, Position(file=position.file + 1 if position else 1))
         else:
             self._resume(position)
 
@@ -103,7 +105,8 @@ class Tail:
             raw = os.pread(self._file, CHUNK, self.position.offset)
             if raw:
                 return self._cut(raw[: raw.rfind(b"\n") + 1] or raw)
-            self._begin(self.position)
+            if not self._begin():
+                return None
 
     def advanced(self, block: Block, lines: int) -> Position:
         """The position after the first lines of the last block; the next block begins there."""
@@ -140,24 +143,45 @@ class Tail:
 
     def _left_behind(self) -> bool:
         """Whether the writer went on to another file, and will never write to this one again."""
-        if self._waiting:
-            return True
         try:
             now = self.path.stat()
         except FileNotFoundError:
-            return False  # renamed, and the new file is still to come
+            now = None  # renamed, and the new file is still to come
+        if now is not None and now.st_ino == self.position.inode:
+            return False
         # an empty file may have been made by the rotation, before the writer knows
-        return now.st_ino != self.position.inode and now.st_size > 0
+        return bool(now is not None and now.st_size) or bool(self._later())
 
     # ---- from file to file -----------------------------------------------------------------------------------------
 
-    def _begin(self, before: Position) -> None:
-        """Go on to the next file, which is read from its start."""
-        after = self._waiting.pop(0) if self._waiting else self.path
-        self._open(after, replace(Position(), file=before.file + 1))
+    def _begin(self) -> bool:
+        """Go on to the next file, which is read from its start: the first that was rotated since, else the newest.
+
+        False where it was taken away again.
+        """
+        at = self.position
+        begun = Position(file=at.file + 1, before=at.inode)
+        # a rotation in between may give its name to another file; then there is another first one
+        while True:
+            later = self._later()
+            file = _opened(later[0][1] if later else self.path)
+            inode = None if file is None else os.fstat(file).st_ino
+            first = next(iter(self._later()), None)
+            if file is not None and (inode == first[0] if first else not later):
+                self._take(file, later[0][1] if later else self.path, begun)
+                return True
+            if file is not None:
+                os.close(file)
+            elif first is None:
+                return False
 
     def _open(self, path: Path, position: Position) -> None:
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        file = _opened(path)
+        if file is None:
+            raise NotFoundError(f"there is no file {path} to follow.")
+        self._take(file, path, position)
+
+    def _take(self, file: int, path: Path, position: Position) -> None:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             os.close(file)
@@ -176,16 +200,13 @@ class Tail:
                 "is; put that one back (unpacked, if it was compressed), or say --from-start to give up what was not "
                 "read of it."
             )
-        self._waiting = [] if found == self.path else [*self._later(found), self.path]
         self._open(found, position)
         if found != self.path:
             self._remark(f"{self.path.name} was rotated; the rest of it is read from {found.name}.")
-            self._waiting = [path for path in self._waiting if path.exists()]
 
     def _find_copy(self) -> None:
         """After a truncation: read the rest of what was there from its copy, if there is one, then the file anew."""
         found = self._located(self.position)
-        self._waiting = [self.path]
         if found is not None and found != self.path:
             self._remark(f"{self.path.name} was truncated; the rest of it is read from its copy {found.name}.")
             self._open(found, self.position)
@@ -194,7 +215,7 @@ class Tail:
                 f"{self.path.name} was truncated, and no copy of it is next to it; it is read from its start. Lines "
                 f"that were written after line {self.position.line:,}, if any, are lost."
             )
-            self._begin(self.position)
+            self._open(self.path, Position(file=self.position.file + 1))
 
     def _located(self, position: Position) -> Path | None:
         """The file that a position is in: by inode, else by what stands before it."""
@@ -206,17 +227,32 @@ class Tail:
                 return path
         return None
 
-    def _later(self, path: Path) -> list[Path]:
-        """Rotated files that were written after one, in their order."""
-        after = path.stat().st_mtime_ns
-        found = [(other.stat().st_mtime_ns, other) for other in self.path.parent.iterdir() if self._is_rotated(other)]
-        return [other for time, other in sorted(found) if time > after and other not in (path, self.path)]
+    def _later(self) -> list[tuple[int, Path]]:
+        """Inodes and names of the rotated files that were written after this one, in their order."""
+        own, found = os.fstat(self._file).st_mtime_ns, []
+        for path in self.path.parent.iterdir():
+            if path != self.path and self._is_rotated(path):
+                with suppress(FileNotFoundError):  # renamed meanwhile
+                    about = path.stat()
+                    # of files that were written in one tick of the system's clock, one was read before
+                    tied = about.st_mtime_ns == own and about.st_ino != self.position.before
+                    if about.st_ino != self.position.inode and (about.st_mtime_ns > own or tied):
+                        found.append((about.st_mtime_ns, about.st_ino, path))
+        return [(inode, path) for _, inode, path in sorted(found)]
 
     def _is_rotated(self, path: Path) -> bool:
         """Whether a name is one that rotation gives: feed.jsonl.1, feed.jsonl-20240131, feed.1.jsonl."""
         number = r"[.-]\d[\d.T:_-]*"
         forms = (re.escape(self.path.name) + number, re.escape(self.path.stem) + number + re.escape(self.path.suffix))
         return any(re.fullmatch(form, path.name) for form in forms)
+
+
+def _opened(path: Path) -> int | None:
+    """A file to read, or None where there is none of that name."""
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        return None
 
 
 def _mark(file: int, offset: int) -> str:

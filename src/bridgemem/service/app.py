@@ -27,7 +27,9 @@ from bridgemem.service.models import (
     ExplainQuery,
     Explanation,
     Forecast,
+    ForecastQueries,
     ForecastQuery,
+    Forecasts,
     KnownSources,
     LearnedExplained,
     Model,
@@ -191,6 +193,11 @@ def _queries(service: Service) -> APIRouter:
     def forecast(query: ForecastQuery) -> Forecast:
         """The likeliest answers, best first, from the events strictly before the time asked."""
         return service.forecast(query)
+
+    @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
+    def forecasts(queries: ForecastQueries) -> Forecasts:
+        """The likeliest answers to each query, in their order; where one cannot be asked, all of those are named."""
+        return service.forecasts(queries)
 
     @router.post(
         "/v1/explain", summary="Explain a candidate", response_model=Explanation, responses=_refusals(404, 422)

@@ -14,15 +14,19 @@ from bridgemem import __version__
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
-from bridgemem.forecasting.predictor import Predictor
+from bridgemem.forecasting.batch_queries import Query, answer
+from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.runs import Run
 from bridgemem.service.models import (
+    BatchQuery,
     BridgeMemExplained,
     ExplainQuery,
     Explanation,
     Forecast,
+    ForecastQueries,
     ForecastQuery,
+    Forecasts,
     KnownSource,
     KnownSources,
     LearnedExplained,
@@ -127,8 +131,21 @@ class Service:
         forecaster = self._asked(self.live.view, request)
         query = forecaster.query(request.subject, request.relation, object=request.object, at=request.at)
         (found,) = forecaster.answers(query, request.top, request.horizon)
-        candidates = [RankedCandidate.model_validate(c, from_attributes=True) for c in found]
-        return Forecast(**asdict(found.query), candidates=candidates)
+        return _forecast(found)
+
+    def forecasts(self, request: ForecastQueries) -> Forecasts:
+        """All queries over one view, as a table of queries is answered; or one error that names all the bad ones."""
+        view, asked = self.live.view, list[Query]()
+        for q in request.queries:
+            try:
+                self._check_names(view.events, q)
+                asked.append(Query(q.subject, q.relation, q.object, q.at))
+            except BridgeMemError as problem:
+                asked.append(Query(q.subject, q.relation, q.object, q.at, problem=str(problem)))
+        # a backbone is asked by one thread at a time
+        with self.live.asking():
+            made = answer(view.predictor, asked, request.top, request.horizon)
+        return Forecasts(forecasts=[_forecast(found) for found in made.candidates])
 
     def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
         view = self.live.view
@@ -168,14 +185,22 @@ class Service:
 
     def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
-        events = view.events
+        self._check_names(view.events, request)
+        return self.kept.of(view.predictor)
+
+    @staticmethod
+    def _check_names(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuery) -> None:
         for name in (request.subject, request.object):
             # a number is no id here: ids are nothing that callers are told
             if name is not None and name not in events.entities:
                 raise events.entity_names.unknown(name)
         if request.relation not in events.relations:
             raise events.relation_names.unknown(request.relation)
-        return self.kept.of(view.predictor)
+
+
+def _forecast(found: Answers) -> Forecast:
+    candidates = [RankedCandidate.model_validate(c, from_attributes=True) for c in found]
+    return Forecast(**asdict(found.query), candidates=candidates)
 
 
 def _label(events: EventLog, step: int) -> str | None:

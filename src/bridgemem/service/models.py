@@ -18,6 +18,7 @@ from pydantic import (
 MOST_EVENTS = 10_000
 MOST_CANDIDATES = 1000
 MOST_NAMES = 1000
+MOST_QUERIES = 1000
 MOST_RETRACTED = 1000
 MOST_STORED = 1000
 LONGEST_HORIZON = 10_000
@@ -166,6 +167,23 @@ class ForecastQuery(NamedQuery):
     )
 
 
+class BatchQuery(NamedQuery):
+    """One of several queries: (subject, relation, ?) or (?, relation, object)."""
+
+    subject: Name | None = None
+    object: Name | None = None
+
+
+class ForecastQueries(Asked):
+    """Several queries that are answered together, all or none."""
+
+    queries: Annotated[list[BatchQuery], Field(min_length=1, max_length=MOST_QUERIES)]
+    top: int = Field(10, ge=1, le=MOST_CANDIDATES)
+    horizon: int | None = Field(
+        None, ge=1, le=LONGEST_HORIZON, description="Forecast horizon in steps from `at` on, of every query."
+    )
+
+
 class ExplainQuery(NamedQuery):
     """Why one side of (subject, relation, object) is an answer to the other."""
 
@@ -207,6 +225,12 @@ class Forecast(Answer):
     residual: Literal["bridgemem", "learned"] | None = Field(description="Null: the backbone alone answers.")
     meaning: str = Field(description="What p_given_event is the probability of, or why there is none.")
     candidates: list[RankedCandidate]
+
+
+class Forecasts(Answer):
+    """The answers to several queries, in their order; all are made from the same events."""
+
+    forecasts: list[Forecast]
 
 
 class EventPart(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -37,11 +37,24 @@ def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
 
 def write_parquet(path: Path, columns: dict[str, np.ndarray], replace: bool = True) -> None:
     """Columns as Parquet, whole or not at all; replace: a file that is there gives way."""
-    duckdb = _needed_duckdb(path)
-    with whole_file(path, replace) as aside, duckdb.connect() as connection:
+    with _needed_duckdb(path).connect() as connection:
         connection.register("ranks", columns)
+        _copy(connection, "ranks", path, replace)
+
+
+def join_parquet(parts: Sequence[Path], path: Path, replace: bool = True) -> None:
+    """Parquet files as one, with the rows in their order, whole or not at all; a few row groups are held at a time."""
+    # with one thread, equal parts make equal files
+    with _needed_duckdb(path).connect(config={"threads": "1"}) as connection:
+        connection.execute("SET VARIABLE parts = ?::VARCHAR[]", [list(map(str, parts))])
+        _copy(connection, "(FROM read_parquet(getvariable('parts')))", path, replace)
+
+
+def _copy(connection: Any, table: str, path: Path, replace: bool) -> None:
+    duckdb = _needed_duckdb(path)
+    with whole_file(path, replace) as aside:
         try:
-            connection.execute("COPY ranks TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
+            connection.execute(f"COPY {table} TO ? (FORMAT parquet, COMPRESSION zstd)", [str(aside)])
         except duckdb.Error as problem:
             said = str(problem).splitlines()[0]
             # of what is told of the file aside, which nobody knows, the system's own words are enough

@@ -23,11 +23,11 @@ HEADER = ",".join(COLUMNS)
 
 
 class RejectedError(DataError):
-    """Rows that refuse a whole file, with all of them."""
+    """Rows that refuse a whole file, with all of them; sentences: what is wrong with each, where that is told."""
 
-    def __init__(self, message: str, rejects: Sequence[Reject]) -> None:
+    def __init__(self, message: str, rejects: Sequence[Reject], sentences: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.rejects = rejects
+        self.rejects, self.sentences = rejects, sentences
 
 
 def check_name(path: Path) -> Path:
@@ -54,7 +54,8 @@ class RejectsLog:
     """A file of rejected rows that keeps growing: rows that are on the disk when `add` returns.
 
     Rows are added before what they belong to is acknowledged, so that none is lost; after a kill in between they come
-    again, in the first block, and are known there by file, line and text. A row that a kill cut off is written anew.
+    again, in the first block, and are known there by line and text; the file may have been renamed. A row that a kill
+    cut off is written anew.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +66,7 @@ class RejectsLog:
             if not held.endswith(b"\n"):
                 os.truncate(path, held.rfind(b"\n") + 1)
             with path.open(encoding="utf-8", newline="") as file:
-                self._known = {tuple(row) for row in csv.reader(file)}
+                self._known = {_key(row) for row in csv.reader(file)}
         if not path.exists() or not path.stat().st_size:
             write_rejects(path, ())
 
@@ -73,7 +74,7 @@ class RejectsLog:
         """Write rows after those that are there."""
         rows = [_row(reject) for reject in rejects]
         if self._known is not None:
-            rows = [row for row in rows if tuple(map(str, row)) not in self._known]
+            rows = [row for row in rows if _key(row) not in self._known]
         if rows:
             with self.path.open("a", encoding="utf-8", newline="") as file:
                 csv.writer(file, lineterminator="\n").writerows(rows)
@@ -83,6 +84,11 @@ class RejectsLog:
     def acknowledged(self) -> None:
         """What was added last will not come again."""
         self._known = None
+
+
+def _key(row: Sequence[str | int]) -> tuple[str, ...]:
+    """What tells a written row from others: its line and its values."""
+    return tuple(map(str, (*row[1:2], *row[3:])))
 
 
 def _row(reject: Reject) -> list[str | int]:

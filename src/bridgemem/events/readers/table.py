@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -300,27 +300,39 @@ def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[s
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a text file as texts, with the lines they stand on, and the lines that are no rows."""
+    """A text file with a heading: the lines that are no rows, and the rows as texts with the lines they stand on."""
 
     headings: list[str]
-    rows: list[tuple[str, ...]]
-    lines: list[int]
     rejects: list[Reject]
+    blocks: Callable[[int], Iterator[tuple[list[int], list[tuple[str, ...]]]]]
 
 
-def read_table(path: Path) -> Table:
-    """Read all columns of a text file with a heading; a quoted field may run over several lines."""
+@contextmanager
+def open_table(path: Path, kept: int = KEPT_REJECTS) -> Iterator[Table]:
+    """All columns of a text file with a heading; a quoted field may run over several lines. kept: as of `screened`."""
     rows = ((number, max(SEPARATORS, key=line.count), line) for number, line in sample(path))
     first = next((row for row in rows if any(Dialect(row[1], 0).fields(row[2]))), None)
     if first is None:
-        return Table([], [], [], [])
+        yield Table([], [], lambda size: iter(()))
+        return
     number, separator, line = first
     headings = Dialect(separator, 0).fields(line)
     dialect = Dialect(separator, len(headings), number)
-    with SILENT.task("") as advance, connect() as db, screened(path, dialect, advance, spanning=True) as found:
-        with reading(str(path)):
-            table = db.execute(f"FROM {found.sql()}").fetchall()
-        return Table(headings, table, found.numbers().tolist(), found.rejects)
+
+    with (
+        SILENT.task("") as advance,
+        connect() as db,
+        screened(path, dialect, advance, spanning=True, kept=kept) as found,
+    ):
+
+        def blocks(size: int) -> Iterator[tuple[list[int], list[tuple[str, ...]]]]:
+            with reading(str(path)):
+                result, start = db.execute(f"FROM {found.sql()}"), 1
+                while rows := result.fetchmany(size):
+                    yield found.lines_of(np.arange(start, start + len(rows))).tolist(), rows
+                    start += len(rows)
+
+        yield Table(headings, found.rejects, blocks)
 
 
 def check_rows(source: Source, table: str, budget: Budget, db: duckdb.DuckDBPyConnection) -> None:
