@@ -144,11 +144,21 @@ class Forecaster:
         validation = Validation.of(dataset, backbone, device=self.device, frozen=self.history == "frozen")
         settings = self.settings or (SAMPLED if self.residual == "learned" else Settings())
         free = self.settings is None and dataset.name not in PAPER_DATA
-        fitted = fit_residual(validation, settings, choose_memory=free, seed=self.seed, progress=progress)
+        alone = self.residual == "bridgemem"  # next to the learned residual, later validation compares them all
+        fitted = fit_residual(
+            validation, settings, choose_memory=free, with_naive=alone, seed=self.seed, progress=progress
+        )
         config = self._config(dataset, backbone, fitted, note)
         model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
-        if self.residual == "bridgemem":
+        if alone:
             self._take(model, home, folder, replace)
+            if fitted.above is not None:
+                warnings.warn(
+                    f"on validation {fitted.above} is above the model (MRR {fitted.naive[fitted.above].mrr:.4f} and "
+                    f"{fitted.selections['time'].chosen.mrr:.4f}); consider it as the backbone, --backbone "
+                    f"{fitted.above}.",
+                    stacklevel=2,
+                )
             return self
         # before anything is saved: a backbone may have to be trained again for it
         earlier = self._earlier(validation, model, home, progress)

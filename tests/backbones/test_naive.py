@@ -18,11 +18,13 @@ from bridgemem.backbones.scorer import score_queries
 from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecaster import Forecaster
+from bridgemem.forecasting.model import Model
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import HeldOut
 from bridgemem.residuals.scoring import Scoring, replay
+from bridgemem.residuals.selection import Naive
 from bridgemem.runs import Run
 from builders import small_world
 
@@ -79,6 +81,22 @@ def test_an_evaluation_shows_them_with_what_the_model_gains_over_each() -> None:
         value, low, high = r.settings["model_gain"]
         assert value == pytest.approx(model[r.filter] - r.mrr)
         assert low <= value <= high
+
+
+def test_a_fit_of_the_paper_s_residual_alone_measures_them_on_validation() -> None:
+    dataset = small_world().dataset
+    with warnings.catch_warnings(record=True):
+        parts = Forecaster("recurrence", residual="bridgemem", settings=QUICK).fit(dataset).parts
+    assert isinstance(parts, Model)
+    queries, filters = Queries.of(dataset.valid), Filters(dataset.known)
+    for other in naive_backbones(dataset, other_than="recurrence"):
+        alone = replay(Scoring(other, Past(dataset.known)), queries, filters=filters).metrics("time").mrr
+        found = parts.fitted.naive[other.name]
+        assert found.mrr == pytest.approx(alone, abs=1e-9)
+        assert found.gain[0] == pytest.approx(parts.fitted.selections["time"].chosen.mrr - alone, abs=1e-9)
+    better = {"most-frequent": Naive(0.9, (-0.3, -0.4, -0.2))}
+    assert replace(parts.fitted, naive=better).above == "most-frequent"
+    assert replace(parts.fitted, naive={"most-frequent": Naive(0.1, (0.3, 0.2, 0.4))}).above is None
 
 
 def held(naive: tuple[float, float, float, float]) -> HeldOut:

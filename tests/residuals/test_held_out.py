@@ -15,9 +15,10 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
+from bridgemem.ranking.intervals import paired_gain
 from bridgemem.residuals.cases import Cases
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut, fit_cases, fit_learned, late_rows, paired_gain, serving
+from bridgemem.residuals.learning import Fit, HeldOut, fit_cases, fit_learned, late_rows, serving
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.validation import Validation
 from builders import random_transitions, small_world

@@ -193,7 +193,7 @@ def fit(
     from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
     from bridgemem.errors import SettingsError
-    from bridgemem.evaluation.comparison import REPORTED, held_out_table
+    from bridgemem.evaluation.comparison import REPORTED, held_out_table, selection_table
     from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
@@ -235,6 +235,7 @@ def fit(
         "epochs": fitted.epochs,
         "selections": selections,
         "held_out": {name: {**asdict(held), "better": held.better} for name, held in held_out.items()},
+        "naive": {name: asdict(naive) for name, naive in fitted.naive.items()},
         "forecasts": made.preferred() if made.fit_names() else "bridgemem",
         "fit_seconds": fitted.select_fit_seconds,
         "seconds": seconds,
@@ -242,11 +243,13 @@ def fit(
 
     def text() -> None:
         say(f"Fitted on {dataset.name} in {seconds:.1f} s.")
-        if held_out:
-            shown = held_out_table(held_out[REPORTED], made.config.backbone, made.preferred())
+        if held_out or fitted.naive:
+            own = made.config.backbone
+            held = held_out.get(REPORTED)
+            shown = held_out_table(held, own, made.preferred()) if held else selection_table(fitted, own)
             table(f"\n{shown.title}", shown.header, shown.rows)
             say(f"\n{shown.note}")
-        else:
+        if not held_out:
             _show_selection(fitted.selections[REPORTED], fitted.train.settings)
         say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
 

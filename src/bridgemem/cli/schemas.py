@@ -134,6 +134,9 @@ class Fitted(Document):
     epochs: int
     selections: dict[str, dict[str, Any]] = Field(description="By filter: the choice, its metrics, grid and lock.")
     held_out: dict[str, dict[str, Any]] = Field(description="By filter; empty where nothing was learned.")
+    naive: dict[str, dict[str, Any]] = Field(
+        description="Naive forecasters on validation, time-aware; next to a learned residual they are in held_out."
+    )
     forecasts: Literal["bridgemem", "learned"] = Field(description="The residual that forecasts use.")
     fit_seconds: float
     seconds: float

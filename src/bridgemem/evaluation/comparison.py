@@ -8,6 +8,7 @@ from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, MAIN_METHODS, Table, figure, fitted_here, interval
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.learning import HeldOut
+from bridgemem.residuals.selection import Fitted
 
 REPORTED = "time"  # the filter of the field's tables
 GAIN = "gain of the model [95 %]"
@@ -37,6 +38,18 @@ def preferred(records: Sequence[Record]) -> str:
 def label(record: Record) -> str:
     """A method as the rows of a table name it."""
     return record.backbone if record.method == "backbone" else f"{record.backbone} + {record.method}"
+
+
+def selection_table(fitted: Fitted, backbone: str) -> Table:
+    """The same for all of validation, where the paper's residual was fitted alone."""
+    chosen = fitted.selections[REPORTED]
+    rows = [[name, figure(naive.mrr), interval(list(naive.gain))] for name, naive in fitted.naive.items()]
+    rows.append([backbone, figure(chosen.backbone.mrr), ""])
+    if chosen.feasible:
+        rows.append([f"{backbone} + bridgemem", figure(chosen.chosen.mrr), ""])
+    model = f"{backbone} + bridgemem" if chosen.feasible else f"{backbone} alone"
+    title = f"Validation, {chosen.queries:,} queries, {FILTER_WORDS[REPORTED]}"
+    return Table(title, ["method", "MRR", GAIN], rows, f"Forecasts use {model}.")
 
 
 def held_out_table(held: HeldOut, backbone: str, model: str) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated
@@ -26,7 +26,7 @@ from bridgemem.events.queries import Queries, sample_rows
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.ranking.filters import FILTERS
-from bridgemem.ranking.intervals import paired_gains
+from bridgemem.ranking.intervals import beyond, paired_gain
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import OF_CANDIDATE
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
@@ -36,7 +36,6 @@ from bridgemem.residuals.validation import Validation
 from bridgemem.training.captured import DecoupledSteps
 from bridgemem.training.checkpoint import seeded
 
-ERRORS = 1.96  # standard errors to either end of a 95 % interval
 FREE_SHARE = 0.6  # the last share of train that is learned from where the backbone is not trained
 LATE_QUERIES = 6_000  # of later validation that residuals are compared on, at most
 QUICK_QUERIES = 12_000  # that the networks of the comparison are fitted on, at most
@@ -67,13 +66,13 @@ class HeldOut(Declared):
     @property
     def above(self) -> str | None:
         """The best naive forecaster among those that are above both residuals by more than a standard error."""
-        found = {name: mrr for name, (mrr, value, low, high) in self.naive.items() if _beyond((-value, -high, -low))}
+        found = {name: mrr for name, (mrr, value, low, high) in self.naive.items() if beyond((-value, -high, -low))}
         return max(found, key=lambda name: found[name], default=None)
 
     @property
     def better(self) -> str:
         """What forecasts use unless told otherwise: the paper's unless the other gains more than a standard error."""
-        return "learned" if _beyond(self.gain) else "bridgemem"
+        return "learned" if beyond(self.gain) else "bridgemem"
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ class _Compared:
 
     def own_is_better(self, filter_name: str) -> bool:
         """Whether the network that was fitted under a filter ranks better there than the one without a filter."""
-        return _beyond(self.gain(filter_name, self.learned["raw"], self.learned[filter_name]))
+        return beyond(self.gain(filter_name, self.learned["raw"], self.learned[filter_name]))
 
     def held_out(self, filter_name: str, fit: str) -> HeldOut:
         chosen, learned = self.chosen[filter_name], self.learned[fit]
@@ -293,22 +292,6 @@ class _Compared:
             for name, column in self.naive.items()
         }
         return replace(held, naive=naive)
-
-
-def _beyond(gain: Sequence[float]) -> bool:
-    """Whether a gain with its 95 % interval is more than a standard error."""
-    value, low, _ = gain
-    return value > (value - low) / ERRORS
-
-
-def paired_gain(before: np.ndarray, after: np.ndarray, step: np.ndarray) -> tuple[float, float, float]:
-    """The gain in MRR with its 95 % interval, by whole steps or by single queries, whichever is wider.
-
-    The later part may be a single step, of which there is nothing to resample. Ranks float64 [n], step int [n].
-    """
-    by_step, difference = paired_gains(before, after, step)["mrr"], 1 / after - 1 / before
-    apart = ERRORS * float(difference.std()) / math.sqrt(len(difference))
-    return by_step.value, min(by_step.low, by_step.value - apart), max(by_step.high, by_step.value + apart)
 
 
 def fit_cases(

@@ -7,17 +7,19 @@ import itertools
 import json
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+from bridgemem.backbones.naive import naive_backbones
 from bridgemem.config import NotNegative, Range, Settings, check
 from bridgemem.errors import SelectionError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import DAY
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.progress import SILENT, Progress
+from bridgemem.ranking.intervals import beyond, paired_gain
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.scoring import Choice, Replay, replay
 from bridgemem.residuals.validation import Validation
@@ -82,8 +84,19 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Naive:
+    """The MRR of a naive forecaster, and the gain of the residual that was chosen over it with both ends."""
+
+    mrr: float
+    gain: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
 class Fitted:
-    """Transitions of both prefixes, the selections made on validation, and what the fitting cost."""
+    """Transitions of both prefixes, the selections made on validation, and what the fitting cost.
+
+    naive: the naive forecasters on the same queries under the time-aware filter, where they were asked for.
+    """
 
     train: Transitions
     known: Transitions
@@ -93,11 +106,18 @@ class Fitted:
     select_fit_seconds: float
     refit_seconds: float
     examples: int = 0
+    naive: Mapping[str, Naive] = field(default_factory=dict)
 
     @property
     def choices(self) -> dict[str, Choice]:
         """What was chosen under each filter."""
         return {name: selection.choice for name, selection in self.selections.items()}
+
+    @property
+    def above(self) -> str | None:
+        """The best naive forecaster among those above what was chosen by more than a standard error."""
+        found = {n: of.mrr for n, of in self.naive.items() if beyond((-of.gain[0], -of.gain[2], -of.gain[1]))}
+        return max(found, key=lambda name: found[name], default=None)
 
 
 def grid(settings: Settings) -> list[Choice]:
@@ -133,12 +153,14 @@ def fit(
     settings: Settings | None = None,
     *,
     choose_memory: bool = False,
+    with_naive: bool = False,
     seed: int = 42,
     progress: Progress = SILENT,
 ) -> Fitted:
     """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation.
 
-    choose_memory: whether validation chooses K and window too; otherwise they are those of the settings.
+    choose_memory: whether validation chooses K and window too; otherwise they are those of the settings. with_naive:
+    whether naive forecasters rank the same queries in the same pass.
     """
     settings, dataset, device = settings or Settings(), validation.dataset, validation.device
     enough = len(validation.queries) >= FEWEST_QUERIES
@@ -158,7 +180,10 @@ def fit(
     scoring = validation.scoring(train, choices=grid(settings))
     label = "choosing on validation"
     queries = validation.queries.sample(settings.max_queries, seed)
-    replayed = replay(scoring, queries, filters=validation.filters, progress=progress, label=label)
+    name = validation.backbone.name
+    rivals = naive_backbones(dataset, device, other_than=name) if with_naive and len(queries) else []
+    filters = validation.filters
+    replayed = replay(scoring, queries, filters=filters, progress=progress, label=label, rivals=rivals)
     selections = {
         name: replace(select(replayed, name, settings, dataset), memories=[asdict(memory) for memory in tried])
         for name in SELECTION_FILTERS
@@ -175,7 +200,18 @@ def fit(
         fitted_after,
         refitted_after,
         epoch_choice.examples,
+        _compared(replayed, selections["time"].choice, [rival.name for rival in rivals], grid(settings)),
     )
+
+
+def _compared(replayed: Replay, chosen: Choice, rivals: Sequence[str], choices: Sequence[Choice]) -> dict[str, Naive]:
+    """Every naive forecaster, whose columns are the last, against what was chosen; all under the time-aware filter."""
+    step, made = replayed.queries.step.numpy(), {}
+    after = replayed.of("time", 0 if chosen == OFF else 1 + choices.index(chosen))
+    for column, name in enumerate(rivals, start=1 + len(choices)):
+        gain = paired_gain(replayed.of("time", column), after, step)
+        made[name] = Naive(replayed.metrics("time", column).mrr, gain)
+    return made
 
 
 def _too_few(queries: int) -> str:
