@@ -37,6 +37,16 @@ def sides(events: EventLog) -> list[tuple[int, int, int, int]]:
     return [side for s, r, o, t in rows_of(events) for side in ((s, r, o, t), (o, r + R, s, t))]
 
 
+def test_confidence_is_the_same_searched_and_in_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    events, model = dataset().events, fitted()
+    queries, seen = Queries.of(events).take(slice(0, 200)), replace(model.confidence)
+    states = Past(events).dyads.partners(queries.actor, queries.step, 3, 0)
+    expected = seen.sums(queries.relation, states, events.n_relations)
+    monkeypatch.setattr("bridgemem.backbones.typed.DENSE", 0)
+    assert torch.equal(seen.sums(queries.relation, states, events.n_relations), expected)
+    assert expected.unique().numel() > 3
+
+
 @pytest.mark.parametrize("frozen", [None, 18])
 def test_scores_equal_the_formula(frozen: int | None) -> None:
     events, model = dataset().events, fitted()

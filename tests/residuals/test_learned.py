@@ -27,7 +27,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals import learned as learned_module
-from bridgemem.residuals.activity import Activity
+from bridgemem.residuals.activity import Activity, columns_of
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import NAMES, FeatureReader, Features, group_columns, highest
 from bridgemem.residuals.learned import OF_CANDIDATE, OF_QUERY, Learned, LearnedNet, LearnedSettings
@@ -98,8 +98,8 @@ def test_activity_is_the_same_looked_up_and_counted_for_everybody(
     columns = events.object.astype(np.int64) * 3, events.step.astype(np.int64), 3 * events.n_entities + 1
     activity = Activity(*columns, torch.device("cpu"))
     for step, cut in ((0, 0), (1, 1), (25, 25), (59, 59), (59, 20)):
-        table = activity.everybody(step, cut)
-        rank = torch.arange(len(table))
+        rank = torch.arange(len(activity.everybody(cut)))
+        table = columns_of(activity.everybody(cut), torch.full_like(rank, step))
         looked_up = activity.read(rank, torch.full_like(rank, step), torch.full_like(rank, cut))
         assert torch.equal(table, looked_up)
         before = events.step < cut

@@ -382,7 +382,7 @@ def test_a_learned_residual_that_reads_the_past_passes(opinions: list[Learned], 
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize(
-    ("reader", "method", "cut"), [(Neighbours, "weights_before", 0), (Activity, "read", 2), (Activity, "everybody", 1)]
+    ("reader", "method", "cut"), [(Neighbours, "weights_before", 0), (Activity, "read", 2), (Activity, "everybody", 0)]
 )
 def test_a_learned_residual_that_reads_the_present_is_found(
     opinions: list[Learned], monkeypatch: pytest.MonkeyPatch, reader: type, method: str, cut: int, frozen: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -27,6 +28,7 @@ from bridgemem.training.checkpoint import Training
 LAGS = 32  # bins of lags, each twice as long as the one before
 PASSES = 4  # over the counted events, until confidence and lags agree
 MOST_EVENTS = 4_000_000  # that confidence is counted on; actors with many partners have many a query
+DENSE = 1 << 20  # confidences of two relations up to which all are kept in a table, and not searched
 ROWS = 256  # queries read at once in counting
 
 
@@ -71,11 +73,23 @@ class Confidence:
     def sums(self, relation: Tensor, states: PairStates, n_relations: int) -> Tensor:
         """Of the pairs that were read, float64 [pairs]; relation int64 [n] of the queries."""
         key, lag = _keys(relation, states, n_relations)
-        codes = self.before * (2 * n_relations) + self.after
+        return (self._values(key, n_relations) * self.lag[lag] * states.found).sum(1)
+
+    def _values(self, key: Tensor, n_relations: int) -> Tensor:
+        """The confidence of (event's relation, query's relation) given as one number; float64 of the shape of key."""
+        codes, size = self.before * (2 * n_relations) + self.after, (2 * n_relations) ** 2
+        if size <= DENSE:
+            if (every := self._every.get(n_relations)) is None:
+                every = self._every[n_relations] = self.usual.repeat(size).index_copy_(0, codes, self.value)
+            return every[key]
         place = torch.searchsorted(codes, key).clamp(max=len(codes) - 1)
         known = codes[place] == key if len(codes) else torch.zeros_like(key, dtype=torch.bool)
-        value = torch.where(known, self.value[place] if len(codes) else self.usual, self.usual)
-        return (value * self.lag[lag] * states.found).sum(1)
+        return torch.where(known, self.value[place] if len(codes) else self.usual, self.usual)
+
+    @cached_property
+    def _every(self) -> dict[int, Tensor]:
+        """The confidence of every two relations, by how many there are."""
+        return {}
 
 
 def _keys(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Tensor, Tensor]:

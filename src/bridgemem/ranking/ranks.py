@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ _EXACT = 1 << 24  # whole numbers that float32 can count
 # query rows times entities that one batch holds if nothing else is asked for; on a CPU few enough that the memory of a
 # batch is kept for the next, since larger pieces go back to the system each time, at up to two fifths of the seconds
 CELLS = {"cpu": 1 << 20, "cuda": 1 << 26}
+MANY = 64  # candidates whose ranks are found in sorted scores sooner than counted one by one
 MOST_QUERIES = 8192  # of a batch, however few the entities
 
 
@@ -40,6 +42,21 @@ def best_first(score: Tensor, top: int) -> Tensor:
         candidate = wanted.nonzero().squeeze(1)
         row.copy_(candidate[own[candidate].argsort(descending=True, stable=True)[:top]])
     return made
+
+
+def ranks_of(score: Tensor, chosen: Tensor) -> Tensor:
+    """1 + how many of its row score higher than each chosen candidate; float [n, E], int64 [n, k] -> int64 [n, k]."""
+    if score.device.type != "cpu":
+        return torch.stack([(score > score.gather(1, c[:, None])).sum(1) + 1 for c in chosen.T], dim=1)
+    rows, levels = score.numpy(), score.gather(1, chosen).numpy()
+    if chosen.shape[1] > MANY:
+        made = [
+            row.size - np.searchsorted(np.sort(row), own, "right") + 1 for row, own in zip(rows, levels, strict=True)
+        ]
+    else:
+        # numpy counts what is true many times as fast as torch
+        made = [[np.count_nonzero(row > one) + 1 for one in own] for row, own in zip(rows, levels, strict=True)]
+    return torch.from_numpy(np.array(made, np.int64).reshape(chosen.shape))
 
 
 def answer_ranks(

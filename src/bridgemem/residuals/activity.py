@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ RATES = (3, 10, 30)
 IDLE = 10.0  # the log lag of what was never active
 NEVER = (0, -1, *(0 for _ in RATES))  # the counts of it: how often, the last step, how often in each window
 LOOKUP = 32  # what it takes to look one entry of an index up, in entries that are counted
+KEPT = 2  # cuts at which the counts of all keys are kept: the step that is asked for now, and the one before
 SPAN = 1 << 24  # keys up to which their ranks are kept in a table of all of them, and not searched
 SPARSE = 64  # keys to an entry above which they are searched all the same
 
@@ -46,6 +48,8 @@ class Activity:
         self.keys, self.first, self.step, self.codes, self.ranks_in_time, self.times = (
             torch.from_numpy(column).to(device) for column in columns
         )
+        self._kept: dict[int, Tensor] = {}
+        self._asked = (-1, 0)  # the last cut at which keys were looked up, and how many
         self._rank: Tensor | None = None
         if span <= min(SPAN, SPARSE * len(key)):
             ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
@@ -76,8 +80,10 @@ class Activity:
         before = [torch.searchsorted(self.codes, code(rank, (cut - r).clamp_(min=0))) for r in RATES]
         return made.index_copy_(0, known, self._counts(start, stop, [stop - of for of in before]))
 
-    def everybody(self, step: int, cut: int) -> Tensor:
-        """The five columns of all keys and of none, float32 [keys + 1, 5]: counted in one pass, without a search."""
+    def everybody(self, cut: int) -> Tensor:
+        """The counts of all keys and of none before a cut, int32 [keys + 1, 5], in one pass; the last ones are kept."""
+        if (kept := self._kept.get(cut)) is not None:
+            return kept
         size = len(self.keys)
 
         def count(since: int) -> Tensor:
@@ -85,25 +91,53 @@ class Activity:
             return torch.bincount(self.ranks_in_time[low:high], minlength=size)
 
         counts = self._counts(self.first, self.first + count(0), [count(cut - r) for r in RATES])
-        counts = torch.cat([counts, torch.tensor([NEVER], device=counts.device)])
-        return columns_of(counts, counts.new_full((size + 1,), step))
+        made = torch.cat([counts, torch.tensor([NEVER], device=counts.device)]).int()
+        self._kept = dict([*self._kept.items(), (cut, made)][-KEPT:])  # the whole table changes at once
+        return made
 
     def _counts(self, start: Tensor, stop: Tensor, recent: list[Tensor]) -> Tensor:
         last = torch.where(stop > start, self.step[(stop - 1).clamp_(min=0)], -1) if len(self.step) else start
         return torch.stack([stop - start, last, *recent], dim=1)
 
+    def counts_of(self, rank: Tensor, row: Tensor, cut: Tensor) -> Tensor:
+        """As `counts`, of candidates of queries: rank, row int64 [m]; cut int64 [n] of the rows.
+
+        Whether each is looked up, or all keys are counted, is a matter of how many are asked at a cut.
+        """
+        cuts, which = torch.unique(cut, return_inverse=True)
+        if not self._worth_counting(cuts.tolist(), len(rank)):
+            return self.counts(rank, cut[row])
+        tables = [self.everybody(at) for at in cuts.tolist()]
+        if len(tables) == 1:
+            return tables[0].index_select(0, rank)
+        return torch.cat(tables).index_select(0, which[row] * (len(self.keys) + 1) + rank)
+
+    def _worth_counting(self, cuts: list[int], asked: int) -> bool:
+        missing = [cut for cut in cuts if cut not in self._kept]
+        if not missing:
+            return bool(cuts)
+        last, before = self._asked
+        # a query at a time adds up as well
+        asked += before if [last] == missing else 0
+        self._asked = missing[-1], asked
+        return len(missing) * (len(self.step) + 8 * len(self.keys)) <= LOOKUP * asked
+
     def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
         """The columns of candidates: a table float32 [k, 5], and int64 [m]: the row of it that each has.
 
-        rank, row int64 [m]; step, cut int64 [n] of the rows. Whether each is looked up or all keys are counted at each
-        step is a matter of how many are asked.
+        rank, row int64 [m]; step, cut int64 [n] of the rows.
         """
         steps, which = torch.unique(step, return_inverse=True)
-        if len(steps) * (len(self.step) + 8 * len(self.keys)) > LOOKUP * len(rank):
-            return self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device)
         cuts = torch.empty_like(steps).scatter_(0, which, cut)
-        tables = [self.everybody(*at) for at in zip(steps.tolist(), cuts.tolist(), strict=True)]
-        return torch.cat(tables), which[row] * (len(self.keys) + 1) + rank
+        size = len(self.keys) + 1
+        if len(steps) * size > len(rank) or not self._worth_counting(cuts.tolist(), len(rank)):
+            return columns_of(self.counts_of(rank, row, cut), step[row]), torch.arange(len(rank), device=rank.device)
+        tables = [columns_of(self.everybody(at), cuts.new_full((size,), own)) for own, at in _pairs(steps, cuts)]
+        return torch.cat(tables), which[row] * size + rank
+
+
+def _pairs(one: Tensor, other: Tensor) -> Iterator[tuple[int, int]]:
+    return zip(one.tolist(), other.tolist(), strict=True)
 
 
 class Activities(NamedTuple):
@@ -152,15 +186,22 @@ class OverlayActivity:
     def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
         """As `Activity.read`."""
         size = len(self.delta.keys) + 1
-        old, new = self.base.counts(rank // size, cut), self.delta.counts(rank % size, cut)
-        last = torch.maximum(old[:, 1], new[:, 1])
-        counts = old + new
-        counts[:, 1] = last
-        return columns_of(counts, step)
+        return columns_of(_added(self.base.counts(rank // size, cut), self.delta.counts(rank % size, cut)), step)
 
     def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
-        """As `Activity.table`; each is looked up."""
-        return self.read(rank, step[row], cut[row]), torch.arange(len(rank), device=rank.device)
+        """As `Activity.table`; each has a row of its own."""
+        size = len(self.delta.keys) + 1
+        parts = ((self.base, rank // size), (self.delta, rank % size))
+        counts = _added(*(log.counts_of(own, row, cut) for log, own in parts))
+        return columns_of(counts, step[row]), torch.arange(len(rank), device=rank.device)
+
+
+def _added(old: Tensor, new: Tensor) -> Tensor:
+    """Counts in two logs, int [n, 5] as in NEVER, as those in both together."""
+    last = torch.maximum(old[:, 1], new[:, 1])
+    counts = old + new
+    counts[:, 1] = last
+    return counts
 
 
 def activities_of(past: Past) -> tuple[Activity | OverlayActivity, ...]:
