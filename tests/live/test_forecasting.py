@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,8 +15,8 @@ from test_eventstore import same_log
 
 from bridgemem.errors import DataError, NotFoundError, RunError
 from bridgemem.events.naming import NewEvent
-from bridgemem.evidence.transitions import Evidence, Transitions
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.live import forecasting
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
 from bridgemem.memory.past import Past
@@ -226,13 +227,13 @@ def test_the_first_unknown_step_lies_after_events_of_whatever_relation(live: Liv
 def test_queries_wait_for_the_backbone_alone_while_a_batch_comes_in(
     live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evidence, kept_waiting = Transitions.evidence, list[bool]()
+    ready, kept_waiting = Past.ready, list[bool]()
 
-    def watched(self: Transitions, *how: Any, **named: Any) -> Evidence:
+    def watched(self: Past) -> None:
         kept_waiting.append(live._asking.locked())
-        return evidence(self, *how, **named)
+        ready(self)
 
-    monkeypatch.setattr(Transitions, "evidence", watched)
+    monkeypatch.setattr(Past, "ready", watched)
     live.add(NEWS[:1], "wire", "1")
     assert kept_waiting
     assert not any(kept_waiting)
@@ -260,15 +261,22 @@ def test_a_retraction_leaves_what_a_forecaster_that_never_saw_the_event_knows(
     assert live.forecast("Arvan", "visit") == Run(live.run.folder).predictor().forecast("Arvan", "visit")
 
 
-def test_random_batches_retractions_and_a_restart_forecast_what_a_rebuild_does(live: LiveForecaster) -> None:
-    rng, held = random.Random(3), list[str]()
+@pytest.mark.parametrize("seed", [3, 4])
+def test_random_batches_retractions_merges_and_a_restart_forecast_what_a_rebuild_does(
+    live: LiveForecaster, seed: int
+) -> None:
+    rng, held = random.Random(seed), list[str]()
     who, what = (*ACTORS[:4], "New 1", "New 2"), (*RELATIONS[:3], "sing to")
-    for number in range(6):
+    for number in range(7):
         days = [f"2024-{rng.choice(('01', '02'))}-{rng.randint(5, 28):02d}" for _ in range(rng.randint(1, 4))]
         batch: list[NewEvent] = [(rng.choice(who), rng.choice(what), rng.choice(who), day) for day in days]
         held += live.add(batch, "wire", str(number)).ids
+        if number in (1, 4):
+            assert live.merge()
+            assert len(live.view.predictor.past.delta) == 0
         if number % 2:
             live.retract(held.pop(rng.randrange(len(held))))
+        assert live.stored == len(held)
         now = live.view.predictor
         parts = now.scorer, now.transitions, now.choice, now.learned, now.calibration
         rebuilt = Predictor(Past(live.events.take(slice(None))), *parts)
@@ -276,6 +284,79 @@ def test_random_batches_retractions_and_a_restart_forecast_what_a_rebuild_does(l
             for relation in (*RELATIONS[:2], live.events.relations.names[-1]):
                 assert live.forecast(actor, relation, top=99) == rebuilt.forecast(actor, relation, top=99)
         assert asdict(live.explain("Arvan", "visit", "Kel")) == asdict(rebuilt.explain("Arvan", "visit", "Kel"))
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
+
+
+def test_what_is_taken_back_after_a_merge_leaves_no_trace(live: LiveForecaster, tmp_path: Path) -> None:
+    first = live.add(NEWS, "wire", "1").ids
+    assert live.merge()
+    later = live.add(LATER[:6], "wire", "2").ids
+    live.retract(later[0])  # which is none of the merged
+    assert len(live.view.predictor.past.base) == len(live.base) + len(NEWS)
+    live.retract(first[1])  # with which "Nova" came
+    with EventStore(tmp_path / "other.duckdb") as store:
+        other = LiveForecaster(loaded(live.run), store)
+        other.add([NEWS[0], *NEWS[2:]], "wire", "1")
+        other.add(LATER[1:6], "wire", "2")
+        same_answers(live, other)
+        assert live.stored == other.stored == len(NEWS) + 4
+
+
+def test_a_merge_gives_way_to_a_retraction_and_takes_batches_with_it(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, warm = live.add(NEWS[:2], "wire", "1").ids, Predictor.warm
+    meanwhile: list[Any] = [lambda: live.retract(ids[1]), lambda: live.add(NEWS[2:], "wire", "2")]
+
+    def interrupted(self: Predictor, *how: Any) -> None:
+        # in the merge alone: not where a retraction or a batch makes its own view
+        if meanwhile and not live._updating.locked():
+            meanwhile.pop(0)()
+        warm(self, *how)
+
+    monkeypatch.setattr(Predictor, "warm", interrupted)
+    assert not live.merge()
+    assert live.merge()
+    assert len(live.view.predictor.past.delta) == len(NEWS[2:])
+    monkeypatch.undo()
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
+
+
+def test_a_delta_that_has_grown_is_merged_in_the_background(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecasting, "LARGE", 20)
+    monkeypatch.setattr(forecasting, "SHARE", 0.0)
+    for number in range(0, len(LATER), 5):
+        live.add(LATER[number : number + 5], "wire", str(number))
+    live._tidying(None)
+    assert len(live.view.predictor.past.delta) <= 20
+    assert live.stored == len(LATER)
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
+
+
+def test_batches_that_come_at_once_are_each_answered(live: LiveForecaster) -> None:
+    given: list[list[NewEvent]] = [[event] for event in LATER[:12]]
+    given[5] = [("Arvan", "visit", "", "2024-02-10")]
+    told: dict[int, object] = {}
+
+    def send(place: int) -> None:
+        try:
+            told[place] = live.add(given[place], "wire", str(place)).ids
+        except DataError as problem:
+            told[place] = str(problem)
+
+    threads = [threading.Thread(target=send, args=(place,)) for place in range(len(given))]
+    with live._updating:  # so that those who come first keep the others waiting
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 10
+        while len(live._adding._waiting) < len(given) // 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert "the object of event 1" in str(told.pop(5))
+    assert sorted(str(ids) for ids in told.values()) == sorted(f"['e{n}']" for n in range(1, len(given)))
     same_answers(live, LiveForecaster(loaded(live.run), live.store))
 
 

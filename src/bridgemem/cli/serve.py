@@ -49,7 +49,7 @@ def serve(
         Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
     ] = None,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
-    concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 32,
+    concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 64,
     timeout: Annotated[
         float, typer.Option("--timeout", help="Timeout in seconds for a request's headers, and again for its body.")
     ] = 15.0,
@@ -79,6 +79,7 @@ def serve(
     )
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = LiveForecaster(model, events)
+        del model  # its index is another's once new events are merged
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ from bridgemem.events.times import LAST_STEP
 from bridgemem.progress import SILENT, Progress
 
 LONGEST_NAME = 1000  # characters of a name, a key, a source, an offset or a reason
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")  # what a database ends a text at, and halves of a letter
 
 NewEvent = tuple[str, str, str, str | int]  # subject, relation, object, and a time as text or a step as a number
 Stamped = tuple[str, str, str, int]  # subject, relation, object and step, all of them checked
@@ -77,7 +80,7 @@ def stored_text(value: Any, what: str) -> str:
     value = value.strip()
     if len(value) > LONGEST_NAME:
         raise DataError(f"{what} has {len(value):,} characters; use at most {LONGEST_NAME:,}.")
-    if "\x00" in value or any("\ud800" <= letter <= "\udfff" for letter in value):
+    if _UNSTORABLE.search(value):
         raise DataError(f"{what} holds a character that cannot be stored; write it without.")
     return value
 

@@ -24,7 +24,7 @@ from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
-from bridgemem.ranking.ranks import batch_size, best_first
+from bridgemem.ranking.ranks import batch_size, best_first, ranks_of
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scored, Scoring
 from bridgemem.residuals.selection import OFF
@@ -166,15 +166,19 @@ class Predictor:
             # of the actors of the base the last, which as a rule has the fewest events to be read
             past, actor = part.past, max(part.past.base.n_entities - 1, 0)
             query = Queries(*(torch.tensor([value]) for value in (actor, relation, self.end)))
-            past.seen(query.actor, query.step)
-            past.occurrences(query.actor, query.relation, query.step)
-            if part.transitions is not None:
-                part.transitions.evidence(query, past)
-            # a scorer that cannot answer says so in answer to a query
-            with suppress(BridgeMemError), alone():
-                score_queries(self.scorer, query, past)
+            past.ready()
+            if not self.scorer.parallel:  # else it keeps nothing
+                # a scorer that cannot answer says so in answer to a query
+                with suppress(BridgeMemError), alone():
+                    score_queries(self.scorer, query, past)
             if part.learned:
                 part.reader.neighbours.weights_before(int(past.cut(query.step)))
+
+    def prepare(self, step: int) -> None:
+        """Compute ahead what queries about a later step read of the base alone, whatever comes before that step."""
+        for part in (self.scoring, self.later):
+            if part is not None and part.learned:
+                part.reader.prepare(step)
 
     def _parts(self, queries: Queries) -> Iterator[tuple[Scoring, Tensor, Queries]]:
         """The queries of fitted and of later relations: what reads them, their rows, and they as it numbers them."""
@@ -329,7 +333,7 @@ class Predictor:
         columns = [
             # 1 + how many score higher; of those that are kept all that do are kept before them
             torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
-            torch.stack([(base > base.gather(1, c[:, None])).sum(1) + 1 for c in best.T], dim=1),
+            ranks_of(base, best),
             *(values.gather(1, best) for values in (score, base, residual)),
             *self._probabilities(part, queries, score, best, horizon),
         ]

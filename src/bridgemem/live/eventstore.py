@@ -137,7 +137,9 @@ class EventStore:
         self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
         self._writer = threading.Lock()
         self.new_names, self._intake = new_names or NewNames(), Intake()
-        self._next: tuple[int, int] | None = None  # the ids of the next batch and event, once they are read
+        # the last batch, event and retraction, once they were read; one process writes at a time
+        self._last: tuple[int, int, int] | None = None
+        self._at: Snapshot | None = None  # the store as it is now, where that was written here
         if not self.path.exists():
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
@@ -225,10 +227,11 @@ class EventStore:
         duplicates, late = self._intake.take(cursor, batch.rows, self.new_names) if batch.rows else (0, 0)
         if batch.rows and not self._told:
             self._tell(cursor, clock)
-        if self._next is None:
-            ids = "SELECT coalesce(max(id), 0) + 1 FROM"
-            self._next = cursor.execute(f"SELECT ({ids} batches), ({ids} events)").fetchall()[0]
-        (number, first), size = self._next, len(batch.rows)
+        if self._last is None:
+            tables = ("batches", "events", "retractions")
+            ids = ", ".join(f"(SELECT coalesce(max(id), 0) FROM {table})" for table in tables)
+            self._last = cursor.execute(f"SELECT {ids}").fetchall()[0]
+        number, first, size = self._last[0] + 1, self._last[1] + 1, len(batch.rows)
         cursor.execute(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [number, batch.source, batch.offset, batch.key, _now(), batch.digest, first, size, duplicates, late],
@@ -239,7 +242,7 @@ class EventStore:
                 "unnest(?::VARCHAR[]), unnest(?::VARCHAR[]), unnest(?::BIGINT[])",
                 [list(range(first, first + size)), number, *(list(c) for c in zip(*batch.rows, strict=True))],
             )
-        self._next = number + 1, first + size
+        self._last = number, first + size - 1, self._last[2]
         return self._told_of(number, first, size, duplicates, late)
 
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
@@ -258,12 +261,15 @@ class EventStore:
                     [_number(event.id), _now(), why],
                 )
             self._intake.forget()
+            self._last = None
         return found
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """The store as it is now."""
+        if (at := self._at) is not None:
+            return at
         with self._reading() as cursor:
             return self._snapshot(cursor)
 
@@ -413,8 +419,10 @@ class EventStore:
             except BaseException:
                 # what was not written may count among what is kept
                 self._intake.forget()
-                self._next = None
+                self._last = None
                 raise
+            finally:
+                self._at = None if self._last is None else Snapshot(self._last[0], self._last[2])
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -452,6 +460,8 @@ def _or_refused(make: Callable[..., Made], *given: Any) -> Made | DataError:
 
 
 def _retracted(cursor: duckdb.DuckDBPyConnection, at: Snapshot) -> np.ndarray:
+    if not at.retractions:
+        return np.zeros(0, np.int64)
     return cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
 
 

@@ -9,6 +9,7 @@ residual lifts them by what happened.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,20 +18,41 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bridgemem.errors import RunError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.events.naming import NewEvent
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Answers, Predictor
-from bridgemem.live.eventstore import EventStore, Reading, Receipt, Snapshot, Stored
+from bridgemem.live.eventstore import Batch, EventStore, Reading, Receipt, Snapshot, Stored
+from bridgemem.live.together import Together
 from bridgemem.memory.disk.mapped import MappedLog
+from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from bridgemem.storage.tensors import read_tensors
 
+LOG = logging.getLogger(__name__)
 MERGED = "merged.safetensors"  # in a refreshed run: which stored event each row of its data is
 UPDATED = -2  # in place of such an event, for one that the run was updated with before
+# events of a delta from which on it is made part of its base, and the share of the base that it then is at least: each
+# batch indexes its delta anew, and each merge everything
+LARGE, SHARE = 1 << 13, 1 / 256
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the stored events of later batches are put on, indexed once.
+
+    past: the run's own, with what it was updated with as its delta, or one log of everything that was known once.
+    ids int64 [n]: which stored event each row of its base is, below 0 for those of no store. batches: those up to this
+    one are in it. merged: how many stored events are in it that the run's own data do not hold.
+    """
+
+    past: Past
+    ids: np.ndarray
+    batches: int = 0
+    merged: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,9 @@ class LiveForecaster:
         self.merged = merged_ids(run, self.base)
         store.follow(opened.events, run.origin)
         self._updating, self._asking = threading.Lock(), threading.Lock()
+        self._adding: Together[Batch, Receipt] = Together(self._add, "adding")
+        self._tidying: Together[None, None] = Together(self._tidy, "tidying")
+        self._base = Base(opened.past, self.merged)
         self._view = self._read(store.snapshot())
 
     @property
@@ -87,7 +112,7 @@ class LiveForecaster:
     @property
     def stored(self) -> int:
         """How many events of the store are known now that the run's own data do not hold."""
-        return int((self._view.ids >= 0).sum())
+        return self._base.merged + int((self._view.ids >= 0).sum())
 
     @contextmanager
     def asking(self) -> Iterator[View]:
@@ -96,11 +121,17 @@ class LiveForecaster:
             yield self._view
 
     def add(self, events: Sequence[NewEvent], source: str, key: str, offset: str | int | None = None) -> Receipt:
-        """Write a batch durably, then let forecasts use it."""
+        """Write a batch durably, then let forecasts use it.
+
+        Batches that come while another is written are committed together, and read as one.
+        """
+        return self._adding(Batch(events, source, key, offset))
+
+    def _add(self, batches: Sequence[Batch]) -> list[Receipt | DataError]:
         with self._updating:
-            receipt = self.store.append(events, source=source, key=key, offset=offset)
+            found = self.store.append_all(batches)
             self._update()
-        return receipt
+        return found
 
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
         """Take events back, all or none: the view is then that of a store that never saw them.
@@ -148,16 +179,64 @@ class LiveForecaster:
             self._view = self._built(past, self.store.read(past.delta, at, view.ids, since=view.at.batches))
         else:
             self._view = self._read(at)
+        self._tidying.submit(None)
 
     def _read(self, at: Snapshot) -> View:
-        """The view of a snapshot, read from the store as a whole."""
-        past = self._opened.past
-        base = in_force(self.base, self.merged, self.store, at)
-        if base is not self.base:
-            past = Past(base).with_delta(past.delta)
-            # what was taken back makes no later event late, nor a duplicate
-            self.store.follow(past.events, self.run.origin)
-        return self._built(past, self.store.read(self._opened.past.delta, at, held=self.merged))
+        """The view of a snapshot, read from the store since the base."""
+        gone = self.store.retracted(at)
+        if np.isin(self._base.ids, gone).any():
+            # back to the run's own data: a memory that never saw the event may not know its names either
+            past, own = self._opened.past, in_force(self.base, self.merged, self.store, at)
+            if own is not self.base:
+                past = Past(own).with_delta(past.delta)
+                # what was taken back makes no later event late, nor a duplicate
+                self.store.follow(past.events, self.run.origin)
+            self._base = Base(past, self.merged[~np.isin(self.merged, gone)])
+        base = self._base
+        return self._built(base.past, self.store.read(base.past.delta, at, since=base.batches, held=base.ids))
+
+    # ---- what is done in the background --------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Have a delta that has grown made part of its base, and the next step made ready; done by another thread."""
+        self._tidying.submit(None)
+
+    def _tidy(self, asked: Sequence[None]) -> Sequence[None]:
+        view = self._view
+        try:
+            large = max(LARGE, SHARE * len(self._base.past.base))
+            if len(view.predictor.past.delta) > large and not isinstance(self.base, MappedLog):
+                self.merge()
+            # events of the first unknown step are as a rule the next to come, and move it by one
+            view.predictor.prepare(view.events.end + 1)
+        except BridgeMemError as problem:
+            # such as a store that was closed meanwhile; forecasts go on from base and delta as they are
+            LOG.warning("the new events were not merged: %s", problem)
+        return [None] * len(asked)
+
+    def merge(self) -> bool:
+        """Make the delta part of the base, which is indexed anew while forecasts and batches go on.
+
+        Nothing that is forecast changes, and nothing is written: the store stays as it is. False: an event was taken
+        back meanwhile, and all is as before.
+        """
+        view, before = self._view, self._base
+        events = view.events
+        ids = np.concatenate([before.ids, view.ids])
+        ids = ids[events.order] if isinstance(events, Overlay) else ids
+        merged = Past(events.take(slice(None)), device=before.past.device)
+        self._opened.with_past(merged).warm(lambda: self._asking)
+        with self._updating:
+            now = self._view.at
+            if self._base is not before or now.retractions != view.at.retractions:
+                return False
+            if self._opened.past is before.past:
+                # the run's own index is not needed again, unless an event is taken back
+                self._opened = self._opened.with_past(Past(self.base).with_delta(before.past.delta))
+            count = before.merged + int((view.ids >= 0).sum())
+            self._base = base = Base(merged, ids, view.at.batches, count)
+            self._view = self._built(merged, self.store.read(merged.delta, now, since=base.batches))
+        return True
 
     def _built(self, past: Past, reading: Reading) -> View:
         """A view with all of its indices, so that the first query after the change waits for none of them."""

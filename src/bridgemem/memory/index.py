@@ -56,17 +56,25 @@ class Index:
 
     def within(self, n_entities: int, n_relations: int) -> Index:
         """The index of the events among the first entities and relations alone, built once."""
-        events = self.events.within(n_entities, n_relations)
-        if events is self.events:
+        own = self.events.n_entities, self.events.n_relations
+        key = (min(n_entities, own[0]), min(n_relations, own[1]))
+        if key == own:
             return self
-        key = (events.n_entities, events.n_relations)
-        return self._within.get(key) or self._within.setdefault(key, Index(events, self.device))
+        return self._within.get(key) or self._within.setdefault(key, Index(self.events.within(*key), self.device))
 
     def once(self, make: Callable[[Index], Made]) -> Made:
         """What a function makes of this index, made once and kept with it."""
         if make not in self._once:
             self._once.setdefault(make, make(self))
         return self._once[make]
+
+    def ready(self) -> None:
+        """Build the lookups of triples, pairs and partners."""
+        if self.events.n_entities and self.events.n_relations:
+            first = torch.zeros(1, dtype=torch.int64, device=self.device)  # whose past at the first step is empty
+            self.dyads.partners(first, first, 1, 0)
+            self.occurrences(first, first, first)
+            self.seen(first, first)
 
     def cut(self, until: Tensor) -> Tensor:
         """The step up to which (excluded) the events of this log reach."""

@@ -80,6 +80,11 @@ class Past:
         """The index of the base, which all pasts on it share, and that of the delta where there is one."""
         return (self._base,) if self._delta is None else (self._base, self._delta)
 
+    def ready(self) -> None:
+        """Build what reads of triples, pairs and partners need, so that the first query does not wait for it."""
+        for index in self.indices if self._delta is None else (*self.indices, self._facts):
+            index.ready()
+
     def cut(self, step: Tensor) -> Tensor:
         """The step up to which (excluded) a query at this step may look."""
         until = step if self.frozen_at is None else step.clamp(max=self.frozen_at)

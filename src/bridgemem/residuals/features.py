@@ -19,7 +19,7 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
-from bridgemem.residuals.activity import RATES, activities_of
+from bridgemem.residuals.activity import RATES, OverlayActivity, activities_of
 from bridgemem.residuals.neighbours import DECAY_RATES, Neighbours
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
@@ -217,6 +217,13 @@ class FeatureReader:
         lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
         self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
         self.decayed[0] = 0.0
+
+    def prepare(self, step: int) -> None:
+        """Compute ahead what queries about a step read of the base, which all deltas on it share."""
+        cut = int(self.past.cut(torch.tensor(step)))
+        self.neighbours.base.before(cut)
+        for activity in (self.active, self.roles, self.actor_roles):
+            (activity.base if isinstance(activity, OverlayActivity) else activity).everybody(cut)
 
     def by(self, transitions: Transitions) -> FeatureReader:
         """The same over other transitions; indices are shared."""

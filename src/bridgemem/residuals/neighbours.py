@@ -21,6 +21,7 @@ DECAY_RATES = (100.0, math.inf)
 FLOOR = 1e-5  # of common neighbours, before its logarithm
 # sums are of whole parts of one, which are exact in any order: a base and a delta add up to what one log gives
 PARTS = 1 << 40
+KEPT = 2  # cuts at which the decayed events of a log are kept: the step that is asked for, and the next
 OLDEST = 4096  # the lag at which no part is left of an event at any finite rate
 
 
@@ -74,16 +75,16 @@ class LogGraph(Graph):
         owner, partner = self.dyads.parties()
         ids = torch.arange(index.events.n_entities + 1, device=owner.device)
         super().__init__(partner, torch.searchsorted(owner, ids))
-        self._meetings: tuple[int, list[Tensor]] = (-1, [])
+        self._meetings: dict[int, list[Tensor]] = {}
         self._kept: dict[int, list[Strengths]] = {}
 
     def meetings_before(self, cut: int) -> list[Tensor]:
-        """The decayed events of every pair for each rate, in parts, int64 [pairs]; those of the last cut are kept."""
-        kept, made = self._meetings
-        if kept != cut:
-            lag = (cut - self.dyads.step).clamp_(0, OLDEST)
-            made = [self._meetings_by(lag, rate) for rate in DECAY_RATES]
-            self._meetings = cut, made
+        """The decayed events of every pair for each rate, in parts, int64 [pairs]; those of the last cuts are kept."""
+        if (kept := self._meetings.get(cut)) is not None:
+            return kept
+        lag = (cut - self.dyads.step).clamp_(0, OLDEST)
+        made = [self._meetings_by(lag, rate) for rate in DECAY_RATES]
+        self._meetings = dict([*self._meetings.items(), (cut, made)][-KEPT:])
         return made
 
     def _meetings_by(self, lag: Tensor, rate: float) -> Tensor:
