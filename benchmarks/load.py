@@ -1,4 +1,4 @@
-"""A load test on loopback, bounded in count and time: `python -m benchmarks.load RUN --out service.md`.
+"""A load test on loopback, bounded in time: `python -m benchmarks.load RUN --out service.md`.
 
 The service runs in a process of its own on a store of its own, which is thrown away; the run is only read.
 """
@@ -6,13 +6,13 @@ The service runs in a process of its own on a store of its own, which is thrown 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import math
 import os
 import platform
 import random
 import re
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,79 +23,111 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import Row, keep_rows
+from benchmarks.machine import load_average, measure
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, RunError
 
 TIMEOUT = 60.0
 SERVE = "from bridgemem.cli.main import main; main()"
-MEMORY = re.compile(r"^process_resident_memory_bytes (\S+)$", re.MULTILINE)
+GAUGE = r"^{} (\S+)$"
+MEMORY, PROCESSOR = (
+    re.compile(GAUGE.format(f"process_{name}"), re.MULTILINE) for name in ("resident_memory_bytes", "cpu_seconds_total")
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done: `requests` in all by `clients` at once, at most for `seconds`.
+    """What is done: `clients` ask at once for `seconds`, each one query after another.
 
-    One of `explain_every` requests asks for an explanation, one of `event_every` adds an event; the rest are forecasts.
+    events, explain: the share of requests that add an event, and that ask for an explanation; the rest are forecasts.
     alone: how many forecasts are first asked one after another, each twice.
     """
 
-    requests: int = 2000
-    clients: int = 4
+    clients: int = 32
     seconds: float = 60.0
-    explain_every: int = 10
-    event_every: int = 100
+    events: float = 0.05
+    explain: float = 0.0
     alone: int = 200
     seed: int = 42
 
 
 @dataclass
 class Outcome:
-    """Seconds of every request by kind, the sentences of those that failed, and the memory in bytes over time."""
+    """Seconds of every request by kind, the sentences of those that failed, and the memory in bytes over time.
+
+    processor: seconds of processor time that the service took for the requests of all clients.
+    """
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     wall: float = 0.0
-    done: int = 0
+    processor: float = 0.0
     model: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def together(self) -> list[float]:
+        """Seconds of the requests of all clients at once."""
+        return [value for kind, taken in self.seconds.items() if "alone" not in kind for value in taken]
+
+    def quarters(self) -> tuple[float, float]:
+        """The mean memory in the second and in the last quarter of the load."""
+        during = self.memory[1:] or self.memory
+        size = max(len(during) // 4, 1)
+        return statistics.mean(during[size : 2 * size] or during), statistics.mean(during[-size:])
 
 
 class Client:
-    """One connection that is kept open."""
+    """One connection that is kept open; plain sockets, since clients share the cores with what they measure."""
 
     def __init__(self, port: int, outcome: Outcome) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
         self.outcome = outcome
+        self.connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
+        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, method: str, path: str, body: bytes = b"") -> tuple[int, str]:
+        """Status and text of an answer."""
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        self.connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self._more()
+        top, _, text = answer.partition(b"\r\n\r\n")
+        size = int(re.search(rb"(?i)content-length: (\d+)", top)[1])  # type: ignore[index]
+        while len(text) < size:
+            text += self._more()
+        return int(top.split(b" ", 2)[1]), text.decode()
+
+    def _more(self) -> bytes:
+        part = self.connection.recv(1 << 16)
+        if not part:
+            raise ConnectionError("the service closed the connection")
+        return part
 
     def get(self, path: str) -> str:
-        self.connection.request("GET", path)
-        answer = self.connection.getresponse()
-        text = answer.read().decode()
-        if answer.status != 200:
-            raise RunError(f"the service answered {path} with {answer.status}: {text[:200]}")
+        status, text = self.ask("GET", path)
+        if status != 200:
+            raise RunError(f"the service answered {path} with {status}: {text[:200]}")
         return text
 
-    def timed(self, kind: str, path: str, body: dict[str, Any]) -> Any:
-        """Ask, note the time it took or why it failed, and return the answer."""
+    def timed(self, kind: str, path: str, body: dict[str, Any]) -> None:
+        """Ask, and note the time it took or why it failed."""
         sent = json.dumps(body).encode()
         begin = time.perf_counter()
         try:
-            self.connection.request("POST", path, sent, {"Content-Type": "application/json"})
-            answer = self.connection.getresponse()
-            text = answer.read().decode()
-        except (OSError, http.client.HTTPException) as problem:
-            self.connection.close()
+            status, text = self.ask("POST", path, sent)
+        except OSError as problem:
             self.outcome.errors.append(f"{kind}: {problem}")
-            return None
-        taken = time.perf_counter() - begin
-        if answer.status != 200:
-            self.outcome.errors.append(f"{kind}: {answer.status} {text[:200]}")
-            return None
-        self.outcome.seconds[kind].append(taken)
-        return json.loads(text)
+            raise
+        if status != 200:
+            self.outcome.errors.append(f"{kind}: {status} {text[:200]}")
+        else:
+            self.outcome.seconds[kind].append(time.perf_counter() - begin)
 
 
 @contextmanager
@@ -138,9 +170,9 @@ def queries(client: Client, seed: int) -> Iterator[dict[str, Any]]:
     chosen = random.Random(seed)
     found = [json.loads(client.get(f"/v1/{kind}?limit=500"))["names"] for kind in ("entities", "relations")]
     names = [[entry["name"] for entry in entries] for entries in found]
-    weights = [[entry["events"] + 1 for entry in entries] for entries in found]
+    weights = [list(accumulate(entry["events"] + 1 for entry in entries)) for entries in found]
     while True:
-        actor, relation = (chosen.choices(n, w)[0] for n, w in zip(names, weights, strict=True))
+        actor, relation = (chosen.choices(n, cum_weights=w)[0] for n, w in zip(names, weights, strict=True))
         yield {"subject" if chosen.random() < 0.5 else "object": actor, "relation": relation}
 
 
@@ -150,7 +182,8 @@ def load(port: int, plan: Plan) -> Outcome:
     client = Client(port, outcome)
     outcome.model = json.loads(client.get("/v1/model"))
     _alone(client, plan)
-    outcome.memory.append(_memory(client))
+    memory, before = _used(client)
+    outcome.memory.append(memory)
     begin = time.perf_counter()
     workers = [
         threading.Thread(target=_work, args=(Client(port, outcome), plan, number, begin + plan.seconds))
@@ -158,11 +191,12 @@ def load(port: int, plan: Plan) -> Outcome:
     ]
     for worker in workers:
         worker.start()
+    after = before
     while any(worker.is_alive() for worker in workers):
         time.sleep(0.5)
-        outcome.memory.append(_memory(client))
-    outcome.wall = time.perf_counter() - begin
-    outcome.done = sum(len(taken) for kind, taken in outcome.seconds.items() if "alone" not in kind)
+        memory, after = _used(client)
+        outcome.memory.append(memory)
+    outcome.wall, outcome.processor = time.perf_counter() - begin, after - before
     return outcome
 
 
@@ -176,27 +210,26 @@ def _alone(client: Client, plan: Plan) -> None:
 
 
 def _work(client: Client, plan: Plan, number: int, end: float) -> None:
-    asked = queries(client, plan.seed + 1 + number)
-    when = client.outcome.model["next_time"]
-    for place in range(number, plan.requests, plan.clients):
-        if time.perf_counter() > end:
-            return
-        query = next(asked)
+    asked, chance = queries(client, plan.seed + 1 + number), random.Random(plan.seed - number)
+    when, place = client.outcome.model["next_time"], 0
+    while time.perf_counter() < end:
+        query, place, kind = next(asked), place + 1, chance.random()
         name = query.get("subject", query.get("object"))
-        if place % plan.event_every == plan.event_every - 1:
-            event = {"subject": name, "relation": query["relation"], "object": name}
-            batch = {"source": "load test", "key": str(place), "events": [{**event, "time": when}]}
+        if kind < plan.events:
+            event = {"subject": name, "relation": query["relation"], "object": next(asked).popitem()[1], "time": when}
+            batch = {"source": f"client {number}", "key": str(place), "events": [event]}
             client.timed("event", "/v1/events", batch)
-        elif place % plan.explain_every == plan.explain_every - 1:
+        elif kind < plan.events + plan.explain:
             client.timed("explain", "/v1/explain", {**query, "subject": name, "object": name})
         else:
             client.timed("forecast", "/v1/forecast", query)
 
 
-def _memory(client: Client) -> int:
-    """The service's resident memory in bytes; 0 where the system does not tell."""
-    found = MEMORY.search(client.get("/metrics"))
-    return int(float(found[1])) if found else 0
+def _used(client: Client) -> tuple[int, float]:
+    """The service's resident memory in bytes and its processor seconds; 0 where the system does not tell."""
+    text = client.get("/metrics")
+    memory, processor = (float(found[1]) if (found := wanted.search(text)) else 0.0 for wanted in (MEMORY, PROCESSOR))
+    return int(memory), processor
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -207,52 +240,87 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def report(outcome: Outcome, plan: Plan) -> str:
     """The outcome as a page of Markdown."""
-    m, mib = outcome.model, 1 << 20
+    m, mib, done = outcome.model, 1 << 20, outcome.together
     rows = [
         f"| {kind} | {len(taken):,} | {1e3 * statistics.median(taken):.1f} | {1e3 * percentile(taken, 0.99):.1f} "
         f"| {1e3 * max(taken):.1f} |"
         for kind, taken in sorted(outcome.seconds.items())
     ]
-    begin, *during = outcome.memory
-    halves = during[: len(during) // 2] or [begin], during[len(during) // 2 :] or [begin]
+    second, last = outcome.quarters()
+    cost = (
+        f", {1e3 * outcome.processor / len(done):.1f} ms of processor time each" if outcome.processor and done else ""
+    )
     text = [
         "# The service under load",
         "",
         f"`python -m benchmarks.load`, bridgemem {__version__}, Python {platform.python_version()}, "
-        f"{os.cpu_count()} cores shared by the service and its {plan.clients} clients, over loopback.",
+        f"{len(os.sched_getaffinity(0))} cores shared by the service and its {plan.clients} clients, over loopback; "
+        f"load average {load_average():.1f} at the end.",
         "",
         f"The run: {m['dataset']}, {m['backbone']} with the {m['residual']} residual; {m['events']:,} events of "
         f"{m['entities']:,} entities and {m['relations']:,} relations in memory.",
         "",
-        f"{outcome.done:,} requests by {plan.clients} clients at once in {outcome.wall:.1f} s: "
-        f"**{outcome.done / outcome.wall:.0f} requests a second**, {len(outcome.errors)} errors. Before that one "
-        f"client alone asked {plan.alone:,} queries, each twice: the second finds the backbone's scores kept.",
+        f"{len(done):,} requests by {plan.clients} clients at once in {outcome.wall:.1f} s, of which "
+        f"{plan.events:.0%} add an event: **{len(done) / outcome.wall:.0f} requests a second**, "
+        f"{len(outcome.errors)} errors{cost}. Before that one client alone asked {plan.alone:,} queries, each twice: "
+        "the second finds the backbone's scores kept.",
         "",
         "| request | count | p50 ms | p99 ms | longest ms |",
         "|---|---:|---:|---:|---:|",
         *rows,
         "",
-        f"Resident memory of the service: {begin / mib:.0f} MiB when the load began, at most "
-        f"{max(halves[0]) / mib:.0f} MiB in the first half of it and {max(halves[1]) / mib:.0f} MiB in the second.",
+        f"Resident memory of the service: {outcome.memory[0] / mib:.0f} MiB when the load began, on average "
+        f"{second / mib:.0f} MiB in its second quarter and {last / mib:.0f} MiB in the last "
+        f"({last / max(second, 1) - 1:+.1%}).",
     ]
     if outcome.errors:
         text += ["", "The first errors:", "", *(f"- {error}" for error in outcome.errors[:10])]
     return "\n".join(text) + "\n"
 
 
+def record(outcome: Outcome, plan: Plan) -> Row:
+    """The outcome as a row of the benchmarks; seconds: the median of all requests."""
+    done = outcome.together
+    second, last = outcome.quarters()
+    figures = {
+        "requests_per_second": len(done) / outcome.wall,
+        "p99_seconds": percentile(done, 0.99),
+        "errors": float(len(outcome.errors)),
+        "processor_seconds_each": outcome.processor / len(done),
+        "memory_growth": last / max(second, 1) - 1,
+        "clients": float(plan.clients),
+    }
+    return Row(
+        f"service, {plan.clients} clients",
+        outcome.model["dataset"] or "",
+        measure("cpu").as_dict(),
+        load_average(),
+        seconds=statistics.median(done),
+        runs=len(done),
+        peak_bytes=max(outcome.memory),
+        note=f"{figures['requests_per_second']:.0f} requests a second, p99 {1e3 * figures['p99_seconds']:.0f} ms",
+        agrees=not outcome.errors,
+        figures=figures,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     parser.add_argument("run", type=Path, help="a run folder")
     parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
+    parser.add_argument("--records", type=Path, help="records of benchmarks, to which a row is added")
     parser.add_argument("--data-dir", type=Path, help="folder of the named data sets")
-    for name, kind in (("requests", int), ("clients", int), ("seconds", float), ("alone", int)):
-        parser.add_argument(f"--{name}", type=kind, default=getattr(Plan, name))
+    for name in ("clients", "seconds", "events", "explain", "alone"):
+        default = getattr(Plan, name)
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"(default: {default:g})")
     given = parser.parse_args(arguments)
-    plan = Plan(given.requests, given.clients, given.seconds, alone=given.alone)
+    plan = Plan(given.clients, given.seconds, given.events, given.explain, alone=given.alone)
     try:
         with serving(given.run, given.data_dir) as port:
             outcome = load(port, plan)
         given.out.write_text(report(outcome, plan), encoding="utf-8")
+        if given.records is not None:
+            keep_rows(given.records, [record(outcome, plan)])
     except (BridgeMemError, OSError) as problem:
         sys.stderr.write(f"bridgemem: {problem}\n")
         return 2

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import pytest
 import torch
 
 from bridgemem.backbones.recurrence import RecurrenceDyadic
 from bridgemem.backbones.scorer import Scores
-from bridgemem.events.queries import Queries
+from bridgemem.events.queries import Queries, joined
 from bridgemem.memory.past import Past
 from bridgemem.service.scores import ScoreCache
 from builders import small_world
@@ -80,8 +79,33 @@ def test_the_least_recently_used_scores_go_first(backbone: Counting, past: Past)
     assert backbone.asked == before + 1
 
 
-def test_a_batch_goes_to_the_backbone_as_it_is(backbone: Counting, past: Past) -> None:
-    batch = Queries(*(torch.tensor([value, value]) for value in (3, 2, 40)))
-    kept: Any = ScoreCache(backbone)
-    assert kept.score(batch, past).log_p.shape[0] == 2
-    assert kept.used.hits + kept.used.misses == 0
+def test_of_a_batch_only_what_is_not_kept_is_scored(backbone: Counting, past: Past) -> None:
+    kept = ScoreCache(backbone)
+    queries = [one(3, 2, 40), one(4, 2, 41), one(3, 2, 40), one(5, 0, 40)]
+    kept.score(queries[1], past)
+    found = kept.score(joined(queries), past)
+    assert torch.equal(found.log_p, RecurrenceDyadic.score(backbone, joined(queries), past).log_p)
+    assert (kept.used.hits, kept.used.misses) == (1, 4)
+    before = backbone.asked
+    assert torch.equal(kept.score(joined(queries[::-1]), past).log_p, found.log_p.flip(0))
+    assert backbone.asked == before
+
+
+def test_all_that_is_said_of_a_query_is_kept(past: Past) -> None:
+    entities = past.events.n_entities
+
+    class Telling(RecurrenceDyadic):
+        def score(self, queries: Queries, past: Past) -> Scores:
+            made = super().score(queries, past).log_p
+            late = queries.step > 40
+            absent = (late[:, None] & (torch.arange(entities) < 3)) if bool(late.any()) else None
+            return Scores(made, queries.actor / 10, torch.stack([made, made - 1]), absent)
+
+    backbone = Telling.fit(small_world().dataset)
+    batch = joined([one(3, 2, 40), one(4, 2, 41), one(5, 1, 30)])
+    kept, expected = ScoreCache(backbone), backbone.score(batch, past)
+    for query in (one(3, 2, 40), one(4, 2, 41)):
+        kept.score(query, past)
+    for found in (kept.score(batch, past), kept.score(batch, past)):
+        for name in ("log_p", "uncertainty", "members", "absent"):
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,3 +69,8 @@ class Queries:
     def unanswered(self) -> Queries:
         """The same queries without their answers: all that a forecaster is ever shown."""
         return Queries(self.actor, self.relation, self.step)
+
+
+def joined(queries: Sequence[Queries]) -> Queries:
+    """Queries without answers, in their order, as one batch."""
+    return Queries(*(torch.cat([getattr(one, name) for one in queries]) for name in ("actor", "relation", "step")))

@@ -189,10 +189,12 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
 def _queries(service: Service) -> APIRouter:
     router = APIRouter(tags=["forecasts"])
 
-    @router.post("/v1/forecast", summary="Forecast", responses=_refusals(404, 422))
-    def forecast(query: ForecastQuery) -> Forecast:
+    @router.post("/v1/forecast", summary="Forecast", response_model=Forecast, responses=_refusals(404, 422))
+    async def forecast(query: ForecastQuery) -> Response:
         """The likeliest answers, best first, from the events strictly before the time asked."""
-        return service.forecast(query)
+        found = await service.forecast_soon(query)
+        # written out here: the framework would check and copy every candidate once more
+        return Response(found.model_dump_json(), media_type="application/json")
 
     @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
     def forecasts(queries: ForecastQueries) -> Forecasts:

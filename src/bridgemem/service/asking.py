@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -14,9 +14,12 @@ from bridgemem import __version__
 from bridgemem.errors import BridgeMemError
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
+from bridgemem.events.queries import Queries, joined
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
+from bridgemem.live.together import Together
+from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
 from bridgemem.service.models import (
     BatchQuery,
@@ -71,6 +74,8 @@ class Live(Protocol):
 
     def retract(self, event_ids: Sequence[str], reason: str = "") -> list[Stored]: ...
 
+    def tidy(self) -> None: ...
+
 
 class Kept:
     """Forecasters that ask a backbone only once for the same query, as long as their view lasts.
@@ -98,6 +103,7 @@ class Service:
     def __init__(self, live: Live) -> None:
         self.live = live
         self.kept = Kept(live.asking)
+        self._forecasting: Together[ForecastQuery, Forecast] = Together(self._together, "forecasting")
 
     def warm(self) -> None:
         """One forecast, so that the memory's indices are built before anyone waits for them."""
@@ -107,6 +113,7 @@ class Service:
             # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
                 self.kept.of(view.predictor).forecast(0, 0, top=1)
+        self.live.tidy()
 
     def add(self, batch: NewEvents) -> Received:
         # a number is a time like any other here; to the store a bare number would be a step
@@ -128,10 +135,28 @@ class Service:
         return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 
     def forecast(self, request: ForecastQuery) -> Forecast:
-        forecaster = self._asked(self.live.view, request)
-        query = forecaster.query(request.subject, request.relation, object=request.object, at=request.at)
-        (found,) = forecaster.answers(query, request.top, request.horizon)
-        return _forecast(found)
+        """The answers to one query; queries that come at the same time are scored together."""
+        return self._forecasting(request)
+
+    async def forecast_soon(self, request: ForecastQuery) -> Forecast:
+        """The same for a caller that has other things to do meanwhile."""
+        return await asyncio.wrap_future(self._forecasting.submit(request))
+
+    def _together(self, requests: Sequence[ForecastQuery]) -> list[Forecast | Exception]:
+        """The answers to each query, from what is known now, or why it has none."""
+        view, found = self.live.view, dict[int, Answers | Exception]()
+        alike: dict[tuple[int, int | None], dict[int, Queries]] = {}  # by top and horizon: queries by their places
+        for place, request in enumerate(requests):
+            try:
+                asked = self._asked(view, request)
+                query = asked.query(request.subject, request.relation, object=request.object, at=request.at)
+                alike.setdefault((request.top, request.horizon), {})[place] = query
+            except BridgeMemError as problem:
+                found[place] = problem
+        for wanted, queries in alike.items():
+            found |= _answers(self.kept.of(view.predictor), queries, *wanted)
+        told = (found[place] for place in range(len(requests)))
+        return [one if isinstance(one, Exception) else _forecast(one) for one in told]
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
         """All queries over one view, as a table of queries is answered; or one error that names all the bad ones."""
@@ -199,8 +224,29 @@ class Service:
 
 
 def _forecast(found: Answers) -> Forecast:
-    candidates = [RankedCandidate.model_validate(c, from_attributes=True) for c in found]
-    return Forecast(**asdict(found.query), candidates=candidates)
+    """Answers in the shape that goes out; what the predictor made is not checked again."""
+    candidates = [RankedCandidate.model_construct(**vars(candidate)) for candidate in found]
+    return Forecast.model_construct(**vars(found.query), candidates=candidates)
+
+
+def _answers(
+    predictor: Predictor, queries: dict[int, Queries], top: int, horizon: int | None
+) -> dict[int, Answers | Exception]:
+    """The answers to queries by their places; one that cannot be answered refuses no other."""
+    found: dict[int, Answers | Exception] = {}
+    places, size = list(queries), batch_size(predictor.events.n_entities, predictor.past.device)
+    for start in range(0, len(places), size):
+        some = places[start : start + size]
+        try:
+            answers = predictor.answers(joined([queries[place] for place in some]), top, horizon)
+            found |= zip(some, answers, strict=True)
+        except BridgeMemError as problem:
+            if len(some) == 1:
+                found[some[0]] = problem
+            else:
+                for place in some:
+                    found |= _answers(predictor, {place: queries[place]}, top, horizon)
+    return found
 
 
 def _label(events: EventLog, step: int) -> str | None:

@@ -27,7 +27,7 @@ class Limits(Declared):
     """
 
     body: Count = 4 << 20
-    concurrent: Count = 32
+    concurrent: Count = 64
     timeout: Positive = 15.0
     connections: Count = 512
     per_client: Count = 128

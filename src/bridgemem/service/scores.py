@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, ask
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
@@ -56,29 +58,61 @@ class ScoreCache(ScorerAround):
         self._lock = threading.Lock()
 
     def score(self, queries: Queries, past: Past) -> Scores:
-        """One query is looked up; a batch goes to the scorer as it is."""
-        if len(queries) != 1:
-            with self.alone():
-                return self.scorer.score(queries, past)
-        key = (int(queries.actor), int(queries.relation), int(queries.step))
+        """The scores of queries, of which those that are not kept are asked for together."""
+        columns = (queries.actor, queries.relation, queries.step)
+        keys: list[Key] = list(zip(*(column.tolist() for column in columns), strict=True))
         with self._lock:
             kept = self._kept.setdefault(past, _Rows())
-            found = kept.rows.get(key)
-            if found is not None:
+            found = {key: kept.rows[key] for key in keys if key in kept.rows}
+            for key in found:
                 kept.rows.move_to_end(key)
-                self.used.hits += 1
-                return found
-            self.used.misses += 1
+            missing = {key: place for place, key in enumerate(keys) if key not in found}
+            self.used.hits += sum(key in found for key in keys)
+            self.used.misses += sum(key not in found for key in keys)
+        if not missing:
+            return _joined([found[key] for key in keys])
         # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the scorer
         with self.alone():
-            scores = ask(self.scorer, queries, past)
+            made = ask(self.scorer, queries.take(torch.tensor(list(missing.values()))), past)
+        rows = {key: _row(made, place) for place, key in enumerate(missing)}
         with self._lock:
-            if key not in kept.rows:
-                kept.rows[key] = scores
-                kept.size += _bytes(scores)
+            for key, scores in rows.items():
+                if key not in kept.rows:
+                    kept.rows[key] = scores
+                    kept.size += _bytes(scores)
             while kept.size > self.most and len(kept.rows) > 1:
                 kept.size -= _bytes(kept.rows.popitem(last=False)[1])
+        return made if len(missing) == len(keys) else _joined([(rows if key in rows else found)[key] for key in keys])
+
+
+def _row(scores: Scores, place: int) -> Scores:
+    """The scores of one query, without the memory of the others; of a single one they are what they are."""
+    if len(scores.log_p) == 1:
         return scores
+    own = slice(place, place + 1)
+    return Scores(
+        scores.log_p[own].clone(),
+        None if scores.uncertainty is None else scores.uncertainty[own].clone(),
+        None if scores.members is None else scores.members[:, own].clone(),
+        None if scores.absent is None else scores.absent[own].clone(),
+    )
+
+
+def _joined(rows: list[Scores]) -> Scores:
+    """The scores of single queries as those of a batch."""
+    first = rows[0]
+    if len(rows) == 1:
+        return first
+    absent = None
+    if any(row.absent is not None for row in rows):
+        nobody = torch.zeros_like(first.log_p, dtype=torch.bool)
+        absent = torch.cat([nobody if row.absent is None else row.absent for row in rows])
+    return Scores(
+        torch.cat([row.log_p for row in rows]),
+        None if first.uncertainty is None else torch.cat([r.uncertainty for r in rows if r.uncertainty is not None]),
+        None if first.members is None else torch.cat([r.members for r in rows if r.members is not None], dim=1),
+        absent,
+    )
 
 
 def _bytes(scores: Scores) -> int:
