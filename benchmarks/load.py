@@ -34,6 +34,7 @@ from bridgemem.errors import BridgeMemError, RunError
 
 TIMEOUT = 60.0
 SERVE = "from bridgemem.cli.main import main; main()"
+BATCH = 10  # events of the batches that one client alone sends
 GAUGE = r"^{} (\S+)$"
 MEMORY, PROCESSOR = (
     re.compile(GAUGE.format(f"process_{name}"), re.MULTILINE) for name in ("resident_memory_bytes", "cpu_seconds_total")
@@ -45,7 +46,7 @@ class Plan:
     """What is done: `clients` ask at once for `seconds`, each one query after another.
 
     events, explain: the share of requests that add an event, and that ask for an explanation; the rest are forecasts.
-    alone: how many forecasts are first asked one after another, each twice.
+    alone: how many forecasts are first asked one after another, each twice, and after them half as many batches sent.
     """
 
     clients: int = 32
@@ -201,12 +202,23 @@ def load(port: int, plan: Plan) -> Outcome:
 
 
 def _alone(client: Client, plan: Plan) -> None:
-    """Each query twice: the second finds the backbone's scores kept."""
+    """Each query twice: the second finds the backbone's scores kept. Then batches of ten events."""
     asked = queries(client, plan.seed)
     for _ in range(plan.alone):
         query = next(asked)
         client.timed("forecast alone, first", "/v1/forecast", query)
         client.timed("forecast alone, again", "/v1/forecast", query)
+    for place in range(plan.alone // 2):
+        events = [_event(asked, client.outcome.model["next_time"]) for _ in range(BATCH)]
+        batch = {"source": "alone", "key": str(place), "events": events}
+        client.timed(f"{BATCH} events alone", "/v1/events", batch)
+
+
+def _event(asked: Iterator[dict[str, Any]], when: str) -> dict[str, Any]:
+    """An event between two of those who are asked about."""
+    one, other = next(asked), next(asked)
+    (subject,), (object_,) = ([q[side] for side in ("subject", "object") if side in q] for q in (one, other))
+    return {"subject": subject, "relation": one["relation"], "object": object_, "time": when}
 
 
 def _work(client: Client, plan: Plan, number: int, end: float) -> None:
@@ -216,8 +228,7 @@ def _work(client: Client, plan: Plan, number: int, end: float) -> None:
         query, place, kind = next(asked), place + 1, chance.random()
         name = query.get("subject", query.get("object"))
         if kind < plan.events:
-            event = {"subject": name, "relation": query["relation"], "object": next(asked).popitem()[1], "time": when}
-            batch = {"source": f"client {number}", "key": str(place), "events": [event]}
+            batch = {"source": f"client {number}", "key": str(place), "events": [_event(asked, when)]}
             client.timed("event", "/v1/events", batch)
         elif kind < plan.events + plan.explain:
             client.timed("explain", "/v1/explain", {**query, "subject": name, "object": name})
@@ -263,7 +274,7 @@ def report(outcome: Outcome, plan: Plan) -> str:
         f"{len(done):,} requests by {plan.clients} clients at once in {outcome.wall:.1f} s, of which "
         f"{plan.events:.0%} add an event: **{len(done) / outcome.wall:.0f} requests a second**, "
         f"{len(outcome.errors)} errors{cost}. Before that one client alone asked {plan.alone:,} queries, each twice: "
-        "the second finds the backbone's scores kept.",
+        f"the second finds the backbone's scores kept; then it sent batches of {BATCH} events.",
         "",
         "| request | count | p50 ms | p99 ms | longest ms |",
         "|---|---:|---:|---:|---:|",

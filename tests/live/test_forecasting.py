@@ -329,7 +329,7 @@ def test_a_delta_that_has_grown_is_merged_in_the_background(
     monkeypatch.setattr(forecasting, "SHARE", 0.0)
     for number in range(0, len(LATER), 5):
         live.add(LATER[number : number + 5], "wire", str(number))
-    live._tidying(None)
+    live.tidy(wait=True)
     assert len(live.view.predictor.past.delta) <= 20
     assert live.stored == len(LATER)
     same_answers(live, LiveForecaster(loaded(live.run), live.store))

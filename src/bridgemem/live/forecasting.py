@@ -197,9 +197,14 @@ class LiveForecaster:
 
     # ---- what is done in the background --------------------------------------------------------------------------
 
-    def tidy(self) -> None:
-        """Have a delta that has grown made part of its base, and the next step made ready; done by another thread."""
-        self._tidying.submit(None)
+    def tidy(self, wait: bool = False) -> None:
+        """Have a delta that has grown made part of its base, and the next step made ready, on another thread.
+
+        wait: until it is done. After every batch this is done anyway.
+        """
+        done = self._tidying.submit(None)
+        if wait:
+            done.result()
 
     def _tidy(self, asked: Sequence[None]) -> Sequence[None]:
         view = self._view

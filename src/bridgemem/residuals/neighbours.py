@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bridgemem.memory.dyads import WIDTH
 from bridgemem.memory.index import Index
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
@@ -51,8 +50,8 @@ class Graph:
 
     def strengths(self, meetings: Tensor) -> Strengths:
         """meetings int64 [pairs]: decayed events, in parts."""
-        strength = (meetings.double() / PARTS).log1p()
-        return Strengths(strength.float(), _sums((strength * PARTS).round_().long(), self.bounds))
+        strength = _strength(meetings)
+        return Strengths(strength.float(), _sums(_parts(strength), self.bounds))
 
     def fill(self, made: Tensor, owner: Tensor, values: Tensor) -> None:
         """Set the values of the owners' partners, in one column of made [E, n] each; owner int64 [n], -1 for none."""
@@ -106,25 +105,64 @@ class LogGraph(Graph):
 
 
 class TouchedGraph(Graph):
-    """All pairs, of base and delta, of the entities that have an event in the delta: owners int64 [owners]."""
+    """All pairs, of base and delta, of the entities that have an event in the delta: owners int64 [owners].
+
+    Their rows are copied from the base, and the pairs of the delta put in their places: what is computed anew are those
+    pairs alone.
+    """
 
     def __init__(self, base: LogGraph, delta: LogGraph) -> None:
         self.base, self.delta = base, delta
-        self.owners = delta.bounds.diff().nonzero().squeeze(1)
-        known = self.owners[self.owners < len(base.bounds) - 1]
-        row, self._old = expand(base.bounds[known], base.bounds[known + 1])
-        codes = torch.cat([known[row] * WIDTH + base.partner[self._old], delta.dyads.pairs])
-        pairs, self._place = codes.unique(return_inverse=True)
-        bounds = torch.searchsorted(pairs, torch.cat([self.owners, self.owners[-1:] + 1]) * WIDTH)
-        super().__init__(pairs % WIDTH, bounds)
+        degree = delta.bounds.diff()
+        self.owners = degree.nonzero().squeeze(1)
+        of_pair = torch.repeat_interleave(torch.arange(len(self.owners), device=degree.device), degree[self.owners])
+        known = self.owners.clamp(max=len(base.bounds) - 1), (self.owners + 1).clamp(max=len(base.bounds) - 1)
+        start, stop = (base.bounds[place] for place in known)
+        # where the base has the delta's pairs, or would have them
+        pairs, codes = delta.dyads.pairs, base.dyads.pairs
+        self._found = torch.searchsorted(codes, pairs)
+        self._seen = torch.zeros_like(pairs, dtype=torch.bool)
+        if len(codes):
+            self._seen = codes[self._found.clamp(max=len(codes) - 1)] == pairs
+        before = F.pad(
+            (~self._seen).long().cumsum(0), (1, 0)
+        )  # new pairs of whichever owner before each of the delta's
+        bounds = F.pad((stop - start).cumsum(0), (1, 0)) + before[F.pad(degree[self.owners].cumsum(0), (1, 0))]
+        first = (bounds[:-1] - before[degree[self.owners].cumsum(0) - degree[self.owners]])[of_pair]
+        self._place = first + before[:-1] + self._found - start[of_pair]
+        self._old = expand(start, stop)[1]
+        own = torch.ones(int(bounds[-1]), dtype=torch.bool, device=pairs.device)
+        own[self._place[~self._seen]] = False
+        self._copied = own.nonzero().squeeze(1)
+        partner = base.partner.new_empty(len(own))
+        partner[self._copied], partner[self._place] = base.partner[self._old], delta.partner
+        self._of_pair, self._known = of_pair, self.owners < len(base.bounds) - 1
+        super().__init__(partner, bounds)
 
     def before(self, cut: int) -> list[Strengths]:
         """For each decay rate."""
-        both = zip(self.base.meetings_before(cut), self.delta.meetings_before(cut), strict=True)
-        return [
-            self.strengths(torch.zeros_like(self.partner).index_add_(0, self._place, torch.cat([old[self._old], new])))
-            for old, new in both
-        ]
+        logs = zip(self.base.before(cut), self.base.meetings_before(cut), self.delta.meetings_before(cut), strict=True)
+        return [self._strengths(*of_rate) for of_rate in logs]
+
+    def _strengths(self, base: Strengths, met: Tensor, since: Tensor) -> Strengths:
+        """base, met int64 [pairs of the base]: before the cut there; since int64 [pairs of the delta]: here."""
+        earlier = torch.zeros_like(since)
+        earlier[self._seen] = met[self._found[self._seen]]
+        old, new = (_strength(meetings) for meetings in (earlier, earlier + since))
+        of_pair = base.of_pair.new_empty(len(self.partner))
+        of_pair[self._copied], of_pair[self._place] = base.of_pair[self._old], new.float()
+        total = torch.zeros_like(self.owners)
+        total[self._known] = base.of_entity[self.owners[self._known]]
+        return Strengths(of_pair, total.index_add_(0, self._of_pair, _parts(new) - _parts(old)))
+
+
+def _strength(meetings: Tensor) -> Tensor:
+    """log(1 + decayed events), float64; meetings int64, in parts."""
+    return (meetings.double() / PARTS).log1p()
+
+
+def _parts(strength: Tensor) -> Tensor:
+    return (strength * PARTS).round_().long()
 
 
 @dataclass(frozen=True)
