@@ -34,6 +34,37 @@ class Event(NamedTuple):
     time: str
 
 
+class Ids(Mapping[str, int]):
+    """The ids of names, most of them in a dict that all vocabularies which follow one another share."""
+
+    def __init__(self, first: dict[str, int], since: dict[str, int]) -> None:
+        self._first, self._since = first, since
+
+    @classmethod
+    def of(cls, ids: Mapping[str, int]) -> Ids:
+        return ids if isinstance(ids, Ids) else cls(ids if isinstance(ids, dict) else dict(ids), {})
+
+    def followed_by(self, ids: dict[str, int]) -> Ids:
+        """These and others, which it lacks."""
+        if len(self._since) > len(self._first):
+            return Ids(dict(self), ids)  # so that what is copied each time stays the smaller part
+        return Ids(self._first, self._since | ids)
+
+    def __getitem__(self, name: str) -> int:
+        found = self._first.get(name)
+        return self._since[name] if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._first or name in self._since
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._since)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._first
+        yield from self._since
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Names of entities or relations; the id of a name is its position.
@@ -92,8 +123,7 @@ class Vocabulary:
     def followed_by(self, names: Sequence[str]) -> Vocabulary:
         """These names and, after them, others that it lacks."""
         made = replace(self, names=(*self.names, *names))
-        # copied, since finding the ids of all names again takes many times as long
-        vars(made)["ids"] = self.ids | {name: i for i, name in enumerate(names, len(self))}
+        vars(made)["ids"] = Ids.of(self.ids).followed_by({name: i for i, name in enumerate(names, len(self))})
         return made
 
     def label(self, name: str) -> str | None:
@@ -105,7 +135,7 @@ class Vocabulary:
         return self.label(self.names[id]) or self.names[id]
 
     @cached_property
-    def ids(self) -> dict[str, int]:
+    def ids(self) -> Mapping[str, int]:
         """The id of every name; of two equal names the first."""
         return {name: i for i, name in reversed(list(enumerate(self.names)))}
 

@@ -206,7 +206,7 @@ def shown_time(text: str) -> str:
 def ids_of(vocabulary: Vocabulary) -> dict[str, int]:
     """The id of every name and alias; of two equal names the first."""
     ids = vocabulary.ids
-    return {alias: ids[name] for alias, name in vocabulary.aliases.items() if name in ids} | ids
+    return {alias: ids[name] for alias, name in vocabulary.aliases.items() if name in ids} | dict(ids)
 
 
 def extended(vocabulary: Vocabulary, names: Sequence[str]) -> tuple[Vocabulary, list[int]]:
