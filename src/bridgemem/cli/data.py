@@ -73,18 +73,24 @@ def check(
     from bridgemem.events.loading import is_split, loaded
     from bridgemem.events.readers.check import check_events
     from bridgemem.events.readers.files import find_files
+    from bridgemem.events.readers.lakes import in_lake
     from bridgemem.events.readers.read import Rejects
     from bridgemem.events.readers.text import KEPT_REJECTS
 
     fingerprint = None
     with terminal_progress(quiet=quiet) as progress, rejects_to(rejects) as write:
         alone = sources[0] if len(sources) == 1 else ""
-        if alone and (is_split(alone) or not (Path(alone).exists() or glob.has_magic(alone))):
+        if alone and (is_split(alone) or not (in_lake(alone) or Path(alone).exists() or glob.has_magic(alone))):
             events = loaded(alone, reading, data_dir=data_dir, progress=progress).events
             feed, fingerprint = Feed.of(events), events.fingerprint
             bad, sentences = Rejects((), 0, len(events)), [f"All {len(events):,} events are as they should be."]
         else:
-            found = check_events(find_files(sources), reading, kept=kept(rejects), progress=progress)
+            found = check_events(
+                sources if any(map(in_lake, sources)) else find_files(sources),
+                reading,
+                kept=kept(rejects),
+                progress=progress,
+            )
             feed, bad, sentences = found.feed, found.rejects, [found.source, found.sentence()]
         write(bad.all())
 
@@ -138,10 +144,11 @@ def stats(
 @reads_events
 def import_(
     sources: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             help="CSV, TSV or Parquet files or globs of subject, relation, object, time; "
-            "or files of GDELT, ICEWS, POLECAT or ACLED. A gz or zip is unpacked."
+            "or files of GDELT, ICEWS, POLECAT or ACLED. A gz or zip is unpacked. Also Delta tables, "
+            "iceberg://CATALOG/NAMESPACE.TABLE and s3:// URLs."
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
@@ -162,13 +169,14 @@ def import_(
     from bridgemem.events.dataset import Dataset
     from bridgemem.events.packs import pack
     from bridgemem.events.readers.files import find_files
+    from bridgemem.events.readers.lakes import in_lake
     from bridgemem.events.readers.read import read_events
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
     check_new(out, force)
     with terminal_progress(quiet=quiet) as progress:
-        files = find_files(sources)
+        files = sources if any(map(in_lake, sources)) else find_files(sources)
         with rejects_to(rejects) as write:
             found = read_events(files, reading, strict=strict, kept=kept(rejects), progress=progress)
             write(found.rejects.all())

@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 @reads_events
 def mine(
-    events: Annotated[list[str], typer.Argument(help="Event files or globs: Parquet, CSV, TSV, .csv.gz, .tsv.gz.")],
+    events: Annotated[
+        list[str], typer.Argument(help="Event files, globs, Delta tables, iceberg:// names or s3:// URLs.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; also the working directory.")],
     engine: Annotated[str, typer.Option("--engine", help="duckdb: this machine; spark: a cluster.")] = "duckdb",
     memory: Annotated[str, typer.Option("--memory", help="Memory limit, e.g. 2GB; more is spilled to disk.")] = "2GB",

@@ -15,6 +15,7 @@ from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
 from bridgemem.events.packs import unpack
+from bridgemem.events.readers.lakes import in_lake
 from bridgemem.events.readers.options import ROLES, ReadOptions, listed_missing
 from bridgemem.events.readers.read import read_events
 from bridgemem.events.world import World, simulate
@@ -46,8 +47,9 @@ def load(
 
     Args:
         source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a CSV, TSV or
-            Parquet file, several of them, a data frame, a dict of columns, or a list of (subject, relation, object,
-            time). What follows up to `keep_na` is for files and frames alone.
+            Parquet file, several of them, a Delta table, iceberg://CATALOG/NAMESPACE.TABLE, an s3:// URL, a data frame,
+            a dict of columns, or a list of (subject, relation, object, time). What follows up to `keep_na` is for files
+            and frames alone.
         subject: Heading of the subject column (default: a usual name such as source or actor1).
         relation: Heading of the relation column. Several headings are joined by a colon.
         object: Heading of the object column.
@@ -113,9 +115,9 @@ def loaded(
     name = Path(source).name.split(".")[0] if isinstance(source, str | Path) else "events"
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return unpack(source)
-    if is_folder(source):
+    if is_folder(source) and not in_lake(source):
         return as_named(load_folder(source, progress=progress))
-    if isinstance(source, str) and not Path(source).exists():
+    if isinstance(source, str) and not in_lake(source) and not Path(source).exists():
         raise NotFoundError(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
         )
@@ -145,5 +147,9 @@ def _meant(source: Any) -> Any:
 def is_split(source: Any) -> bool:
     """Whether a source has its steps and its split already, as all but files and frames of events."""
     if isinstance(source, str | Path):
-        return source in ("world", *CATALOG) or Path(source).suffix == ".npz" or is_folder(source)
+        return (
+            source in ("world", *CATALOG)
+            or Path(source).suffix == ".npz"
+            or (is_folder(source) and not in_lake(source))
+        )
     return isinstance(source, Dataset)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bridgemem.events.readers.lakes import in_lake, local_files
 from bridgemem.events.readers.table import PARQUET, connect, reading
 from bridgemem.events.readers.text import literal, open_bytes
 from bridgemem.forecasting.batch_queries import COLUMNS, Query, as_queries, check_header, query_problem, text_queries
@@ -38,11 +39,13 @@ class QuerySource:
 
 
 def query_source(given: Any) -> QuerySource:
-    """Queries from a text file, a Parquet file, a DuckDB query as text, or whatever `as_queries` takes."""
+    """Queries from a text or Parquet file, a lake table, a DuckDB query as text, or whatever `as_queries` takes."""
     if isinstance(given, str) and SQL.match(given):
         return QuerySource("the query", lambda size: _from_duckdb("the query", given, size))
     if isinstance(given, str | Path):
         path = Path(given)
+        if in_lake(given):
+            return QuerySource(str(given), lambda size: _from_lake(given, size))
         if path.suffix.lower() in PARQUET:
             open_bytes(path).close()
             return QuerySource(
@@ -51,6 +54,17 @@ def query_source(given: Any) -> QuerySource:
         return QuerySource(str(path), lambda size: text_queries(path, size))
     listed = as_queries(given)
     return QuerySource("the list of queries", lambda size: iter([listed]))
+
+
+def _from_lake(source: str | Path, size: int) -> Iterator[list[Query]]:
+    """The queries of a table that is fetched for as long as they are read."""
+
+    def columns(names: Sequence[str]) -> Sequence[str]:
+        return [name for name in names if name.lower() in COLUMNS] or names
+
+    with local_files([source], columns) as files:
+        for path in files:
+            yield from query_source(path).read(size)
 
 
 def _from_duckdb(name: str, sql: str, size: int) -> Iterator[list[Query]]:

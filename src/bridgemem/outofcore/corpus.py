@@ -21,15 +21,15 @@ from bridgemem.errors import DataError, RunError
 from bridgemem.events.dates import FIRST_SECOND
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.options import ROLES, ReadOptions
+from bridgemem.events.readers.read import understood
 from bridgemem.events.readers.table import INTEGER, Source
 from bridgemem.events.readers.text import literal
 from bridgemem.events.readers.values import lacking
 from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
-from bridgemem.outofcore.sources import LAST_ID, common_kinds, mixed_zones, rows_of, unreadable
+from bridgemem.outofcore.sources import LAST_ID, SPACE, common_kinds, mixed_zones, rows_of, unreadable
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
-SPACE = "chr(32)||chr(9)||chr(10)||chr(11)||chr(12)||chr(13)"
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 FULL = ("No space left", "File too large", "Could not write", "Could not truncate", "max_temp_directory_size", "quota")
 
@@ -77,7 +77,7 @@ class Corpus:
     """
 
     def __init__(self, path: Path, memory: int, threads: int, out: Path) -> None:
-        self.out, self._folder = out, path.parent
+        self.out, self._folder, self._names_only = out, path.parent, False
         spill = path.parent / "spill"
         spill.mkdir(parents=True, exist_ok=True)
         with clear_errors(out):
@@ -167,6 +167,7 @@ class Corpus:
                 raise DataError(f"{files[0].name}{others}: {problem}") from None
             timed = f"SELECT raw.rowid AS ord, {when} AS step, raw.* EXCLUDE (time) FROM raw {join}"
             self._db.execute(f"CREATE VIEW timed AS SELECT * FROM ({timed}) WHERE step >= 0 AND {table.filled()}")
+            self._names_only = files[0].layout is not None  # in published data a number is a name, such as a code
             entity = self._names("entity", ("subject", "object"), {kinds["subject"], kinds["object"]}, entities)
             relation = self._names("relation", ("relation",), {kinds["relation"]}, relations)
             self._events(kinds, entity, relation)
@@ -182,7 +183,11 @@ class Corpus:
                 "events": events,
                 "rejected": total - events - sum(dropped.values()),
                 "dropped": dropped,
-                "remarks": [*remarks, *filter(None, [week_remark(clock, options.step), mixed_zones(files)])],
+                "remarks": [
+                    *_understood(files[0]),
+                    *remarks,
+                    *filter(None, [week_remark(clock, options.step), mixed_zones(files)]),
+                ],
             }
             self._keep("numbers", found)
         return found
@@ -276,7 +281,8 @@ class Corpus:
         )
         self._db.execute(f"CREATE TABLE {kind} AS SELECT name, min(first) AS first FROM ({sides}) GROUP BY name")
         digits = "regexp_full_match(name, '-?(0|[1-9][0-9]{0,17})')"
-        if not whole and not self._one(f"SELECT count(*) FROM {kind} WHERE NOT {digits}"):
+        names_only = self._names_only and not known
+        if not (whole or names_only) and not self._one(f"SELECT count(*) FROM {kind} WHERE NOT {digits}"):
             if known:
                 self._db.execute(f"DROP TABLE {kind}")
                 return len(known)
@@ -412,6 +418,13 @@ def _create(path: Path) -> None:
 
 def _text(column: str) -> str:
     return f"trim(CAST({column} AS VARCHAR), {SPACE})"
+
+
+def _understood(file: Source) -> list[str]:
+    """How files in a published layout are read."""
+    if file.layout is None:
+        return []
+    return [understood(file.layout.name, dict(zip(ROLES, file.headings, strict=True)), ())]
 
 
 @dataclass(frozen=True)

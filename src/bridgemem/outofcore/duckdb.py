@@ -16,12 +16,12 @@ import numpy as np
 from bridgemem.config import Declared, Range, Settings, Size
 from bridgemem.errors import RunError
 from bridgemem.events.log import Clock, Vocabulary
-from bridgemem.events.readers.files import find_files
+from bridgemem.events.readers.lakes import event_columns, local_files
 from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
 from bridgemem.outofcore.corpus import Corpus, clear_errors
-from bridgemem.outofcore.sources import common_kinds, describe
+from bridgemem.outofcore.sources import common_kinds, describe, mining_options
 from bridgemem.outofcore.working_directory import PARTS, WORK, mining_place, prepare
 from bridgemem.progress import SILENT, Progress, Step
 from bridgemem.storage.checksums import checksum, verify_file
@@ -64,24 +64,28 @@ def mine_files(
 ) -> dict[str, Any]:
     """Mine files of events into a folder: count table, sampled examples, index and names; returns what mined.json says.
 
-    sources: Parquet, CSV and TSV files (gz too) or globs of them, in the order of their events where steps tie.
+    sources: Parquet, CSV and TSV files (gz and zip too) or globs of them, Delta tables, iceberg:// names and s3://
+    URLs, in the order of their events where steps tie; plain, or in a published layout.
     options, entities, relations: as for `read_events`.
     A run that was cut off goes on when it is started again in the same way; `force` begins anew and replaces what an
     earlier mining left in the folder.
     """
     settings, limits, options = settings or Settings(), limits or Limits(), options or ReadOptions()
     out = Path(out)
-    paths = find_files(sources)
-    asked = {
-        "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
-        "settings": asdict(settings),
-        "reading": asdict(options),
-        "seed": seed,
-        "names": [vocabulary_digest(v.names, ()) if v else None for v in (entities, relations)],
-    }
-    files = [describe(path, options) for path in paths]
-    common_kinds(files)
     with ExitStack() as stack:
+        # next to the result, so that a mining that goes on after a kill finds what it fetched
+        fetched = out.with_name(f"{out.name}.sources")
+        paths = stack.enter_context(local_files(list(sources), event_columns(options), fetched))
+        asked = {
+            "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
+            "settings": asdict(settings),
+            "reading": asdict(options),
+            "seed": seed,
+            "names": [vocabulary_digest(v.names, ()) if v else None for v in (entities, relations)],
+        }
+        files = [describe(path, options) for path in paths]
+        options = mining_options(files, options)
+        common_kinds(files)
         stack.enter_context(clear_errors(out))
         place = stack.enter_context(mining_place(out, force))
         work = prepare(place, asked, force)

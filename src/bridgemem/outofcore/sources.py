@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.limits import Budget
+from bridgemem.errors import DataError
+from bridgemem.events.limits import MOST_PAIRS, Budget
+from bridgemem.events.readers.layouts import SourceLayout
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import MOMENT, PARQUET, Source, connect, find_columns
-from bridgemem.events.readers.text import short
+from bridgemem.events.readers.text import literal, short
 from bridgemem.events.times import MIXED_ZONES
 from bridgemem.progress import SILENT
 
 LAST_ID = 2**31 - 1  # of an entity, or of a relation
 TEXT = (".csv", ".tsv", ".txt")
+PACKED = (".gz", ".zip")
+SPACE = "chr(32)||chr(9)||chr(10)||chr(11)||chr(12)||chr(13)"
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
 WORDS = {"whole": "whole numbers", "date": "dates", "text": "texts"}
 
@@ -28,11 +31,54 @@ def rows_of(file: Source, kinds: Sequence[str], folder: Path) -> Iterator[str]:
 
     folder: where a copy goes, if the file has to be unpacked. A line that is no row refuses the file.
     """
-    chosen = zip(file.columns, kinds_of(file), kinds, strict=True)
     with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder) as (table, text):
         for first in text.rejects[:1] if text else ():
             raise DataError(f"{file.name}:{first.line} cannot be read: {first.reason}; write it again or leave it out.")
+        if file.layout is not None:
+            yield _published(file, file.layout, table)
+            return
+        chosen = zip(file.columns, kinds_of(file), kinds, strict=True)
         yield f"SELECT {', '.join(_expression(*how) for how in chosen)} FROM {table}"
+
+
+def _published(file: Source, layout: SourceLayout, table: str) -> str:
+    """SQL of the four roles of a published layout as texts, with a row for each two parties, as `pair_rows` has them.
+
+    What stands for nobody is empty. A row between too many parties has no time, so that it is rejected.
+    """
+    subject, relation, object_, time = file.texts()
+    first, second = _parties(subject, layout), _parties(object_, layout)
+    rows = f"""SELECT {first} AS firsts, {second} AS seconds, {_label(relation, layout)} AS relation,
+        {_unquoted(time)} AS time FROM {table}"""
+    pairs = "flatten([[{'a': x, 'b': y} FOR y IN seconds] FOR x IN firsts])"
+    many = "len(firsts) * len(seconds)"
+    kept = f"""CASE WHEN {many} = 0 OR {many} > {MOST_PAIRS}
+            THEN [{{'a': coalesce(firsts[1], ''), 'b': coalesce(seconds[1], '')}}]
+        WHEN {many} = 1 THEN {pairs} ELSE [p FOR p IN {pairs} IF p.a <> p.b] END"""
+    late = f"CASE WHEN {many} > {MOST_PAIRS} THEN 'too many parties' ELSE time END"
+    paired = f"SELECT unnest({kept}) AS pair, relation, {late} AS time FROM ({rows})"
+    return f"SELECT pair.a, relation, pair.b, time FROM ({paired})"
+
+
+def _unquoted(text: str) -> str:
+    """SQL of a text as `layouts.unquoted` gives it."""
+    plain = f"trim({text}, {SPACE})"
+    inner = f"trim(replace(substr({plain}, 2, length({plain}) - 2), '\"\"', '\"'), {SPACE})"
+    quoted = f"length({plain}) > 1 AND starts_with({plain}, '\"') AND ends_with({plain}, '\"')"
+    return f"CASE WHEN {quoted} THEN {inner} ELSE {plain} END"
+
+
+def _label(text: str, layout: SourceLayout) -> str:
+    missing = ", ".join(map(literal, sorted({"", *layout.missing})))
+    return f"(SELECT CASE WHEN name IN ({missing}) THEN '' ELSE name END FROM (SELECT {_unquoted(text)} AS name))"
+
+
+def _parties(text: str, layout: SourceLayout) -> str:
+    """SQL of the different names in a field, in their order."""
+    parts = f"string_split({text}, {literal(layout.separator)})" if layout.separator else f"[{text}]"
+    missing = ", ".join(map(literal, sorted({"", *layout.missing})))
+    names = f"[{_unquoted('part')} FOR part IN {parts}]"
+    return f"[name FOR name, i IN {names} IF name NOT IN ({missing}) AND list_position({names}, name) = i]"
 
 
 def _expression(column: str, kind: str, wanted: str) -> str:
@@ -45,24 +91,39 @@ def _expression(column: str, kind: str, wanted: str) -> str:
 
 def describe(path: Path, options: ReadOptions) -> Source:
     """How a file holds its events."""
-    if options.format not in ("auto", "plain"):
-        raise SettingsError(
-            f"mining reads plain tables, not {options.format}: import {path} first, or name its columns."
-        )
-    endings = [s.lower() for s in path.suffixes if s.lower() != ".gz"]
+    endings = [s.lower() for s in path.suffixes if s.lower() not in PACKED]
     if not endings or endings[-1] not in (*PARQUET, *TEXT):
         raise DataError(
-            f"{path} is of no kind that can be mined: give Parquet, CSV or TSV files, the latter also as gz."
+            f"{path} is of no kind that can be mined: give Parquet, CSV or TSV files, the latter also as gz or zip."
         )
     with connect() as db:
-        source = find_columns(path, replace(options, format="plain"), db)
+        source = find_columns(path, options, db)
     if source is None:
         raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
+    if source.layout is not None and options.na is not None:
+        source = replace(source, layout=replace(source.layout, missing=frozenset(map(str, options.na))))
     return source
+
+
+def mining_options(files: Sequence[Source], options: ReadOptions) -> ReadOptions:
+    """How files are read together: a published layout has its own step and its own marks of what is missing."""
+    first = files[0].layout
+    for file in files:
+        if (file.layout and file.layout.name) != (first and first.name):
+            kinds = [layout.name if layout else "plain" for layout in (first, file.layout)]
+            raise DataError(
+                f"{files[0].name} is in the {kinds[0]} format and {file.name} in the {kinds[1]} one: give files of one "
+                "format at a time."
+            )
+    if first is None:
+        return replace(options, format="plain")
+    return replace(options, format=first.name, na=(), step=options.step or first.step)
 
 
 def common_kinds(files: Sequence[Source]) -> tuple[str, ...]:
     """The kind of each role in all files; Parquet files that disagree are refused."""
+    if files[0].layout is not None:
+        return ("text",) * len(ROLES)
     typed = [file for file in files if file.dialect is None]
     for file in typed:
         for role, here, there in zip(ROLES, kinds_of(file), kinds_of(typed[0]), strict=True):
@@ -77,6 +138,7 @@ def common_kinds(files: Sequence[Source]) -> tuple[str, ...]:
 
 def mixed_zones(files: Sequence[Source]) -> str:
     """The remark that some Parquet files have a time zone and others none; empty where it is not so."""
+    files = [file for file in files if file.layout is None]
     zoned = {"TIME ZONE" in file.kinds[-1] for file in files if MOMENT.fullmatch(file.kinds[-1])}
     return MIXED_ZONES.format("", "") if len(zoned) > 1 else ""
 

@@ -169,4 +169,7 @@ def test_every_command_reads_alike(kind, orders, tmp_path):
     mined = bridgemem("mine", orders, "-o", tmp_path / "mined", *options, "--json").json
     assert (mined["events"], mined["source"]["dropped"]) == (events, imported["dropped"])
     assert "--format" in bridgemem("data", "check", "--help").out
-    assert "mining reads plain tables" in bridgemem("mine", orders, "-o", tmp_path / "m", "--format", "gdelt").refused()
+    assert (
+        "a gdelt file of events has 61"
+        in bridgemem("mine", orders, "-o", tmp_path / "m", "--format", "gdelt").refused()
+    )

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bridgemem.events.feeds import Feed
+from bridgemem.events.readers.lakes import fetched
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.read import (
     Rejects,
@@ -57,14 +58,15 @@ def check_events(
     source: Any, options: ReadOptions | None = None, *, kept: int = KEPT_REJECTS, progress: Progress = SILENT
 ) -> Checked:
     """Judge the rows of a file, several files or a frame; kept: how many rejected rows are kept with their reasons."""
-    several = isinstance(source, Sequence) and not isinstance(source, str)
+    options = options or ReadOptions()
     with (
+        fetched(source, options) as found,
         tempfile.TemporaryDirectory(prefix="bridgemem-") as folder,
         connect(Path(folder), MEMORY) as db,
         progress.task("reading rows") as advance,
     ):
-        rows = Rows(options or ReadOptions(), db, kept)
-        for part in source if several else [source]:
+        rows = Rows(options, db, kept)
+        for part in found if isinstance(found, Sequence) and not isinstance(found, str) else [found]:
             rows.add(part, advance)
         rows.find_texts()
         with progress.task("checking rows") as judged:

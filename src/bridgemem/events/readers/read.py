@@ -16,6 +16,7 @@ import numpy as np
 from bridgemem.errors import DataError
 from bridgemem.events.limits import MOST_PAIRS, Budget
 from bridgemem.events.log import DAY, EventLog, Vocabulary
+from bridgemem.events.readers.lakes import fetched
 from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.rejects import RejectedError
@@ -140,10 +141,10 @@ def read_events(
     strict: make the first rejected row an error, and in a plain table the first one with a missing value.
     kept: how many rejected rows are kept with their reasons.
     """
-    several = isinstance(source, Sequence) and not isinstance(source, str)
-    with connect() as db, progress.task("reading events") as advance:
-        rows = Rows(options or ReadOptions(), db, kept)
-        for part in source if several else [source]:
+    options = options or ReadOptions()
+    with fetched(source, options) as found, connect() as db, progress.task("reading events") as advance:
+        rows = Rows(options, db, kept)
+        for part in found if isinstance(found, Sequence) and not isinstance(found, str) else [found]:
             rows.add(part, advance)
         rows.encode()
     return _resolve(rows, entities, relations, strict)
