@@ -116,21 +116,52 @@ def _together(rows: Tensor, old: PairStates, new: PairStates, k: int, window: in
     """
     if not len(new.row):
         return replace(old, row=rows[old.row])
-    key = torch.cat([rows[old.row] * WIDTH + old.candidate, new.row * WIDTH + new.candidate])
-    keys, place = key.unique(return_inverse=True)
-    parts = ((new, place[len(old.row) :], 0), (old, place[: len(old.row)], k))
-    lag = torch.full((len(keys), 2 * k), _BEYOND, device=keys.device)
-    relation, direction, count = torch.zeros_like(lag), torch.zeros_like(lag), torch.zeros_like(keys)
-    for states, at, column in parts:
-        own = slice(column, column + k)
-        lag[at, own] = torch.where(states.found, states.lag, _BEYOND)
-        relation[at, own], direction[at, own] = states.relation, states.direction
-        count[at] += states.count
-    order = lag.argsort(dim=1, stable=True)[:, :k]
-    lag, relation, direction = (values.gather(1, order) for values in (lag, relation, direction))
-    found = lag < _BEYOND
+    keys, added = rows[old.row] * WIDTH + old.candidate, new.row * WIDTH + new.candidate
+    at = torch.searchsorted(keys, added)
+    # the pairs of both, which are few, are merged in their places; those of the new one alone are put among the others
+    both = keys[at.clamp(max=len(keys) - 1)] == added if len(keys) else torch.zeros_like(added, dtype=torch.bool)
+    known, fresh = both.nonzero().squeeze(1), (~both).nonzero().squeeze(1)
+    columns = [old.count, old.relation, old.direction, old.lag, old.found]
+    if len(known):
+        merged = _merged(old.take(at[known]), new.take(known), k)
+        columns = [c.index_copy(0, at[known], m) for c, m in zip(columns, merged, strict=True)]
+    if len(fresh):
+        alone = new.take(fresh)
+        values = (alone.count, alone.relation, alone.direction, alone.lag, alone.found)
+        order = _inserted(len(keys), at[fresh])
+        keys = torch.cat([keys, added[fresh]])[order]
+        columns = [torch.cat([c, v]).index_select(0, order) for c, v in zip(columns, values, strict=True)]
+    count, relation, direction, lag, found = columns
     if window:
-        found &= lag <= window
-    kept = found.any(1)
-    keys, count, relation, direction, lag, found = (x[kept] for x in (keys, count, relation, direction, lag, found))
-    return PairStates(keys // WIDTH, keys % WIDTH, count, relation, direction, torch.where(found, lag, 0), found)
+        found = found & (lag <= window)
+        kept = found.any(1).nonzero().squeeze(1)
+        keys, count, relation, direction, lag, found = (
+            column.index_select(0, kept) for column in (keys, count, relation, direction, lag, found)
+        )
+        lag = torch.where(found, lag, 0)
+    return PairStates(keys // WIDTH, keys % WIDTH, count, relation, direction, lag, found)
+
+
+def _merged(old: PairStates, new: PairStates, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Count, and relation, direction, lag and found of the k newest events, of pairs that lie in both memories."""
+    lag = torch.cat([torch.where(states.found, states.lag, _BEYOND) for states in (new, old)], dim=1)
+    order = lag.argsort(dim=1, stable=True)[:, :k]
+    relation, direction = (
+        torch.cat([getattr(states, name) for states in (new, old)], dim=1).gather(1, order)
+        for name in ("relation", "direction")
+    )
+    lag = lag.gather(1, order)
+    found = lag < _BEYOND
+    return old.count + new.count, relation, direction, torch.where(found, lag, 0), found
+
+
+def _inserted(size: int, before: Tensor) -> Tensor:
+    """The order of rows with others put before some of them; the others count from `size` on. int64 [k] ascending."""
+    count = len(before)
+    others = torch.arange(count, device=before.device)
+    order = torch.empty(size + count, dtype=torch.int64, device=before.device)
+    own = torch.ones(size + count, dtype=torch.bool, device=before.device)
+    own[before + others] = False
+    order[before + others] = size + others
+    order[own] = torch.arange(size, device=before.device)
+    return order
