@@ -55,7 +55,7 @@ def test_a_store_that_cannot_be_written_asks_to_try_later_and_tells_not_where_it
     def full(*args: Any, **named: Any) -> None:
         raise StoreError(sentence)
 
-    monkeypatch.setattr(live.store, "append", full)
+    monkeypatch.setattr(live.store, "append_all", full)
     client = TestClient(create_app(live))
     answer = client.post("/v1/events", json=batch("Kel"))
     assert answer.status_code == 503
