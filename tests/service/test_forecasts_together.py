@@ -19,7 +19,7 @@ from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Scoring
 from bridgemem.service import asking
-from bridgemem.service.asking import Service
+from bridgemem.service.asking import Service, MisspeltError
 from bridgemem.service.models import Forecast, ForecastQuery
 from builders import SMALL_READER, dataset_of, random_log
 from commands import ACTORS, RELATIONS
@@ -72,7 +72,10 @@ def test_a_query_that_cannot_be_answered_refuses_no_other(service: Service) -> N
     first, misspelt, both_sides, last, too_far = service._together(asked)
     same(first, service.forecast(asked[0]))
     same(last, service.forecast(asked[3]))
-    assert isinstance(misspelt, NotFoundError)
+    # what may have been meant is looked for by the caller, while others are answered
+    assert isinstance(misspelt, MisspeltError)
+    with pytest.raises(NotFoundError, match="did you mean 'Arvan'"):
+        service.forecast(asked[1])
     assert isinstance(both_sides, SettingsError)
     assert isinstance(too_far, Exception)
 

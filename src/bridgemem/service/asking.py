@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.errors import BridgeMemError
+from bridgemem.errors import BridgeMemError, NotFoundError
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.queries import Queries, joined
@@ -136,11 +137,17 @@ class Service:
 
     def forecast(self, request: ForecastQuery) -> Forecast:
         """The answers to one query; queries that come at the same time are scored together."""
-        return self._forecasting(request)
+        try:
+            return self._forecasting(request)
+        except MisspeltError as problem:
+            raise problem.told() from None
 
     async def forecast_soon(self, request: ForecastQuery) -> Forecast:
         """The same for a caller that has other things to do meanwhile."""
-        return await asyncio.wrap_future(self._forecasting.submit(request))
+        try:
+            return await asyncio.wrap_future(self._forecasting.submit(request))
+        except MisspeltError as problem:
+            raise await asyncio.to_thread(problem.told) from None
 
     def _together(self, requests: Sequence[ForecastQuery]) -> list[Forecast | Exception]:
         """The answers to each query, from what is known now, or why it has none."""
@@ -148,10 +155,12 @@ class Service:
         alike: dict[tuple[int, int | None], dict[int, Queries]] = {}  # by top and horizon: queries by their places
         for place, request in enumerate(requests):
             try:
-                asked = self._asked(view, request)
-                query = asked.query(request.subject, request.relation, object=request.object, at=request.at)
+                if (unknown := _unknown(view.events, request)) is not None:
+                    raise unknown
+                sides = request.subject, request.relation
+                query = view.predictor.query(*sides, object=request.object, at=request.at)
                 alike.setdefault((request.top, request.horizon), {})[place] = query
-            except BridgeMemError as problem:
+            except (BridgeMemError, MisspeltError) as problem:
                 found[place] = problem
         for wanted, queries in alike.items():
             found |= _answers(self.kept.of(view.predictor), queries, *wanted)
@@ -215,12 +224,32 @@ class Service:
 
     @staticmethod
     def _check_names(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuery) -> None:
-        for name in (request.subject, request.object):
-            # a number is no id here: ids are nothing that callers are told
-            if name is not None and name not in events.entities:
-                raise events.entity_names.unknown(name)
-        if request.relation not in events.relations:
-            raise events.relation_names.unknown(request.relation)
+        if (unknown := _unknown(events, request)) is not None:
+            raise unknown.told()
+
+
+class MisspeltError(Exception):
+    """A name does not occur. told: the error with names that may have been meant, which takes a while to find."""
+
+    def __init__(self, told: Callable[[], NotFoundError]) -> None:
+        super().__init__("a name does not occur")
+        self.told = told
+
+
+def _unknown(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuery) -> MisspeltError | None:
+    """The first name of a query that does not occur."""
+    for name in (request.subject, request.object):
+        # a number is no id here: ids are nothing that callers are told
+        if name is not None and name not in events.entities:
+            return MisspeltError(partial(_suggested, events, "entity_names", name))
+    if request.relation not in events.relations:
+        return MisspeltError(partial(_suggested, events, "relation_names", request.relation))
+    return None
+
+
+def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
+    names: Names = getattr(events, kind)
+    return names.unknown(name)
 
 
 def _forecast(found: Answers) -> Forecast:
