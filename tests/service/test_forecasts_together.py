@@ -19,7 +19,7 @@ from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Scoring
 from bridgemem.service import asking
-from bridgemem.service.asking import Service, MisspeltError
+from bridgemem.service.asking import MisspeltError, Service
 from bridgemem.service.models import Forecast, ForecastQuery
 from builders import SMALL_READER, dataset_of, random_log
 from commands import ACTORS, RELATIONS
