@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -151,6 +152,13 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
+def _leave_a_core() -> None:
+    """Score on all cores but one: connections and batches of events go on meanwhile, and would only be in the way."""
+    import torch
+
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) - 1)))
+
+
 def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits) -> None:
     """Run the application on a socket until Ctrl-C or a request to end; both are a normal end."""
     from bridgemem.service.connections import make_server
@@ -158,6 +166,7 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    _leave_a_core()
     host, port = place.getsockname()[:2]
     say(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)")
     server = make_server(app, limits)
