@@ -231,3 +231,44 @@ def test_all_bad_queries_of_all_blocks_are_named_before_any_is_answered(recurren
     assert "has 9 rows that cannot be asked, and nothing was written" in said
     assert len(rejects.read_text().splitlines()) == 10
     assert left_in(queries.parent) == ["q.csv", "r.csv"]
+
+
+MEASURED = """
+import resource, sys
+from bridgemem.cli.main import main
+try:
+    main()
+finally:
+    sys.stderr.write(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}")
+"""
+
+
+@pytest.mark.long
+def test_memory_does_not_grow_with_the_number_of_queries(
+    recurrence_run: Path, tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    pytest.importorskip("resource", reason="needs what the system says of memory")
+    peaks = {}
+    for count in (20_000, 200_000):
+        queries = tmp_path / f"{count}.parquet"
+        pick = f"[{', '.join(map(repr, ACTORS))}][1 + i % {len(ACTORS)}]"
+        times = "date '2024-02-01' + (i % 9)::INTEGER"
+        duckdb.sql(
+            f"COPY (SELECT {pick} AS subject, 'visit' AS relation, {times} AS time FROM range({count}) r(i)) "
+            f"TO '{queries}'"
+        )
+        asked = (
+            "forecast",
+            recurrence_run,
+            "--queries",
+            queries,
+            "--out",
+            tmp_path / f"{count}.out.parquet",
+            "--top",
+            "3",
+        )
+        program = [sys.executable, "-c", MEASURED, *map(str, asked)]
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
+        peaks[count] = int(done.stderr.rsplit("peak ", 1)[1])
+        record_property(f"peak_mb_{count}", round(peaks[count] / 1024, 1))
+    assert peaks[200_000] < 1.15 * peaks[20_000]

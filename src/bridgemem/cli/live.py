@@ -100,6 +100,8 @@ def ingest(
         raise SettingsError(
             "--until-end, --from-start, --event-field and --offset-field are for a feed: say --follow too."
         )
+    if file.is_dir():
+        raise SettingsError(f"{file} is a folder; give one file of events, or a feed with --follow.")
     with rejects_to(rejects) as write:
         found = read_events(file, reading.following(base), kept=kept(rejects))
         events, rejected, left_out, told = _usable(found, file, base, skip_rejected)

@@ -88,7 +88,7 @@ class StreamFeed:
 
     def block(self) -> Block | None:
         """The whole lines that have come; at the end of the stream the last line needs no end."""
-        while not self.ended and len(self._rest) < CHUNK and select.select([self._file], [], [], POLL / 4)[0]:
+        while not self.ended and len(self._rest) < CHUNK and self._waits():
             raw = os.read(self._file, CHUNK)
             self.ended = not raw
             self._rest += raw
@@ -97,6 +97,13 @@ class StreamFeed:
         lines = raw.removesuffix(b"\n").split(b"\n") if raw else []
         first, self._line = self._line + 1, self._line + len(lines)
         return Block(self.name, lines, first, []) if lines else None
+
+    def _waits(self) -> bool:
+        """Whether something is there to be read, or the stream has ended."""
+        try:
+            return bool(select.select([self._file], [], [], POLL / 4)[0])
+        except OSError:  # not every system can tell; then reading waits
+            return True
 
     def batch(self, block: Block, lines: Sequence[Line]) -> tuple[Batch, Sequence[Line]]:
         if not self.offsets:

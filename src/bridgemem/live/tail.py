@@ -93,7 +93,7 @@ class Tail:
         while True:
             if not self._is_same():
                 self._find_copy()
-            raw = os.pread(self._file, CHUNK, self.position.offset)
+            raw = _read(self._file, CHUNK, self.position.offset)
             end = raw.rfind(b"\n") + 1
             if end:
                 return self._cut(raw[:end])
@@ -102,7 +102,7 @@ class Tail:
             if not self._left_behind():
                 return None
             # read again: the last lines may have been written after the first look, and before the writer moved on
-            raw = os.pread(self._file, CHUNK, self.position.offset)
+            raw = _read(self._file, CHUNK, self.position.offset)
             if raw:
                 return self._cut(raw[: raw.rfind(b"\n") + 1] or raw)
             if not self._begin():
@@ -129,7 +129,7 @@ class Tail:
     def _overlong(self, start: bytes) -> Block | None:
         """A line that is longer than a block, if it has ended; it counts with all of its bytes."""
         at = self.position.offset + len(start)
-        while raw := os.pread(self._file, CHUNK, at):
+        while raw := _read(self._file, CHUNK, at):
             end = raw.find(b"\n") + 1
             at += end or len(raw)
             if end:
@@ -255,11 +255,17 @@ def _opened(path: Path) -> int | None:
         return None
 
 
+def _read(file: int, size: int, offset: int) -> bytes:
+    """Bytes of a file from an offset on, fewer at its end."""
+    os.lseek(file, offset, os.SEEK_SET)
+    return os.read(file, size)
+
+
 def _mark(file: int, offset: int) -> str:
     """A digest of the bytes before an offset; empty at the start."""
     if not offset:
         return ""
-    held = os.pread(file, min(MARK, offset), max(0, offset - MARK))
+    held = _read(file, min(MARK, offset), max(0, offset - MARK))
     return hashlib.sha256(held).hexdigest()[:16]
 
 

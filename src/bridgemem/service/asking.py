@@ -176,9 +176,7 @@ class Service:
                 asked.append(Query(q.subject, q.relation, q.object, q.at))
             except BridgeMemError as problem:
                 asked.append(Query(q.subject, q.relation, q.object, q.at, problem=str(problem)))
-        # a backbone is asked by one thread at a time
-        with self.live.asking():
-            made = answer(view.predictor, asked, request.top, request.horizon)
+        made = answer(self.kept.of(view.predictor), asked, request.top, request.horizon)
         return Forecasts(forecasts=[_forecast(found) for found in made.candidates])
 
     def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
