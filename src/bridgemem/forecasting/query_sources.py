@@ -63,8 +63,11 @@ def _from_lake(source: str | Path, size: int) -> Iterator[list[Query]]:
         return [name for name in names if name.lower() in COLUMNS] or names
 
     with local_files([source], columns) as files:
-        for path in files:
-            yield from query_source(path).read(size)
+        for path, name in files.items():
+            if path.suffix.lower() in PARQUET:
+                yield from _from_duckdb(name, f"FROM read_parquet({literal(path)})", size)
+            else:
+                yield from text_queries(path, size)
 
 
 def _from_duckdb(name: str, sql: str, size: int) -> Iterator[list[Query]]:

@@ -75,7 +75,7 @@ def mine_files(
     with ExitStack() as stack:
         # next to the result, so that a mining that goes on after a kill finds what it fetched
         fetched = out.with_name(f"{out.name}.sources")
-        paths = stack.enter_context(local_files(list(sources), event_columns(options), fetched))
+        paths = list(stack.enter_context(local_files(list(sources), event_columns(options), fetched)))
         asked = {
             "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
             "settings": asdict(settings),

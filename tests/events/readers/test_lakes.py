@@ -143,9 +143,22 @@ def test_a_mining_that_was_cut_off_fetches_nothing_twice(
     assert left_in(tmp_path) == ["mined"]
 
 
+def test_rejected_rows_are_told_by_the_name_of_the_table(tmp_path: Path) -> None:
+    rows = [*ROWS[:50], ("Arvan", "visit", "Kel", "soon")]
+    deltalake.write_deltalake(str(tmp_path / "t"), table(rows))
+    rejects = tmp_path / "rejects.csv"
+    checked = bridgemem("data", "check", tmp_path / "t", "--rejects", rejects)
+    assert checked.code == 2
+    assert f"{tmp_path / 't'}:51: the time 'soon' is neither" in checked.out
+    assert rejects.read_text().splitlines()[1].startswith(f"{tmp_path / 't'},51,")
+    packed = ("-o", tmp_path / "p.npz")
+    assert f"{tmp_path / 't'}:51" in bridgemem("data", "import", tmp_path / "t", *packed, "--strict").refused()
+
+
 def test_only_the_columns_of_events_are_fetched(delta: str) -> None:
     with lakes.local_files([delta], lakes.event_columns(lakes.ReadOptions())) as files:
-        assert parquet.read_schema(files[0]).names == ["subject", "relation", "object", "time"]
+        (path,) = files
+        assert parquet.read_schema(path).names == ["subject", "relation", "object", "time"]
 
 
 def test_queries_come_from_a_delta_table(recurrence_run: Path, tmp_path: Path) -> None:
@@ -156,6 +169,9 @@ def test_queries_come_from_a_delta_table(recurrence_run: Path, tmp_path: Path) -
         "forecast", recurrence_run, "--queries", tmp_path / "queries", "--out", out, "--top", "1", "--json"
     )
     assert (done.json["queries"], done.json["rows"]) == (2, 2)
+    deltalake.write_deltalake(str(tmp_path / "other"), pa.table({"who": ["Arvan"]}))
+    said = bridgemem("forecast", recurrence_run, "--queries", tmp_path / "other", "--out", out, "--force").refused()
+    assert f"{tmp_path / 'other'} has no column relation" in said
 
 
 @pytest.mark.parametrize(

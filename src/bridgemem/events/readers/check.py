@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,14 +59,15 @@ def check_events(
     """Judge the rows of a file, several files or a frame; kept: how many rejected rows are kept with their reasons."""
     options = options or ReadOptions()
     with (
-        fetched(source, options) as found,
+        fetched(source, options) as (parts, names),
         tempfile.TemporaryDirectory(prefix="bridgemem-") as folder,
         connect(Path(folder), MEMORY) as db,
         progress.task("reading rows") as advance,
     ):
         rows = Rows(options, db, kept)
-        for part in found if isinstance(found, Sequence) and not isinstance(found, str) else [found]:
+        for part in parts:
             rows.add(part, advance)
+        rows.call(names)
         rows.find_texts()
         with progress.task("checking rows") as judged:
             return _Check(rows).run(judged)

@@ -42,8 +42,8 @@ def in_lake(source: Any) -> bool:
 @contextmanager
 def local_files(
     sources: Sequence[str | Path], wanted: Callable[[Sequence[str]], Sequence[str]], folder: Path | None = None
-) -> Iterator[list[Path]]:
-    """The files that paths, globs and names of lake tables stand for, all of them on this machine.
+) -> Iterator[dict[Path, str]]:
+    """The files that paths, globs and names of lake tables stand for, all of them on this machine, and their names.
 
     Args:
         sources: Files and globs; a folder of a Delta table, or delta:URI; iceberg://CATALOG/NAMESPACE.TABLE;
@@ -53,28 +53,40 @@ def local_files(
             ends without an error. Left out, it is a folder for temporary files.
     """
     if not any(map(in_lake, sources)):
-        yield find_files(sources)
+        yield {path: str(path) for path in find_files(sources)}
         return
     with tempfile.TemporaryDirectory(prefix="bridgemem-") as temporary:
         place = folder or Path(temporary)
         place.mkdir(parents=True, exist_ok=True)
-        found: list[Path] = []
+        found: dict[Path, str] = {}
         for number, source in enumerate(sources):
-            found += _fetched(str(source), number, place, wanted) if in_lake(source) else find_files([source])
+            if in_lake(source):
+                found |= _fetched(str(source), number, place, wanted)
+            else:
+                found |= {path: str(path) for path in find_files([source])}
         yield found
     if folder is not None:
         shutil.rmtree(folder)
 
 
 @contextmanager
-def fetched(source: Any, options: ReadOptions) -> Iterator[Any]:
-    """A source of events with what lies in a lake fetched; any other as it is."""
-    several = isinstance(source, list | tuple)
-    if not any(map(in_lake, source if several else [source])):
-        yield source
+def fetched(source: Any, options: ReadOptions) -> Iterator[tuple[list[Any], dict[str, str]]]:
+    """The parts of a source of events, with what lies in a lake fetched, and what the fetched files are called."""
+    several = isinstance(source, Sequence) and not isinstance(source, str)
+    parts = list(source) if several else [source]
+    if not any(map(in_lake, parts)):
+        yield parts, {}
         return
-    with local_files(source if several else [source], event_columns(options)) as files:
-        yield files
+    with local_files(parts, event_columns(options)) as files:
+        names = {str(path): name for path, name in files.items()}
+        try:
+            yield list(files), names
+        except DataError as problem:
+            said = str(problem)
+            for path, name in names.items():
+                said = said.replace(path, name)
+            problem.args = (said,)
+            raise
 
 
 def event_columns(options: ReadOptions) -> Callable[[Sequence[str]], Sequence[str]]:
@@ -97,7 +109,9 @@ class LakeTable:
     batches: Callable[[Sequence[str]], Any]
 
 
-def _fetched(source: str, number: int, place: Path, wanted: Callable[[Sequence[str]], Sequence[str]]) -> list[Path]:
+def _fetched(
+    source: str, number: int, place: Path, wanted: Callable[[Sequence[str]], Sequence[str]]
+) -> dict[Path, str]:
     if source.startswith(S3):
         return _objects(source, number, place)
     table = _iceberg(source) if source.startswith(ICEBERG) else _delta(source.removeprefix(DELTA))
@@ -114,7 +128,7 @@ def _fetched(source: str, number: int, place: Path, wanted: Callable[[Sequence[s
             with parquet.ParquetWriter(str(aside), batches.schema, compression="zstd") as writer:
                 for batch in batches:
                     writer.write_batch(batch)
-    return [path]
+    return {path: source}
 
 
 def _delta(uri: str) -> LakeTable:
@@ -154,7 +168,7 @@ def _iceberg(source: str) -> LakeTable:
     return LakeTable(name, str(snapshot.snapshot_id), columns, batches)
 
 
-def _objects(source: str, number: int, place: Path) -> list[Path]:
+def _objects(source: str, number: int, place: Path) -> dict[Path, str]:
     """Objects on S3 as files, by name or by a glob; credentials and the endpoint are those of the environment."""
     files = _needed("pyarrow.fs", source)
     key = source.removeprefix(S3).rstrip("/")
@@ -169,7 +183,7 @@ def _objects(source: str, number: int, place: Path) -> list[Path]:
         infos = [info for info in infos if info.type == files.FileType.File]
     if not infos:
         raise DataError(f"{source} does not exist; name objects, as in s3://bucket/events/*.parquet.")
-    found = []
+    found = {}
     for i, info in enumerate(infos):
         # size and time tell one version of an object from another
         version = f"{info.size}-{info.mtime_ns or 0}"
@@ -184,7 +198,7 @@ def _objects(source: str, number: int, place: Path) -> list[Path]:
                 aside.open("wb") as file,
             ):
                 shutil.copyfileobj(stream, file, COPIED)
-        found.append(path)
+        found[path] = f"{S3}{info.path}"
     return found
 
 

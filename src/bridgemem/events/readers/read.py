@@ -142,10 +142,11 @@ def read_events(
     kept: how many rejected rows are kept with their reasons.
     """
     options = options or ReadOptions()
-    with fetched(source, options) as found, connect() as db, progress.task("reading events") as advance:
+    with fetched(source, options) as (parts, names), connect() as db, progress.task("reading events") as advance:
         rows = Rows(options, db, kept)
-        for part in found if isinstance(found, Sequence) and not isinstance(found, str) else [found]:
+        for part in parts:
             rows.add(part, advance)
+        rows.call(names)
         rows.encode()
     return _resolve(rows, entities, relations, strict)
 
@@ -222,6 +223,11 @@ class Rows:
                 f"{self.files[0]} is in the {first} format and {self.files[-1]} in the {other} one: "
                 "give files of one format at a time."
             )
+
+    def call(self, names: Mapping[str, str]) -> None:
+        """Call files by other names from here on."""
+        self.files = [names.get(file, file) for file in self.files]
+        self.rejects = [replace(reject, file=names.get(reject.file, reject.file)) for reject in self.rejects]
 
     def encode(self) -> None:
         """Take the rows out as codes [n] of the four roles, with the file and the line of each row."""
