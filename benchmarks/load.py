@@ -136,6 +136,7 @@ def serving(run: Path, data_dir: Path | None = None) -> Iterator[int]:
     """The port of a service that runs in a process of its own, ready to answer."""
     with tempfile.TemporaryDirectory() as aside:
         words = ["serve", str(run), "--port", "0", "--store", str(Path(aside) / "events.duckdb")]
+        words += ["--log-level", "warning"]  # nobody reads its lines, and a full pipe would stop it
         words += [] if data_dir is None else ["--data-dir", str(data_dir)]
         process = subprocess.Popen(
             [sys.executable, "-u", "-c", SERVE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -19,6 +19,8 @@ from bridgemem.errors import SettingsError
 Gate = Literal["uncertain", "entropy", "none"]
 HistoryMode = Literal["rolling", "frozen"]
 Duplicates = Literal["keep", "drop"]
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 # far beyond any use, and small enough that no setting asks for more memory than there is
 MOST_EVENTS = 1024
 MOST_UNITS = 8192

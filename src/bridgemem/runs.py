@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.naming import Stamped, checked, followed_by
 from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecasting.calibration import FILE as CALIBRATION
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
 from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
@@ -53,6 +55,9 @@ MODEL = "model.safetensors"
 UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
 ALIASES = "aliases.csv"  # other names of entities, for queries and for events that come
+# what a forecast depends on; the data itself is told by its fingerprint in config.toml
+ANSWERING = ("config.toml", MODEL, "selection.json", CALIBRATION)
+VERSIONED = 256 << 20  # bytes of a file that its version reads; of a longer one, its length counts besides
 BACK = "put a copy back, or fit the run again"
 
 
@@ -315,6 +320,20 @@ class Run(Parts):
     def refreshes(self) -> list[Refreshed]:
         """What `refresh` did to the run since it was fitted, oldest first."""
         return read_as(self.folder / REFRESHES, list[Refreshed], BACK, missing=[])
+
+    @cached_property
+    def version(self) -> str:
+        """The version of the model: the folder's own name, and a digest of all that its answers depend on."""
+        own = self.folder.resolve()
+        parts = [own / name for name in (*ANSWERING, UPDATES, ALIASES)]
+        parts += sorted(path for path in (own / "backbone").iterdir() if path.is_file())
+        digest = hashlib.sha256()
+        for path in parts:
+            if path.is_file():
+                digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+                with path.open("rb") as file:
+                    digest.update(file.read(VERSIONED))
+        return f"{own.name}@{digest.hexdigest()[:8]}"
 
     @property
     def origin(self) -> str:

@@ -386,14 +386,6 @@ def test_a_value_of_no_possible_type_is_told_what_was_wanted(client: Any) -> Non
     assert refused(client.post("/v1/events", json=sent), 422)["error"].startswith("offset: this should be an offset")
 
 
-def test_every_refused_request_leaves_one_line_in_the_log(client: Any, caplog: pytest.LogCaptureFixture) -> None:
-    client.post("/v1/forecast", json=ASKED)
-    client.get("/v2/a%0Ab")
-    client.post("/v1/forecast", json={})
-    said = [record.getMessage() for record in caplog.records if record.name.startswith("bridgemem")]
-    assert said == ["GET '/v2/a\\nb' was refused: 404", "POST '/v1/forecast' was refused: 422"]
-
-
 def test_other_addresses_and_methods_are_refused_in_the_same_shape(client: Any) -> None:
     refused(client.get("/v2/forecast"), 404)
     answer = client.get("/v1/forecast")

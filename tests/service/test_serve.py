@@ -46,7 +46,8 @@ def test_a_service_keeps_its_events_and_ends_well(recurrence_run: Path, tmp_path
     event = {"subject": "Arvan", "relation": "visit", "object": "Newland", "time": "2024-02-10"}
     body = json.dumps({"source": "test", "key": "one", "events": [event]}).encode()
     headers = {"Content-Type": "application/json", "Authorization": "Bearer s3cret"}
-    process, address = started(recurrence_run, "--store", store, "--token-file", secret)
+    logs = ("--log-format", "json")
+    process, address = started(recurrence_run, "--store", store, "--token-file", secret, *logs)
     try:
         assert address.startswith("http://127.0.0.1:")
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -57,7 +58,9 @@ def test_a_service_keeps_its_events_and_ends_well(recurrence_run: Path, tmp_path
     finally:
         process.terminate()
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (0, "GET '/v1/model' was refused: 401\n")
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert process.returncode == 0
+    assert [(line["route"], line["status"]) for line in lines] == [("/v1/model", 401), ("/v1/events", 200)]
     assert out.startswith("Ended")
     with EventStore(store, create=False) as kept:
         assert kept.events().entities.names == ("Arvan", "Newland")

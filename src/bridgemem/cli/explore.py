@@ -37,12 +37,14 @@ def explore(
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.service.app import create_app
     from bridgemem.service.limits import Limits
+    from bridgemem.service.logs import set_up_logs
 
     asset(CHARTS)  # what is not installed is told before anything is opened
     model = Forecaster.load(run, residual=residual, data_dir=data_dir, relation_names=relation_names)
     with listen(HOST, port) as place, open_store(run, store, "keep") as events:
         live = LiveForecaster(model, events)
         limits = Limits()
+        set_up_logs("text", "warning")
         app = create_app(live, limits=limits, hosts=(HOST, "localhost"), page=explorer_router)
         if browser:
             # the socket listens already: a browser that is early waits for the first answer

@@ -91,6 +91,14 @@ MaxNewRelations = Annotated[
     int | None,
     bounded(config.Size, "--max-new-relations", help="New relations that the store may hold (default: 1000)."),
 ]
+LogFormat = Annotated[
+    config.LogFormat,
+    one_of(config.LogFormat, "--log-format", help="Log lines on standard error: text, or json for one object a line."),
+]
+LogLevel = Annotated[
+    config.LogLevel,
+    one_of(config.LogLevel, "--log-level", help="Least level that is logged; debug also names events and queries."),
+]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
 

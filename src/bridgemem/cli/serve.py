@@ -14,6 +14,8 @@ import typer
 from bridgemem.cli.options import (
     DataDir,
     Duplicates,
+    LogFormat,
+    LogLevel,
     MaxNewRelations,
     MemoryDir,
     NewEvents,
@@ -58,6 +60,8 @@ def serve(
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
@@ -65,6 +69,7 @@ def serve(
     from bridgemem.live.forecasting import LiveForecaster
     from bridgemem.service.app import create_app
     from bridgemem.service.limits import Limits
+    from bridgemem.service.logs import set_up_logs
 
     token = None if token_file is None else read_token(token_file)
     if token is None and host not in LOOPBACK:
@@ -81,6 +86,7 @@ def serve(
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = LiveForecaster(model, events)
         del model  # its index is another's once new events are merged
+        set_up_logs(log_format, log_level)
         listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
 
 

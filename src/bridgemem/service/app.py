@@ -19,6 +19,7 @@ from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsE
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.service.asking import Live, Service
 from bridgemem.service.limits import Guard, Limits, refusal, retry_later
+from bridgemem.service.logs import note
 from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
 from bridgemem.service.models import (
     MOST_NAMES,
@@ -109,18 +110,18 @@ def create_app(
     used = service.kept.used
     metrics.watch("bridgemem_scores_found", "Queries whose scores were kept.", lambda: used.hits)
     metrics.watch("bridgemem_scores_made", "Queries whose scores had to be made.", lambda: used.misses)
-    app.include_router(_health(ready))
     # the guard below asks for the token; here it is only written into the document
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
-    app.include_router(_stored(service, metrics), dependencies=needs)
-    app.include_router(_queries(service), dependencies=needs)
-    app.include_router(_about(service, metrics), dependencies=needs)
+    open_to_all, guarded = [_health(ready)], [_stored(service, metrics), _queries(service), _about(service, metrics)]
     if page is not None:
-        app.include_router(page(service))
+        open_to_all.append(page(service))
+    for router in (*open_to_all, *guarded):
+        app.include_router(router, dependencies=needs if router in guarded else [])
+    paths = {getattr(route, "path", "") for router in (*open_to_all, *guarded) for route in router.routes}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
     _errors(app, () if page is not None else (live.store.path, live.run.folder))
     app.add_middleware(Guard, limits=limits or Limits(), token=token, hosts=hosts)
-    app.add_middleware(Measured, metrics=metrics)
+    app.add_middleware(Measured, metrics=metrics, paths=paths | {"/openapi.json"}, version=lambda: live.run.version)
     return app
 
 
@@ -157,7 +158,14 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
     @router.post("/v1/events", summary="Store events", responses=_refusals(422))
     def events(batch: NewEvents) -> Received:
         """Store a batch of events. Once answered it is on disk, and the next forecast may use it."""
-        received = service.add(batch)
+        note(source=batch.source, key=batch.key)
+        try:
+            received = service.add(batch)
+        except BridgeMemError:
+            note(rejected=len(batch.events))
+            raise
+        counts = received.model_dump(include={"batch", "accepted", "duplicates", "late", "replayed"})
+        note(**counts, rejected=0)
         if received.replayed:
             metrics.replayed.inc()
         else:
@@ -248,13 +256,14 @@ def _errors(app: FastAPI, places: Sequence[Path]) -> None:
     @app.exception_handler(BridgeMemError)
     async def known(request: Request, problem: BridgeMemError) -> JSONResponse:
         if isinstance(problem, NotFoundError):
-            return refusal(404, _without(places, str(problem)), getattr(problem, "suggestions", ()))
+            return refusal(404, _without(places, str(problem)), problem.suggestions, reason=problem.code)
         if isinstance(problem, DataError | SettingsError):
-            return refusal(422, _without(places, str(problem)))
+            return refusal(422, _without(places, str(problem)), reason=problem.code)
         LOG.error("%s %s: %s", request.method, request.url.path, problem)
         if isinstance(problem, StoreError):  # it can be written again some time; what else is wrong stays so
-            return retry_later(503, NO_STORE.format(system_reason(str(problem)) or "its log says why"))
-        return refusal(503, NO_ANSWER if places else str(problem))
+            told = NO_STORE.format(system_reason(str(problem)) or "its log says why")
+            return retry_later(503, told, problem.code)
+        return refusal(503, NO_ANSWER if places else str(problem), reason=problem.code)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:

@@ -22,6 +22,7 @@ from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
+from bridgemem.service.logs import note_names
 from bridgemem.service.models import (
     BatchQuery,
     BridgeMemExplained,
@@ -217,6 +218,7 @@ class Service:
 
     def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
+        note_names(subject=request.subject, relation=request.relation, object=request.object)
         self._check_names(view.events, request)
         return self.kept.of(view.predictor)
 

@@ -37,7 +37,7 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
         ws="none",
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        log_level="warning",
+        log_config=None,  # as `logs.set_up_logs` has it, where it was called
         access_log=False,
         server_header=False,
     )

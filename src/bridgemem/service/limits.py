@@ -10,10 +10,24 @@ from dataclasses import dataclass
 from fastapi.responses import JSONResponse
 
 from bridgemem.config import Count, Declared, Positive
+from bridgemem.service.logs import note, note_names
 from bridgemem.service.metrics import App, Message, Receive, Scope, Send
 
 OPEN = frozenset({"/healthz", "/readyz"})
 RETRY_SECONDS = 1
+# why a request was refused, in a word for the log; where an error has a code of its own, that is the word
+REASONS = {
+    401: "token",
+    404: "address",
+    405: "method",
+    408: "timeout",
+    413: "too_large",
+    421: "host",
+    422: "invalid",
+    429: "crowded",
+    500: "internal",
+    503: "not_ready",
+}
 SMALL_BODY = 1 << 16  # bytes; a body up to this size is gathered however many large ones wait for their rest
 
 
@@ -34,9 +48,15 @@ class Limits(Declared):
 
 
 def refusal(
-    status: int, error: str, suggestions: Sequence[str] = (), headers: Mapping[str, str] | None = None
+    status: int,
+    error: str,
+    suggestions: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    reason: str | None = None,
 ) -> JSONResponse:
-    """Every error of the service has this one shape."""
+    """Every error of the service has this one shape; reason: a word for the log."""
+    note(reason=reason or REASONS[status])
+    note_names(error=error)
     content = {"error": _sendable(error), "suggestions": [_sendable(name) for name in suggestions]}
     return JSONResponse(content, status, dict(headers or {}))
 
@@ -46,8 +66,8 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def retry_later(status: int, error: str) -> JSONResponse:
-    return refusal(status, error, headers={"Retry-After": str(RETRY_SECONDS)})
+def retry_later(status: int, error: str, reason: str | None = None) -> JSONResponse:
+    return refusal(status, error, headers={"Retry-After": str(RETRY_SECONDS)}, reason=reason)
 
 
 class TooLargeError(Exception):

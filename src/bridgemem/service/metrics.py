@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+from bridgemem.service.logs import begin, log_fields
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -16,7 +18,9 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOG = logging.getLogger(__name__)
+HEADER = b"bridgemem-model"  # of every answer: the version of the model that gave it
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})  # asked every few seconds: a line at debug level
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 
 
@@ -48,36 +52,56 @@ class Metrics:
 
 
 class Measured:
-    """The application, with every answer counted and timed.
+    """The application, with every answer counted, timed and logged, and named after the model that gave it.
 
-    Labels come from the routes, never from what a caller sent, so that nobody can make up new ones.
+    Labels come from the routes, never from what a caller sent, so that nobody can make up new ones. paths: those of the
+    routes, for requests that are refused before they get there. version: of the model that is served now.
     """
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: App, metrics: Metrics, paths: Collection[str], version: Callable[[], str]) -> None:
+        self.app, self.metrics, self.paths, self.version = app, metrics, paths, version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status = 500
+        status, noted = 500, begin()
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                noted.fields.setdefault("model_version", self.version())
+                header = (HEADER, noted.fields["model_version"].encode("ascii", "backslashreplace"))
+                message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
-        begin = time.perf_counter()
+        start = time.perf_counter()
         self.metrics.in_work.inc()
         try:
             await self.app(scope, receive, noting)
         finally:
+            taken = time.perf_counter() - start
             self.metrics.in_work.dec()
-            if 400 <= status < 500:
-                # what a caller sent is written out, so that it cannot make lines of its own
-                LOG.warning("%s %.200s was refused: %d", ascii(scope["method"])[1:-1], ascii(scope["path"]), status)
-            route = getattr(scope.get("route"), "path", "other")
+            route = getattr(scope.get("route"), "path", None)
+            route = route or (scope["path"] if scope["path"] in self.paths else "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.requests.labels(method, route, str(status)).inc()
-            self.metrics.seconds.labels(route).observe(time.perf_counter() - begin)
+            self.metrics.seconds.labels(route).observe(taken)
+            noted.fields |= {
+                "method": method,
+                "route": route,
+                "path": scope["path"] if route == "other" else None,
+                "status": status,
+                "milliseconds": round(taken * 1000, 1),
+                "client": (scope.get("client") or (None,))[0],
+            }
+            if status == 500:  # answered further out, where nothing can be noted
+                noted.fields.setdefault("reason", "internal")
+            log_fields(LOG, _level(route, status), "request", noted)
+
+
+def _level(route: str, status: int) -> int:
+    if status >= 400:
+        return logging.ERROR if status >= 500 else logging.WARNING
+    return logging.DEBUG if route in PROBES else logging.INFO
