@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from bridgemem.cli.configured import ConfigFile, Configured
 from bridgemem.cli.options import DataDir, NewEvents, RelationNames, Residual
 from bridgemem.cli.serve import LAST_PORT, check_installed, listen, listen_forever, open_store
 
@@ -16,7 +17,7 @@ HOST = "127.0.0.1"
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(explore)
+    app.command(cls=Configured)(explore)
 
 
 def explore(
@@ -29,6 +30,7 @@ def explore(
     residual: Residual = None,
     data_dir: DataDir = None,
     relation_names: RelationNames = None,
+    config: ConfigFile = None,
 ) -> None:
     """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
     check_installed()

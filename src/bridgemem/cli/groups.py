@@ -26,6 +26,7 @@ GROUPS = {
     },
     "Live": {
         "serve": "Serve forecasts over HTTP and take in new events.",
+        "config": "Show the settings of serve and explore.",
         "ingest": "Add the events of a file to an event store.",
         "stored": "List the events of a store with their ids.",
         "retract": "Retract stored events by their ids.",

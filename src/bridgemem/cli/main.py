@@ -16,6 +16,7 @@ from bridgemem.cli import (
     ask,
     backbones,
     checks,
+    config,
     data,
     evaluate,
     explore,
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 app.add_typer(data.app, name="data")
 app.add_typer(backbones.app, name="backbones")
+app.add_typer(config.app, name="config")
 model.register(app)
 evaluate.register(app)
 results.register(app)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from bridgemem.backbones import Listed
+from bridgemem.cli.configured import Setting
 from bridgemem.evaluation.records import Record
 from bridgemem.events.aliases import MergedName
 from bridgemem.events.readers.text import Reject
@@ -340,6 +341,14 @@ class Refreshed(Document):
     backbone: str
 
 
+class ConfigShown(Document):
+    """What a command would start with if it were called without any option."""
+
+    of: Literal["serve", "explore"]
+    file: str | None = Field(description="The TOML file that was read.")
+    settings: list[Setting]
+
+
 class MemoryWritten(Document):
     """A memory on disk."""
 
@@ -416,6 +425,7 @@ DOCUMENTS: dict[str, Any] = {
     "stored": StoredListed,
     "retract": Retracted,
     "refresh": Refreshed,
+    "config show": ConfigShown,
     "mine": Mined,
     "memory": MemoryWritten,
     "ablate": Measured,

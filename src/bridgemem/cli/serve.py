@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bridgemem.cli.configured import ConfigFile, Configured
 from bridgemem.cli.options import (
     DataDir,
     Duplicates,
@@ -36,7 +37,7 @@ LAST_PORT = 65_535
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(serve)
+    app.command(cls=Configured)(serve)
 
 
 def serve(
@@ -62,6 +63,7 @@ def serve(
     relation_names: RelationNames = None,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
+    config: ConfigFile = None,
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
