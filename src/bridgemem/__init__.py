@@ -22,6 +22,7 @@ _PUBLIC = {
     "Scorer": "bridgemem.backbones.scorer",
     "check_backbone": "bridgemem.backbones.check",
     "simulate": "bridgemem.events.world",
+    "Client": "bridgemem.client",
     "BridgeMemError": "bridgemem.errors",
 }
 

@@ -228,7 +228,7 @@ def test_all_bad_queries_of_all_blocks_are_named_before_any_is_answered(recurren
     queries.write_text(queries.read_text().replace("Belmor", "Belmr").replace("Castel,", "Castl,", 1))
     rejects, out = queries.with_name("r.csv"), queries.with_name("a.csv")
     said = bridgemem("forecast", recurrence_run, "--queries", queries, "--out", out, "--rejects", rejects).refused()
-    assert "has 9 rows that cannot be asked, and nothing was written" in said
+    assert "has 9 rows that cannot be asked, and nothing was answered" in said
     assert len(rejects.read_text().splitlines()) == 10
     assert left_in(queries.parent) == ["q.csv", "r.csv"]
 

@@ -51,6 +51,7 @@ OPERATIONS = (
     ("/v1/explain", "post"),
     ("/v1/forecast", "post"),
     ("/v1/forecasts", "post"),
+    ("/v1/limits", "get"),
     ("/v1/model", "get"),
     ("/v1/relations", "get"),
     ("/v1/retract", "post"),

@@ -24,6 +24,7 @@ from bridgemem.cli.options import (
     Residual,
 )
 from bridgemem.cli.output import say, warn
+from bridgemem.client import read_token
 from bridgemem.errors import BridgeMemError, SettingsError
 
 if TYPE_CHECKING:
@@ -128,23 +129,12 @@ def check_installed() -> None:
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
+        import swagger_ui_bundle  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as missing:
         raise SettingsError(
             f"serving needs {missing.name}, which is not installed: pip install 'bridgemem[serve]'."
         ) from None
-
-
-def read_token(path: Path) -> str:
-    """The token that callers must send: the first line of a file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        lines = []
-    token = lines[0].strip() if lines else ""
-    if not token or not token.isascii() or not token.isprintable():
-        raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")
-    return token
 
 
 def listen(host: str, port: int) -> socket.socket:

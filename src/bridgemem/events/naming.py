@@ -116,6 +116,17 @@ def checked(event: Any, where: str, clock: Clock) -> tuple[str, str, str, str, i
     return subject, relation, object_, time if isinstance(time, str) else clock.label(step), step
 
 
+def faults(events: Sequence[Any], clock: Clock) -> list[tuple[int, str]]:
+    """The place of every event that cannot be used, counted from 1, and why, as a sentence without its end."""
+    found = []
+    for place, event in enumerate(events, 1):
+        try:
+            checked(event, f"event {place}", clock)
+        except DataError as problem:
+            found.append((place, str(problem).rstrip(".")))
+    return found
+
+
 def new_events(
     source: Any, base: EventLog, *, options: ReadOptions | None = None, progress: Progress = SILENT
 ) -> list[Stamped]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Annotated, Literal
@@ -25,50 +23,21 @@ from bridgemem.explorer.views import (
     quality,
 )
 from bridgemem.service.asking import Service
+from bridgemem.service.assets import SAFE, Asset
 
 CHARTS = "plotly.js"
-KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 FILES = ("page.html", "page.css", "page.js", "ask.js", "charts.js", "quality.js", CHARTS)
-# Plotly writes the style of what it draws into the page; scripts come from here alone, and none is written inline
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
-SAFE = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-DAY = 86_400
 
 Name = Annotated[str, Query(min_length=1, max_length=1000)]
 Step = Annotated[int, Query(ge=0, lt=LAST_STEP)]
 
 
-@dataclass(frozen=True)
-class Asset:
-    """A file that never changes while the program runs."""
-
-    content: bytes
-    kind: str
-    tag: str
-    kept: str
-
-
 @cache
 def asset(name: str) -> Asset:
-    """One of FILES. The library changes with its package alone, so browsers need not ask for it again."""
+    """One of FILES."""
     if name == CHARTS:
-        content = _library().encode()
-    else:
-        content = resources.files(__package__).joinpath(name).read_bytes()
-    kind = KINDS[name.rpartition(".")[2]]
-    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-    return Asset(content, f"{kind}; charset=utf-8", tag, f"max-age={DAY}" if name == CHARTS else "no-cache")
+        return Asset.of(name, _library().encode(), library=True)
+    return Asset.of(name, resources.files(__package__).joinpath(name).read_bytes())
 
 
 def _library() -> str:
@@ -94,7 +63,7 @@ def explorer_router(service: Service) -> APIRouter:
 
     @router.get("/explore")
     def page(if_none_match: Annotated[str, Header()] = "") -> Response:
-        return _sent(asset("page.html"), if_none_match)
+        return asset("page.html").sent(if_none_match)
 
     _add_answers(router, service)
 
@@ -102,7 +71,7 @@ def explorer_router(service: Service) -> APIRouter:
     def file(name: str, if_none_match: Annotated[str, Header()] = "") -> Response:
         if name not in FILES:
             raise NotFoundError("there is nothing at this address; the page is at /explore.")
-        return _sent(asset(name), if_none_match)
+        return asset(name).sent(if_none_match)
 
     return router
 
@@ -142,11 +111,3 @@ def _add_answers(router: APIRouter, service: Service) -> None:
 def _safely(response: Response) -> None:
     response.headers.update(SAFE)
     response.headers["Cache-Control"] = "no-store"
-
-
-def _sent(found: Asset, known: str) -> Response:
-    """The file, or nothing where the browser has it already."""
-    headers = {**SAFE, "ETag": found.tag, "Cache-Control": found.kept}
-    if found.tag in known:
-        return Response(status_code=304, headers=headers)
-    return Response(found.content, media_type=found.kind, headers=headers)

@@ -134,7 +134,7 @@ def named_problems(where: str, wrong: Sequence[str]) -> str:
     """One sentence that names every bad row."""
     more = f"; and {len(wrong) - NAMED} more" if len(wrong) > NAMED else ""
     rows = "1 row" if len(wrong) == 1 else f"{len(wrong)} rows"
-    return f"{where} has {rows} that cannot be asked, and nothing was written: {'; '.join(wrong[:NAMED])}{more}."
+    return f"{where} has {rows} that cannot be asked, and nothing was answered: {'; '.join(wrong[:NAMED])}{more}."
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.service.asking import Live, Service
+from bridgemem.service.docs_page import PATHS as DOCS
+from bridgemem.service.docs_page import docs_router
 from bridgemem.service.limits import Guard, Limits, refusal, retry_later
 from bridgemem.service.logs import note
 from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
@@ -31,6 +33,7 @@ from bridgemem.service.models import (
     ForecastQueries,
     ForecastQuery,
     Forecasts,
+    KnownLimits,
     KnownSources,
     LearnedExplained,
     Model,
@@ -86,6 +89,7 @@ def create_app(
     people on this machine, next to those for programs.
     """
     service, metrics, ready = Service(live), Metrics(), asyncio.Event()
+    limits = limits or Limits()
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -100,7 +104,7 @@ def create_app(
         summary="Who comes next, and why: forecasts from what happened between the two parties in question.",
         description="Every refusal has the shape `Refusal`, also a 404 for an address that does not exist and a 405 "
         "for a method that an address does not take.",
-        # the usual pages of documents load their scripts from elsewhere; the document itself is at /openapi.json
+        # the usual pages of documents load their scripts from elsewhere; ours, at /docs, does not
         docs_url=None,
         redoc_url=None,
         lifespan=life,
@@ -112,16 +116,20 @@ def create_app(
     metrics.watch("bridgemem_scores_made", "Queries whose scores had to be made.", lambda: used.misses)
     # the guard below asks for the token; here it is only written into the document
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
-    open_to_all, guarded = [_health(ready)], [_stored(service, metrics), _queries(service), _about(service, metrics)]
+    open_to_all = [_health(ready), docs_router()]
+    guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
     if page is not None:
         open_to_all.append(page(service))
     for router in (*open_to_all, *guarded):
         app.include_router(router, dependencies=needs if router in guarded else [])
     paths = {getattr(route, "path", "") for router in (*open_to_all, *guarded) for route in router.routes}
+    paths |= {*DOCS, "/openapi.json"}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
     _errors(app, () if page is not None else (live.store.path, live.run.folder))
-    app.add_middleware(Guard, limits=limits or Limits(), token=token, hosts=hosts)
-    app.add_middleware(Measured, metrics=metrics, paths=paths | {"/openapi.json"}, version=lambda: live.run.version)
+    app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
+    app.add_middleware(
+        Measured, metrics=metrics, paths=paths | DOCS | {"/openapi.json"}, version=lambda: live.run.version
+    )
     return app
 
 
@@ -207,6 +215,7 @@ def _queries(service: Service) -> APIRouter:
     @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
     def forecasts(queries: ForecastQueries) -> Forecasts:
         """The likeliest answers to each query, in their order; where one cannot be asked, all of those are named."""
+        note(queries=len(queries.queries))
         return service.forecasts(queries)
 
     @router.post(
@@ -219,8 +228,13 @@ def _queries(service: Service) -> APIRouter:
     return router
 
 
-def _about(service: Service, metrics: Metrics) -> APIRouter:
+def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
     router = APIRouter(tags=["about"])
+
+    @router.get("/v1/limits", summary="What a request may hold", responses=_refusals())
+    def known_limits() -> KnownLimits:
+        """What one request may hold, and what a client may take of the service."""
+        return service.limits(limits)
 
     @router.get("/v1/model", summary="What is served", responses=_refusals())
     def model() -> Model:
@@ -306,12 +320,30 @@ def _without(places: Sequence[Path], text: str) -> str:
     return text
 
 
+ROWS = {"events": "event", "queries": "query", "ids": "id"}
+NAMED = 20  # problems that are named one by one
+
+
 def _in_words(problems: Sequence[Any]) -> str:
-    """The first thing that is wrong, without repeating what was sent: that may be no number, or long."""
+    """What is wrong, up to a limit, without repeating what was sent: that may be no number, or long."""
     first = problems[0]
     if first["type"] == "json_invalid" or first["loc"] == ("body",):
         return NO_JSON
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
-    said = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{place + ': ' if place else ''}{said}{more}."
+    told = dict.fromkeys(f"{_place(problem['loc'])}{_said(problem)}" for problem in problems)
+    more = f"; and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
+    return f"{'; '.join(list(told)[:NAMED])}{more}."
+
+
+def _place(where: Sequence[Any]) -> str:
+    """Where in the body something stands: rows are counted from 1, as in all messages."""
+    parts: list[str] = []
+    for part in (part for part in where if part != "body"):
+        if isinstance(part, int) and parts:
+            parts[-1] = f"{ROWS.get(parts[-1], parts[-1])} {part + 1}"
+        else:
+            parts.append(str(part))
+    return f"{', '.join(parts)}: " if parts else ""
+
+
+def _said(problem: Any) -> str:
+    return problem["msg"].removeprefix("Value error, ").rstrip(".")

@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.errors import BridgeMemError, NotFoundError
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
+from bridgemem.events.naming import faults
 from bridgemem.events.queries import Queries, joined
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.predictor import Answers, Predictor
@@ -22,8 +23,17 @@ from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
+from bridgemem.service.limits import Limits
 from bridgemem.service.logs import note_names
 from bridgemem.service.models import (
+    LONGEST_HORIZON,
+    MOST_ANSWERS,
+    MOST_CANDIDATES,
+    MOST_EVENTS,
+    MOST_NAMES,
+    MOST_QUERIES,
+    MOST_RETRACTED,
+    MOST_STORED,
     BatchQuery,
     BridgeMemExplained,
     ExplainQuery,
@@ -32,6 +42,7 @@ from bridgemem.service.models import (
     ForecastQueries,
     ForecastQuery,
     Forecasts,
+    KnownLimits,
     KnownSource,
     KnownSources,
     LearnedExplained,
@@ -48,6 +59,7 @@ from bridgemem.service.models import (
 )
 from bridgemem.service.scores import ScoreCache, Used
 
+NAMED = 20  # events of a batch that are named one by one
 _EXPLANATION: TypeAdapter[BridgeMemExplained | LearnedExplained] = TypeAdapter(Explanation)
 
 
@@ -120,7 +132,12 @@ class Service:
     def add(self, batch: NewEvents) -> Received:
         # a number is a time like any other here; to the store a bare number would be a step
         rows: list[NewEvent] = [(e.subject, e.relation, e.object, str(e.time)) for e in batch.events]
-        receipt = self.live.add(rows, batch.source, batch.key, batch.offset)
+        try:
+            receipt = self.live.add(rows, batch.source, batch.key, batch.offset)
+        except DataError:
+            if wrong := faults(rows, self.live.view.events.clock):
+                raise DataError(_all_faults(wrong, len(rows))) from None
+            raise
         return Received.model_validate(receipt, from_attributes=True)
 
     def retract(self, asked: Retraction) -> Retracted:
@@ -138,6 +155,7 @@ class Service:
 
     def forecast(self, request: ForecastQuery) -> Forecast:
         """The answers to one query; queries that come at the same time are scored together."""
+        note_names(subject=request.subject, relation=request.relation, object=request.object)
         try:
             return self._forecasting(request)
         except MisspeltError as problem:
@@ -145,6 +163,7 @@ class Service:
 
     async def forecast_soon(self, request: ForecastQuery) -> Forecast:
         """The same for a caller that has other things to do meanwhile."""
+        note_names(subject=request.subject, relation=request.relation, object=request.object)
         try:
             return await asyncio.wrap_future(self._forecasting.submit(request))
         except MisspeltError as problem:
@@ -169,16 +188,20 @@ class Service:
         return [one if isinstance(one, Exception) else _forecast(one) for one in told]
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
-        """All queries over one view, as a table of queries is answered; or one error that names all the bad ones."""
+        """Many queries at once; every one that cannot be asked is named."""
+        size = len(request.queries)
+        if size * request.top > MOST_ANSWERS:
+            raise SettingsError(
+                f"{size:,} queries for {request.top:,} candidates each are more than {MOST_ANSWERS:,} in all; ask for "
+                "fewer at once."
+            )
         view, asked = self.live.view, list[Query]()
         for q in request.queries:
-            try:
-                self._check_names(view.events, q)
-                asked.append(Query(q.subject, q.relation, q.object, q.at))
-            except BridgeMemError as problem:
-                asked.append(Query(q.subject, q.relation, q.object, q.at, problem=str(problem)))
-        made = answer(self.kept.of(view.predictor), asked, request.top, request.horizon)
-        return Forecasts(forecasts=[_forecast(found) for found in made.candidates])
+            unknown = _unknown(view.events, q)
+            problem = "" if unknown is None else str(unknown.told()).rstrip(".")
+            asked.append(Query(q.subject, q.relation, q.object, q.at, problem=problem))
+        found = answer(self.kept.of(view.predictor), asked, request.top, request.horizon, "the request")
+        return Forecasts(forecasts=[_forecast(each) for each in found.candidates])
 
     def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
         view = self.live.view
@@ -205,6 +228,27 @@ class Service:
             next_time=_label(events, events.end),
         )
 
+    def limits(self, limits: Limits) -> KnownLimits:
+        new = self.live.store.new_names
+        return KnownLimits(
+            body_bytes=limits.body,
+            concurrent=limits.concurrent,
+            timeout_seconds=limits.timeout,
+            connections=limits.connections,
+            connections_per_client=limits.per_client,
+            events=MOST_EVENTS,
+            queries=MOST_QUERIES,
+            candidates=MOST_CANDIDATES,
+            answers=MOST_ANSWERS,
+            horizon=LONGEST_HORIZON,
+            retracted=MOST_RETRACTED,
+            stored=MOST_STORED,
+            names=MOST_NAMES,
+            new_relations=new.relations,
+            new_entities=new.entities,
+            new_entities_per_batch=new.batch,
+        )
+
     def entities(self, text: str, most: int) -> NamesFound:
         return self._found(self.live.view.events.entity_names, text, most)
 
@@ -219,13 +263,9 @@ class Service:
     def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
         note_names(subject=request.subject, relation=request.relation, object=request.object)
-        self._check_names(view.events, request)
-        return self.kept.of(view.predictor)
-
-    @staticmethod
-    def _check_names(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuery) -> None:
-        if (unknown := _unknown(events, request)) is not None:
+        if (unknown := _unknown(view.events, request)) is not None:
             raise unknown.told()
+        return self.kept.of(view.predictor)
 
 
 class MisspeltError(Exception):
@@ -276,6 +316,15 @@ def _answers(
                 for place in some:
                     found |= _answers(predictor, {place: queries[place]}, top, horizon)
     return found
+
+
+def _all_faults(wrong: list[tuple[int, str]], size: int) -> str:
+    """One sentence that names every event that cannot be used, up to a limit."""
+    if size == 1:
+        return f"{wrong[0][1]}."
+    told = "; ".join(reason for _, reason in wrong[:NAMED])
+    more = f"; and {len(wrong) - NAMED:,} more" if len(wrong) > NAMED else ""
+    return f"{len(wrong):,} of {size:,} events cannot be used, and nothing was stored: {told}{more}."
 
 
 def _label(events: EventLog, step: int) -> str | None:

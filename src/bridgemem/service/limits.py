@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from fastapi.responses import JSONResponse
 
 from bridgemem.config import Count, Declared, Positive
+from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.logs import note, note_names
 from bridgemem.service.metrics import App, Message, Receive, Scope, Send
 
-OPEN = frozenset({"/healthz", "/readyz"})
+HEALTH = frozenset({"/healthz", "/readyz"})
+OPEN = HEALTH | DOCS  # told without the token
 RETRY_SECONDS = 1
 # why a request was refused, in a word for the log; where an error has a code of its own, that is the word
 REASONS = {
@@ -102,7 +104,7 @@ class Guard:
         refused = self._refused(scope["path"], headers)
         if refused is not None:
             await refused(scope, receive, send)
-        elif scope["path"] in OPEN:
+        elif scope["path"] in HEALTH:
             await self.app(scope, receive, send)
         else:
             await self._let_in(scope, headers, receive, send)

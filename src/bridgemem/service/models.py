@@ -16,9 +16,10 @@ from pydantic import (
 )
 
 MOST_EVENTS = 10_000
-MOST_CANDIDATES = 1000
-MOST_NAMES = 1000
 MOST_QUERIES = 1000
+MOST_CANDIDATES = 1000
+MOST_ANSWERS = 100_000  # candidates of all queries of one request
+MOST_NAMES = 1000
 MOST_RETRACTED = 1000
 MOST_STORED = 1000
 LONGEST_HORIZON = 10_000
@@ -175,7 +176,7 @@ class BatchQuery(NamedQuery):
 
 
 class ForecastQueries(Asked):
-    """Several queries that are answered together, all or none."""
+    """Several queries that are answered together, all or none. `queries` times `top` is at most 100,000."""
 
     queries: Annotated[list[BatchQuery], Field(min_length=1, max_length=MOST_QUERIES)]
     top: int = Field(10, ge=1, le=MOST_CANDIDATES)
@@ -354,6 +355,27 @@ class Model(Answer):
     first_time: str
     last_time: str | None = Field(description="Of the last known event; null while there is none.")
     next_time: str | None = Field(description="The first unknown step, which is asked for unless told otherwise.")
+
+
+class KnownLimits(Answer):
+    """What one request may hold, and what a client may take."""
+
+    body_bytes: int = Field(description="Of a request.")
+    concurrent: int = Field(description="Requests in work at once; more are answered with 429.")
+    timeout_seconds: float = Field(description="For the headers of a request, and again for its body.")
+    connections: int
+    connections_per_client: int
+    events: int = Field(description="Of a batch.")
+    queries: int = Field(description="Of one request to /v1/forecasts.")
+    candidates: int = Field(description="Of a query: `top`.")
+    answers: int = Field(description="Candidates of all queries of one request.")
+    horizon: int
+    retracted: int = Field(description="Events of one retraction.")
+    stored: int = Field(description="Events of one list.")
+    names: int = Field(description="Names of one search.")
+    new_relations: int = Field(description="That a store takes besides those of its run.")
+    new_entities: int = Field(description="That a store takes besides those of its run.")
+    new_entities_per_batch: int
 
 
 class NameFound(Answer):

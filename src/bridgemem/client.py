@@ -1,0 +1,247 @@
+"""Client: the service from Python, with retries that never store a batch twice; nothing but the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from bridgemem.config import Positive, Size, check
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+
+AGAIN = (408, 429, 502, 503, 504)  # answered so, the same request may succeed a moment later
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds; doubled from one try to the next
+
+
+class ServiceError(BridgeMemError):
+    """The service cannot be reached, or refuses a request. status: of HTTP, 0 where nothing was answered."""
+
+    code = "service"
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    """A running `bridgemem serve`.
+
+    Methods give the service's JSON answers as dicts. A request that fails for a moment (no connection, 408, 429, 502,
+    503, 504) is sent again, after the time that the service asks for or twice the time before. To send a batch again is
+    safe: its key stays the same, and the service stores a key once.
+
+    Args:
+        address: Where the service listens.
+        token: The service's token.
+        token_file: A file whose first line is the token.
+        timeout: Seconds to wait for an answer.
+        retries: How many times a request is sent again.
+
+    Raises:
+        SettingsError: The address is none, or two tokens are given.
+
+    Example:
+        >>> client = Client("http://127.0.0.1:8008", retries=0)
+        >>> client
+        Client('http://127.0.0.1:8008')
+    """
+
+    def __init__(
+        self,
+        address: str = "http://127.0.0.1:8008",
+        *,
+        token: str | None = None,
+        token_file: Path | str | None = None,
+        timeout: float = 30.0,
+        retries: int = 5,
+    ) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"{address!r} is no address of a service; write it as http://127.0.0.1:8008.")
+        if token is not None and token_file is not None:
+            raise SettingsError("give the token or the file that holds it, not both.")
+        check("timeout", timeout, Positive)
+        check("retries", retries, Size)
+        self.address, self.timeout, self.retries = address.rstrip("/"), timeout, retries
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._before = parts.path.rstrip("/")
+        self._token = token if token_file is None else read_token(Path(token_file))
+
+    def __repr__(self) -> str:
+        return f"Client({self.address!r})"
+
+    def forecast(
+        self,
+        subject: str | None = None,
+        relation: str | None = None,
+        *,
+        object: str | None = None,
+        at: str | int | None = None,
+        horizon: int | None = None,
+        top: int = 10,
+    ) -> dict[str, Any]:
+        """Rank the candidates of (subject, relation, ?) or (?, relation, object)."""
+        asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon, "top": top}
+        return self.post("/v1/forecast", _given(asked))
+
+    def forecasts(
+        self, queries: Sequence[Mapping[str, Any]], *, top: int = 10, horizon: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Answer many queries at once, each a dict with relation, subject or object, and if wanted `at`."""
+        body = _given({"queries": [_given(query) for query in queries], "top": top, "horizon": horizon})
+        return self.post("/v1/forecasts", body)["forecasts"]
+
+    def explain(
+        self, subject: str, relation: str, object: str, *, at: str | int | None = None, candidate: str = "object"
+    ) -> dict[str, Any]:
+        """Explain why one side of (subject, relation, object) has its score."""
+        asked = {"subject": subject, "relation": relation, "object": object, "at": at, "candidate": candidate}
+        return self.post("/v1/explain", _given(asked))
+
+    def add(
+        self,
+        events: Sequence[Sequence[Any] | Mapping[str, Any]],
+        *,
+        source: str,
+        key: str | None = None,
+        offset: str | int | None = None,
+    ) -> dict[str, Any]:
+        """Store a batch of events, each (subject, relation, object, time) or a dict of these names.
+
+        Args:
+            events: The batch; it is stored as a whole or not at all.
+            source: Who sends it.
+            key: Its own name in its source (default: a new one). Give the same key when you call this again after an
+                error, and the batch counts once.
+            offset: Where in its source the batch lies.
+
+        Returns:
+            The receipt: batch, accepted, duplicates, late, replayed, ids.
+        """
+        names = ("subject", "relation", "object", "time")
+        try:
+            rows = [dict(e) if isinstance(e, Mapping) else dict(zip(names, e, strict=True)) for e in events]
+        except (TypeError, ValueError):
+            raise DataError("an event is (subject, relation, object, time), or a dict of these names.") from None
+        body = {"source": source, "key": key or uuid.uuid4().hex, "offset": offset, "events": rows}
+        return self.post("/v1/events", _given(body))
+
+    def retract(self, ids: Sequence[str], *, reason: str = "") -> dict[str, Any]:
+        """Take events back by their ids, all or none."""
+        return self.post("/v1/retract", {"ids": list(ids), "reason": reason})
+
+    def stored(self, source: str | None = None, *, last: int = 20) -> list[dict[str, Any]]:
+        """List the events that were stored last, with their ids."""
+        return self.get("/v1/events", source=source, last=last)["events"]
+
+    def sources(self) -> list[dict[str, Any]]:
+        """List who sent events, and the last key and offset of each."""
+        return self.get("/v1/sources")["sources"]
+
+    def model(self) -> dict[str, Any]:
+        """Describe what is served, and what it knows by now."""
+        return self.get("/v1/model")
+
+    def limits(self) -> dict[str, Any]:
+        """Tell what one request may hold."""
+        return self.get("/v1/limits")
+
+    def entities(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
+        """Find entities by what one would type."""
+        return self.get("/v1/entities", q=text, limit=limit)["names"]
+
+    def relations(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
+        """Find relations by what one would type."""
+        return self.get("/v1/relations", q=text, limit=limit)["names"]
+
+    def get(self, path: str, **asked: Any) -> dict[str, Any]:
+        """Ask for an address of the service."""
+        words = urlencode(_given(asked))
+        return self._answer("GET", f"{path}?{words}" if words else path, None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a JSON body to an address of the service."""
+        try:
+            sent = json.dumps(body, allow_nan=False, default=str).encode()
+        except ValueError as problem:
+            raise DataError(f"the request cannot be written as JSON: {problem}.") from None
+        return self._answer("POST", path, sent)
+
+    def _answer(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        """Send a request until it is answered, refused for good, or was sent as often as it may be."""
+        for tried in range(self.retries + 1):
+            last = tried == self.retries
+            try:
+                status, after, found = self._once(method, path, body)
+            except (OSError, http.client.HTTPException) as problem:
+                if last:
+                    raise ServiceError(f"{self.address} cannot be reached: {_why(problem)}; is it running?") from None
+                after = None
+            else:
+                if status < 400:
+                    return found
+                if status not in AGAIN or last:
+                    raise _refused(status, found)
+            time.sleep(_wait(tried, after))
+        raise AssertionError("unreachable")
+
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, str | None, dict[str, Any]]:
+        """Status, Retry-After and JSON of one answer; a connection of its own, so that threads may share a client."""
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        connection = kind(self._host, self._port, timeout=self.timeout)
+        try:
+            connection.request(method, self._before + path, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        finally:
+            connection.close()
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = {}
+        return answer.status, answer.headers.get("Retry-After"), found if isinstance(found, dict) else {}
+
+
+def read_token(path: Path) -> str:
+    """The token that clients send: the first line of a file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = []
+    token = lines[0].strip() if lines else ""
+    if not token or not token.isascii() or not token.isprintable():
+        raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")
+    return token
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refused(status: int, found: Mapping[str, Any]) -> BridgeMemError:
+    """The service's own sentence, as the error that the library itself would raise."""
+    said = str(found.get("error") or f"the service answered with {status}.")
+    kind = {404: NotFoundError, 422: DataError}.get(status)
+    problem = ServiceError(said, status) if kind is None else kind(said)
+    problem.suggestions = tuple(found.get("suggestions") or ())
+    return problem
+
+
+def _why(problem: Exception) -> str:
+    return str(getattr(problem, "strerror", None) or problem or type(problem).__name__).rstrip(".")
+
+
+def _wait(tried: int, after: str | None) -> float:
+    """Seconds until the next try: what the service asks for, else doubled each time; spread, so that not all come at
+    once."""
+    asked = float(after) if after is not None and after.isdecimal() and len(after) < 6 else FIRST_WAIT * 2**tried
+    return min(asked, LONGEST_WAIT) * random.uniform(1.0, 1.25)
