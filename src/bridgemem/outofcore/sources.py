@@ -44,19 +44,26 @@ def rows_of(file: Source, kinds: Sequence[str], folder: Path) -> Iterator[str]:
 def _published(file: Source, layout: SourceLayout, table: str) -> str:
     """SQL of the four roles of a published layout as texts, with a row for each two parties, as `pair_rows` has them.
 
-    What stands for nobody is empty. A row between too many parties has no time, so that it is rejected.
+    What stands for nobody is empty. A row between too many parties has no time, so that it is rejected. Nothing here
+    may become a join, which does not keep the order of the rows.
     """
+    missing = literal("|".join(map(re.escape, sorted({"", *layout.missing}))))
     subject, relation, object_, time = file.texts()
-    first, second = _parties(subject, layout), _parties(object_, layout)
-    rows = f"""SELECT {first} AS firsts, {second} AS seconds, {_label(relation, layout)} AS relation,
-        {_unquoted(time)} AS time FROM {table}"""
+    read = f"""SELECT {_parts(subject, layout)} AS first, {_parts(object_, layout)} AS second,
+        {_unquoted(relation)} AS relation, {_unquoted(time)} AS time FROM {table}"""
+    firsts, seconds = (
+        f"[x FOR x, i IN {side} IF NOT regexp_full_match(x, {missing}) AND list_position({side}, x) = i]"
+        for side in ("first", "second")
+    )
+    label = f"CASE WHEN regexp_full_match(relation, {missing}) THEN '' ELSE relation END"
+    named = f"SELECT {firsts} AS firsts, {seconds} AS seconds, {label} AS relation, time FROM ({read})"
     pairs = "flatten([[{'a': x, 'b': y} FOR y IN seconds] FOR x IN firsts])"
     many = "len(firsts) * len(seconds)"
     kept = f"""CASE WHEN {many} = 0 OR {many} > {MOST_PAIRS}
             THEN [{{'a': coalesce(firsts[1], ''), 'b': coalesce(seconds[1], '')}}]
         WHEN {many} = 1 THEN {pairs} ELSE [p FOR p IN {pairs} IF p.a <> p.b] END"""
-    late = f"CASE WHEN {many} > {MOST_PAIRS} THEN 'too many parties' ELSE time END"
-    paired = f"SELECT unnest({kept}) AS pair, relation, {late} AS time FROM ({rows})"
+    timed = f"CASE WHEN {many} > {MOST_PAIRS} THEN 'too many parties' ELSE time END"
+    paired = f"SELECT unnest({kept}) AS pair, relation, {timed} AS time FROM ({named})"
     return f"SELECT pair.a, relation, pair.b, time FROM ({paired})"
 
 
@@ -68,17 +75,11 @@ def _unquoted(text: str) -> str:
     return f"CASE WHEN {quoted} THEN {inner} ELSE {plain} END"
 
 
-def _label(text: str, layout: SourceLayout) -> str:
-    missing = ", ".join(map(literal, sorted({"", *layout.missing})))
-    return f"(SELECT CASE WHEN name IN ({missing}) THEN '' ELSE name END FROM (SELECT {_unquoted(text)} AS name))"
-
-
-def _parties(text: str, layout: SourceLayout) -> str:
-    """SQL of the different names in a field, in their order."""
-    parts = f"string_split({text}, {literal(layout.separator)})" if layout.separator else f"[{text}]"
-    missing = ", ".join(map(literal, sorted({"", *layout.missing})))
-    names = f"[{_unquoted('part')} FOR part IN {parts}]"
-    return f"[name FOR name, i IN {names} IF name NOT IN ({missing}) AND list_position({names}, name) = i]"
+def _parts(text: str, layout: SourceLayout) -> str:
+    """SQL of the texts in a field that may name several parties."""
+    if not layout.separator:
+        return f"[{_unquoted(text)}]"
+    return f"[{_unquoted('part')} FOR part IN string_split({text}, {literal(layout.separator)})]"
 
 
 def _expression(column: str, kind: str, wanted: str) -> str:
