@@ -62,7 +62,7 @@ def append(b: Bench) -> Measured:
         return Predictor(past, scorer, transitions, Choice(), learned)
 
     with tempfile.TemporaryDirectory() as aside, Peak() as peak:
-        live, times = [], [list[float](), list[float]()]
+        live, times, worked = [], [list[float](), list[float]()], [list[float](), list[float]()]
         for place, log in enumerate((events, longer(events))):
             home = Path(aside) / str(place)
             home.mkdir()
@@ -70,11 +70,12 @@ def append(b: Bench) -> Measured:
             live.append(LiveForecaster(cast(Any, model), EventStore(home / "events.duckdb")))
         feeds = [batches(one.events) for one in live]
         for number in range(BATCHES):
-            for one, feed, taken in zip(live, feeds, times, strict=True):
+            for one, feed, taken, work in zip(live, feeds, times, worked, strict=True):
                 batch = next(feed)
-                began = time.perf_counter()
+                began, before = time.perf_counter(), time.process_time()
                 one.add(batch, "benchmark", str(number))
                 taken.append(time.perf_counter() - began)
+                work.append(time.process_time() - before)
                 one.tidy(wait=True)  # which time between batches is for
         small = live[0]
         rebuilds = []
@@ -89,6 +90,7 @@ def append(b: Bench) -> Measured:
         for one in live:
             one.store.close()
     seconds, other = (float(np.median(taken)) for taken in times)
+    processor, longer_processor = (float(np.median(taken)) for taken in worked)
     # the first batch of a step, which all pairs decay by
     first = float(np.median(times[0][BATCHES_A_STEP::BATCHES_A_STEP]))
     return Measured(
@@ -98,9 +100,16 @@ def append(b: Bench) -> Measured:
         0,
         f"{same} of {len(asked)} lists of ten as after a rebuild",
         same == len(asked),
-        note=f"median; {duration(first)} for the first batch of a step; {duration(other)} on {TIMES} times as many "
-        f"events, {other / seconds:.2f} times as long",
-        figures={"events": len(events), "longer_seconds": other, "growth": other / seconds, "first_of_step": first},
+        note=f"median; {duration(processor)} of processor time; {duration(first)} for the first batch of a step; "
+        f"{duration(other)} on {TIMES} times as many events, {duration(longer_processor)} of processor time",
+        figures={
+            "events": len(events),
+            "longer_seconds": other,
+            "growth": other / seconds,
+            "first_of_step": first,
+            "processor_seconds": processor,
+            "longer_processor_seconds": longer_processor,
+        },
     )
 
 
