@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.heads import OCCURRENCE
 from tools.publish import BENCH, MARK, fill, publish
 from typer.main import get_command
 
@@ -44,7 +45,8 @@ def records() -> list[Record]:
 def test_the_pages_of_results_are_what_the_records_give(records: list[Record], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra 'plots'")
     (tmp_path / "results").mkdir()
-    shutil.copy2(needed(f"results/{BENCH}"), tmp_path / "results")
+    for beside in (BENCH, OCCURRENCE):
+        shutil.copy2(needed(f"results/{beside}"), tmp_path / "results")
     written = publish(records, tmp_path / "results")
     expected = {path.name: path.read_text(encoding="utf-8") for path in written if path.suffix == ".md"}
     found = {path.name: path.read_text(encoding="utf-8") for path in needed("results").glob("*.md")}

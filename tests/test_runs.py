@@ -48,6 +48,7 @@ def test_the_folder_holds_all_parts_and_nothing_else(walk: Walk) -> None:
         "data.npz",
         "entities.txt",
         "epochs.json",
+        "heads.json",
         "metrics.json",
         "model.safetensors",
         "ranks.parquet",

@@ -17,6 +17,8 @@ from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.evaluation.records import Record, read_records
 from bridgemem.evaluation.strata import PARTS
 from bridgemem.evaluation.tables import Table
+from bridgemem.evaluation.what import DIRECTIONS, WHAT
+from bridgemem.evaluation.whether import OccurrenceRecord
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
@@ -24,6 +26,7 @@ from bridgemem.studies.probabilities import calibration_table, single_step
 from bridgemem.studies.report import filter_table, standard
 from tools.ablations import ablation_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
+from tools.heads import read_occurrence, what_over_data, whether_over_data
 from tools.tables import (
     Cost,
     efficiency_table,
@@ -38,6 +41,7 @@ from tools.transfer import backbones_table
 
 WRITTEN = "Written by `python -m tools.publish --out"  # stands at the head of every page
 RELATIONS = "relations.md"
+AHEAD = "what.md"  # where what and whether were measured
 BENCH = "bench.jsonl"  # the benchmarks' records, next to the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
 # who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
@@ -45,7 +49,9 @@ OPEN = r"^<!-- (?P<kind>table|benchmark): (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
 MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
 
 
-def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Callable[[], Table]]:
+def tables(
+    records: list[Record], costs: Sequence[Cost] = (), occurrence: Sequence[OccurrenceRecord] = ()
+) -> dict[str, Callable[[], Table]]:
     """Every table that can be asked for by name."""
     every, records = records, single_step(records)
     known: dict[str, Callable[[], Table]] = {
@@ -60,6 +66,10 @@ def tables(records: list[Record], costs: Sequence[Cost] = ()) -> dict[str, Calla
         "horizons": partial(horizon_table, every),
         "leakage": partial(leakage_table, records),
     }
+    if any(r.method.startswith(WHAT) for r in records):
+        known |= {f"what, {direction}": partial(what_over_data, records, direction) for direction in DIRECTIONS}
+    if occurrence:
+        known["whether"] = partial(whether_over_data, occurrence)
     for f in ("raw", *SELECTION_FILTERS):
         known[f"filter {f}"] = partial(filter_table, standard(records), f)
     for f in SELECTION_FILTERS:
@@ -112,10 +122,12 @@ def read_costs(path: Path) -> list[Cost]:
 
 def publish(records: list[Record], folder: Path) -> list[Path]:
     """Write all pages and figures into a folder; what was not measured is left out and said so on the page."""
-    known, written = tables(records, read_costs(folder / BENCH)), []
+    known, written = tables(records, read_costs(folder / BENCH), read_occurrence(folder)), []
     pages = dict(PAGES)
     datasets = sorted({r.dataset for r in records if r.method.startswith("ablation:part=relation")})
     pages[RELATIONS] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
+    if asked := [name for name in known if name.startswith("what, ") or name == "whether"]:
+        pages[AHEAD] = ("What, whether and when", asked)
     for name, (title, wanted) in pages.items():
         parts = [f"# {title}\n\n{WRITTEN} {folder.name}` from records.jsonl.\n"]
         parts += [_markdown(known[table]) for table in wanted] or ["Not measured.\n"]
@@ -130,7 +142,7 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
 
 def foreign(folder: Path) -> list[Path]:
     """The files that `publish` would replace in a folder and did not write; figures go with the pages next to them."""
-    pages = [folder / name for name in (*PAGES, RELATIONS) if (folder / name).exists()]
+    pages = [folder / name for name in (*PAGES, RELATIONS, AHEAD) if (folder / name).exists()]
     own = {page for page in pages if page.is_file() and WRITTEN.encode() in page.read_bytes()}
     drawn = [] if own else [folder / f"gains-{f}.{kind}" for f in SELECTION_FILTERS for kind in ("svg", "png")]
     return [path for path in (*pages, *drawn) if path.exists() and path not in own]

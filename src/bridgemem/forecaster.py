@@ -36,14 +36,18 @@ from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.reliability import calibrations_of, evaluate_horizon
 from bridgemem.evaluation.result import Evaluation
 from bridgemem.evaluation.shards import evaluate_in_pool
+from bridgemem.evaluation.what import evaluate_what
+from bridgemem.evaluation.whether import OccurrenceEvaluation, evaluate_whether
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.naming import Stamped, followed_by, new_events
 from bridgemem.events.queries import Queries
+from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
 from bridgemem.forecasting.batch_queries import as_queries, in_ids
 from bridgemem.forecasting.explanations import Explanation
+from bridgemem.forecasting.heads import fit_heads
 from bridgemem.forecasting.model import Model, Parts, RunConfig
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.hub import pull
@@ -149,7 +153,9 @@ class Forecaster:
             validation, settings, choose_memory=free, with_naive=alone, seed=self.seed, progress=progress
         )
         config = self._config(dataset, backbone, fitted, note)
-        model = self._calibrated(Model(dataset, backbone, fitted, config, trained=note), validation, progress)
+        heads = None if self.history == "frozen" else fit_heads(dataset, seed=self.seed, progress=progress)
+        model = Model(dataset, backbone, fitted, config, trained=note, own_heads=heads)
+        model = self._calibrated(model, validation, progress)
         if alone:
             self._take(model, home, folder, replace)
             if fitted.above is not None:
@@ -288,6 +294,66 @@ class Forecaster:
         """
         return self.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
+    def what(
+        self,
+        subject: str | int,
+        object: str | int,
+        *,
+        at: str | int | None = None,
+        horizon: int | None = None,
+        top: int = 10,
+    ) -> Ranked[RelationCandidate]:
+        """What happens next between two parties, either way round, given that they interact; best first.
+
+        Args:
+            subject: A name or an id.
+            object: A name or an id.
+            at: The time of the event; the first step after the data when left out.
+            horizon: p_event is that of any of that many steps from `at` on; of one step when left out.
+            top: How many events.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> [event.rank for event in model.what(0, 1, top=3)]
+            [1, 2, 3]
+        """
+        return self.predictor.what(subject, object, at=at, horizon=horizon, top=top)
+
+    def partners(
+        self, actor: str | int, *, at: str | int | None = None, horizon: int | None = None, top: int = 10
+    ) -> Ranked[PartnerCandidate]:
+        """Whom an actor deals with next, under any relation and in either role, and what is likeliest then.
+
+        Args:
+            actor: A name or an id.
+            at: The first step that is asked about; the first one after the data when left out.
+            horizon: Any of that many steps; one when left out.
+            top: How many partners.
+        """
+        return self.predictor.partners(actor, at=at, horizon=horizon, top=top)
+
+    def whether(
+        self,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
+        *,
+        object: str | int | None = None,
+        at: str | int | None = None,
+        horizon: int | None = None,
+    ) -> Chance:
+        """Whether and when an event happens next; None stands for anybody or anything, at one place at most.
+
+        Args:
+            subject: A name or an id.
+            relation: A name or an id; without one the two parties interact either way round.
+            object: A name or an id.
+            at: The first step that is asked about; the first one after the data when left out.
+            horizon: p_event is that of any of that many steps; of one when left out.
+        """
+        return self.predictor.whether(subject, relation, object=object, at=at, horizon=horizon)
+
     @property
     def entities(self) -> Vocabulary:
         """All candidates by id, those that `update` brought too: the columns of `scores`."""
@@ -404,6 +470,33 @@ class Forecaster:
         else:
             records = evaluate(self.parts, self.dataset, split, device, progress, cells)
         return Evaluation(tuple(records))
+
+    def evaluate_what(self, split: str = "test", *, progress: Progress = SILENT) -> Evaluation:
+        """How well `what` ranks the relation of each event of a split, next to plain rules; a saved run keeps it.
+
+        Args:
+            split: "test" or "valid", on which it was fitted.
+            progress: Where the reading is shown.
+        """
+        records = evaluate_what(self.parts, self.dataset, split, progress)
+        if isinstance(self.parts, Run):
+            self.parts.write_metrics({split: list(map(dataclasses.asdict, records))}, "what")
+        return Evaluation(tuple(records))
+
+    def evaluate_whether(
+        self, split: str = "test", *, horizon: int | None = None, progress: Progress = SILENT
+    ) -> OccurrenceEvaluation:
+        """What p_event is worth on a split: Brier score and skill, ROC AUC, calibration; a saved run keeps it.
+
+        Args:
+            split: "test" or "valid", on which it was fitted.
+            horizon: In steps; a few usual ones when left out.
+            progress: Where the reading is shown.
+        """
+        records = evaluate_whether(self.parts, self.dataset, split, horizon, progress)
+        if isinstance(self.parts, Run):
+            self.parts.write_metrics({split: list(map(dataclasses.asdict, records))}, "whether")
+        return OccurrenceEvaluation(tuple(records))
 
     def save(self, folder: Path | str, *, replace: bool = False) -> Path:
         """Write the run folder, whole or not at all; a folder that is there is replaced where `replace` says so."""

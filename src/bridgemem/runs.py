@@ -26,6 +26,7 @@ from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import FILE as CALIBRATION
 from bridgemem.forecasting.calibration import Calibration, read_calibration, write_calibrations
+from bridgemem.forecasting.heads import Heads, HeadsNote
 from bridgemem.forecasting.model import Model, Parts, RunConfig, described
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.disk.mapped import open_memory
@@ -54,6 +55,7 @@ from bridgemem.storage.whole import whole_folder
 MODEL = "model.safetensors"
 UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
+HEADS = "heads.json"  # of what answers what and whether: settings, and how they did on later validation
 ALIASES = "aliases.csv"  # other names of entities, for queries and for events that come
 # what a forecast depends on; the data itself is told by its fingerprint in config.toml
 ANSWERING = ("config.toml", MODEL, "selection.json", CALIBRATION)
@@ -163,8 +165,11 @@ class Run(Parts):
             own = next((fit.model.settings for fit in model.fits.values()), model.unfinished)
             if own is not None:
                 tables["learned"] = asdict(own)
-            parts: dict[str, Transitions | Learned] = {"train": fitted.train, "known": fitted.known}
+            parts: dict[str, Transitions | Learned | Heads] = {"train": fitted.train, "known": fitted.known}
             parts |= {f"learned.{name}": fit.model for name, fit in model.fits.items()}
+            if model.own_heads is not None:
+                parts["heads"] = model.own_heads
+                write_json(aside / HEADS, asdict(model.own_heads.note))
             write_model(aside, tables, dataset, {name: part.tensors() for name, part in parts.items()})
             if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
@@ -262,6 +267,14 @@ class Run(Parts):
         with self._fitting():
             return Learned.restore(self.file.learned, own).to(device)
 
+    def heads(self) -> Heads | None:
+        """What answers what and whether, or None in a run that was fitted without."""
+        if not (self.folder / HEADS).is_file():
+            return None
+        note = read_as(self.folder / HEADS, HeadsNote, BACK)
+        with self._fitting():
+            return Heads.restore(note, part_of(self._tensors, "heads."))
+
     def learning(self, filter_name: str) -> FitNote:
         found = self._fits()
         name = serving(found, filter_name)
@@ -315,6 +328,7 @@ class Run(Parts):
             calibrations=found,
             trained=training_note(home),
             unfinished=self.unfinished,
+            own_heads=self.heads(),
         )
 
     def refreshes(self) -> list[Refreshed]:
@@ -386,13 +400,14 @@ class Run(Parts):
         return str(self.folder)
 
     def write_metrics(
-        self, values: dict[str, Any], horizon: int = 1, finish: Callable[[Run], object] | None = None
+        self, values: dict[str, Any], of: int | str = 1, finish: Callable[[Run], object] | None = None
     ) -> None:
-        """Put the records of a split, for queries of that many steps, next to those of other splits.
+        """Put the records of a split, for queries of that many steps or of another kind, next to those of other splits.
 
         finish: called before anybody else may write, such as for the card of the run.
         """
-        path = self.folder / ("metrics.json" if horizon == 1 else f"metrics.horizon{horizon}.json")
+        kind = of if isinstance(of, str) else "" if of == 1 else f"horizon{of}"
+        path = self.folder / (f"metrics.{kind}.json" if kind else "metrics.json")
         with locked(path):
             known = read_json(path) if path.is_file() else {}
             write_json(path, {**(known if isinstance(known, dict) else {}), **values})

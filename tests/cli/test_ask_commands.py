@@ -121,9 +121,8 @@ def test_bad_rows_are_named_and_nothing_is_written(recurrence_run: Path, queries
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        ((), "ask with --relation and --subject or --object, or with --queries"),
-        (("--subject", "Arvan"), "ask with --relation and"),
-        ((*ASKED, "--object", "Kel"), "ask with --relation and"),
+        ((), "ask with --subject or --object, or with --queries"),
+        (("--relation", "visit"), "ask with --subject or --object"),
         ((*ASKED, "--out", "a.csv"), "--out is for the answers to --queries"),
         ((*ASKED, "--horizon", "0"), "at least 1, not 0"),
         ((*ASKED, "--horizon", "99999999999"), "too far ahead"),

@@ -93,7 +93,7 @@ def test_a_file_of_answers_is_told_in_the_same_words(recurrence_run: Path, tmp_p
         (("--subject", "Arvan", "--relation", "visit", "--top", "few"), "usage", "--top"),
         (("--subject", "Arvan", "--relation", "visit", "--top", "0"), "bad_setting", "top must be at least 1"),
         (("--subject", "Arvan", "--relation", "visit", "--at", "never"), "bad_data", "'never'"),
-        (("--subject", "Arvan"), "bad_setting", "ask with --relation"),
+        (("--relation", "visit"), "bad_setting", "ask with --subject or --object"),
     ],
 )
 def test_errors_are_one_json_line_with_a_code(

@@ -22,9 +22,11 @@ from bridgemem.forecasting.calibration import (
     TEMPERATURES,
     Calibration,
     Curve,
-    answer_log_p,
+    LogP,
+    Stated,
     fit_calibration,
     read_calibration,
+    with_late,
 )
 from bridgemem.residuals.method import Method
 from bridgemem.runs import Run
@@ -48,7 +50,7 @@ def test_the_fit_finds_the_temperature_and_floor_that_the_answers_were_drawn_wit
     temperature: float, floor: float
 ) -> None:
     score, answer = drawn(temperature, floor)
-    found = fit_calibration(answer_log_p(score, answer).numpy(), score.shape[1])
+    found = fit_calibration(LogP.of(score, answer, answer), score.shape[1])
     assert found.temperature == pytest.approx(temperature, rel=0.08)
     assert found.floor == pytest.approx(floor, abs=0.03)
     assert found.nll <= found.plain_nll + 1e-12 <= found.raw_nll + 2e-12
@@ -71,13 +73,63 @@ def test_a_score_of_minus_infinity_has_no_probability() -> None:
 
 def test_the_likelihoods_are_those_of_a_slow_computation() -> None:
     score, answer = drawn(2.0, 0.1, n=50)
-    table = answer_log_p(score, answer)
+    table = LogP.of(score, answer, answer)
     for i in (0, 12, 24):
         slow = [float((row / TEMPERATURES[i]).log_softmax(0)[a]) for row, a in zip(score, answer, strict=True)]
-        assert table[:, i].tolist() == pytest.approx(slow, rel=1e-5, abs=1e-5)
-    found = fit_calibration(table.numpy(), 30)
+        assert table.answer[:, i].tolist() == pytest.approx(slow, rel=1e-5, abs=1e-5)
+        best = (score / TEMPERATURES[i]).log_softmax(1).max(1).values
+        assert table.best[:, i].tolist() == pytest.approx(best.tolist(), rel=1e-5, abs=1e-5)
+    found = replace(fit_calibration(table, 30), knots=())
     slow_nll = -found.probabilities(score).gather(1, answer[:, None]).log().mean()
     assert found.nll == pytest.approx(float(slow_nll), rel=1e-3)
+
+
+def unlike_a_softmax(n: int = 6000) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores whose best comes true far more often than any temperature says, whatever the margin."""
+    draw = torch.Generator().manual_seed(2)
+    score = torch.randn((n, 200), generator=draw, dtype=torch.float64)
+    answer = torch.randint(200, (n,), generator=draw)
+    sure = torch.rand(n, generator=draw) < 0.4
+    return score, torch.where(sure, score.argmax(1), answer)
+
+
+def test_the_curve_makes_the_best_as_probable_as_it_came_true() -> None:
+    score, answer = unlike_a_softmax()
+    early, late = slice(0, 4000), slice(4000, None)
+    found = fit_calibration(LogP.of(score[early], answer[early], answer[early]), 200)
+    errors = []
+    for calibration in (replace(found, knots=()), found):
+        best = calibration.probabilities(score[late]).max(1)
+        errors.append(Curve.of(best.values.numpy(), (best.indices == answer[late]).numpy()).error)
+    assert errors[1] < 0.04 < errors[0]
+
+
+def test_the_curve_keeps_the_order_and_the_sum() -> None:
+    calibration = Calibration(1.0, 0.0, 1, 0.0, 0.0, 0.0, knots=((0.4, 0.1), (0.6, 0.2)))
+    score = torch.tensor([[2.0, 1.9, 0.0, -1.0], [5.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [900.0, 0.0, 0.0, 0.0]])
+    p = calibration.probabilities(score)
+    assert p.sum(1).tolist() == pytest.approx([1] * 4)
+    assert (p.diff(dim=1) <= 1e-12).all()
+    assert float(p[2, 0]) == float(p[2, 1])
+
+
+def test_what_was_stated_and_did_not_come_true_is_remarked() -> None:
+    stated = np.repeat([0.7, 0.1], 200)
+    hit = np.concatenate([np.arange(200) < 110, np.arange(200) < 20])
+    assert Stated.of(1, stated, hit).remark == "stated 70%, came true 55% on the last part of validation"
+    assert Stated.of(1, stated, np.concatenate([np.arange(200) < 140, np.arange(200) < 20])).remark == ""
+
+
+def test_later_queries_are_measured_by_what_came_before_them() -> None:
+    score, answer = drawn(1.0, 0.0, n=2000)
+    late = with_late(LogP.of(score, answer, torch.arange(2000)), 30).late
+    assert late is not None
+    assert late.error < 0.08
+    turned = answer.clone()
+    turned[1600:] = (answer[1600:] + 1) % 30  # from then on nothing is as it was
+    late = with_late(LogP.of(score, turned, torch.arange(2000)), 30).late
+    assert late is not None
+    assert late.remark.startswith("stated ")
 
 
 def test_the_error_is_the_mean_distance_between_probability_and_share() -> None:

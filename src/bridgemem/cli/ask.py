@@ -27,12 +27,13 @@ from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.events.queries import Queries
+    from bridgemem.forecasting.ahead import Chance
     from bridgemem.forecasting.explanations import Explanation
     from bridgemem.forecasting.predictor import Candidate, Predictor
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Subject = Annotated[str | None, typer.Option("--subject", help="Subject, by name; left out to ask for it.")]
-Relation = Annotated[str | None, typer.Option("--relation", help="Relation, by name.")]
+Relation = Annotated[str | None, typer.Option("--relation", help="Relation, by name; left out to ask for it.")]
 Object = Annotated[str | None, typer.Option("--object", help="Object, by name; left out to ask for it.")]
 At = Annotated[str | None, typer.Option("--at", help="Time of the event (default: the first unknown step).")]
 Store = Annotated[
@@ -52,7 +53,7 @@ def forecast(
     relation: Relation = None,
     object: Object = None,
     at: At = None,
-    top: Annotated[int, typer.Option(help="Candidates to show (default: 10).")] = 10,
+    top: Annotated[int, typer.Option(help="Answers to show (default: 10).")] = 10,
     horizon: Annotated[
         int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
@@ -81,8 +82,13 @@ def forecast(
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
-    """Who comes next: the likeliest answers, with their probabilities and ranks before and after the residual."""
+    """Who, what, whether and when: what is left out of subject, relation and object is asked.
+
+    Subject or object with a relation: who. Both without a relation: what. One of them alone: whom it deals with. All
+    three: whether and when.
+    """
     from bridgemem.errors import SettingsError
+    from bridgemem.forecasting.ahead import percent
 
     opened = partial(
         opened_run,
@@ -113,19 +119,96 @@ def forecast(
     if out is not None or rejects is not None:
         name = "--out is for the answers to" if out is not None else "--rejects is for rows of"
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
-    if relation is None or (subject is None) == (object is None):
-        raise SettingsError("ask with --relation and --subject or --object, or with --queries and a CSV file of them.")
+    if subject is None and object is None:
+        raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
+    if relation is None or (subject is not None and object is not None):
+        asked = (subject, relation, object)
+        _forecast_ahead(opened(), asked, at=at, horizon=horizon, top=top, as_json=as_json)
+        return
     forecaster, stored, remark = opened()
     found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
+    p_event = None
+    # a relation that came after the fit has no residual, and is not foreseen
+    if horizon is not None and forecaster.heads is not None and memory_dir is None and found.query.residual:
+        p_event = forecaster.whether(subject, relation, object=object, at=at, horizon=horizon).query.p_event
 
     def text() -> None:
         by = ", by the learned residual" if found.query.residual == "learned" else ""
         _show_candidates(f"{found.query}{by}", found)
         say(found.query.meaning)
+        if p_event is not None:
+            say(f"p_event: {percent(p_event)}, that there is such an event with anybody {_within(horizon or 1)}.")
         if remark:
             say(remark)
 
-    emit({**asdict(found.query), "candidates": found, "stored_events": stored}, as_json, text)
+    made = {**asdict(found.query), "candidates": found, "p_event": p_event, "stored_events": stored}
+    emit(made, as_json, text)
+
+
+def _forecast_ahead(
+    opened: tuple[Predictor, int, str],
+    asked: tuple[str | None, str | None, str | None],
+    *,
+    at: str | None,
+    horizon: int | None,
+    top: int,
+    as_json: bool,
+) -> None:
+    """What, with whom, or whether and when: all but who under a relation."""
+    (forecaster, stored, remark), (subject, relation, object_) = opened, asked
+    if relation is not None:
+        chance = forecaster.whether(subject, relation, object=object_, at=at, horizon=horizon)
+        _show_chance(chance, stored, remark, as_json)
+        return
+    if subject is not None and object_ is not None:
+        found: Any = forecaster.what(subject, object_, at=at, horizon=horizon, top=top)
+    else:
+        found = forecaster.partners(subject or object_ or "", at=at, horizon=horizon, top=top)
+    from bridgemem.forecasting.ahead import percent
+
+    query = found.query
+
+    def text() -> None:
+        if found:
+            table(str(query), found[0].header, [one.cells() for one in found])
+        else:
+            say(f"{query}: nothing happened before that a partner could be known from.")
+        if query.p_event is not None:
+            say(f"p_event of any event between the two: {percent(query.p_event)}, from {_times(query.past_events)}.")
+        _say_all(query.meaning, query.remark, remark)
+
+    emit({**asdict(query), "candidates": list(map(asdict, found)), "stored_events": stored}, as_json, text)
+
+
+def _show_chance(chance: Chance, stored: int, remark: str, as_json: bool) -> None:
+    from bridgemem.forecasting.ahead import percent
+
+    query = chance.query
+
+    def text() -> None:
+        rows = [[str(one.steps), one.until, percent(one.p_event)] for one in chance.within]
+        table(str(query), ["steps", "until", "p_event"], rows)
+        chances = f"{percent(query.p_event or 0.0)}, from {_times(query.past_events)}"
+        say(f"{_within(query.horizon).capitalize()}: {chances}.")
+        if chance.median is not None:
+            say(f"As likely as not within {counted(chance.median, 'step')}.")
+        _say_all(query.meaning, query.remark, remark)
+
+    made = {**asdict(query), "within": list(map(asdict, chance.within)), "median": chance.median}
+    emit({**made, "stored_events": stored}, as_json, text)
+
+
+def _within(horizon: int) -> str:
+    return "in this step" if horizon == 1 else f"within {horizon:,} steps"
+
+
+def _times(events: int) -> str:
+    return counted(events, "earlier event") if events else "no earlier event"
+
+
+def _say_all(*sentences: str) -> None:
+    for sentence in filter(None, sentences):
+        say(sentence)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, int, str]:

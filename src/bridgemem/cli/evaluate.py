@@ -36,22 +36,26 @@ def show(records: list[Any], title: str) -> None:
         table(f"\n{FILTER_WORDS[f].capitalize()}", made.header, made.rows)
 
 
-def _show_model(records: list[Any], run: Path, horizon: int | None) -> None:
-    """The model next to what it has to beat, and where the rest is."""
+def _show_model(records: list[Any], run: Path, horizon: int | None, remark: str = "") -> None:
+    """The model next to what it has to beat, where the rest is, and how far probabilities were off on validation."""
     from bridgemem.evaluation.comparison import evaluation_table
 
     made = evaluation_table(records)
     steps, page = (f", any of {horizon} steps", f"metrics.horizon{horizon}.json") if horizon else ("", "README.md")
     table(f"{made.title}{steps}", made.header, made.rows)
     say(f"\n{made.note} Figures under the other filters are in {run / page}.")
+    if remark:
+        say(remark)
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
+    query: Annotated[str, typer.Option("--query", help="who, what or whether (default: who).")] = "who",
     horizon: Annotated[
-        int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
+        int | None,
+        typer.Option("--horizon", help="Forecast horizon in time steps (default: 1; whether: 1, 7 and 14)."),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes (default: 1).")] = 1,
     master: Annotated[
@@ -78,6 +82,10 @@ def evaluate(
     from bridgemem.training.devices import check_device
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
+    if query != "who":
+        _check_query(query, workers, master, shard, join, cells)
+        _evaluate_head(query, run, split, horizon, records, data_dir, as_json, quiet)
+        return
     part = None if shard is None else shards.Shard.parse(shard)
     model = Forecaster.load(run, data_dir=data_dir, memory_dir=memory_dir)
     opened = model.run
@@ -106,7 +114,66 @@ def evaluate(
         # naive rows are shown for comparison; a file of records holds those of the run
         write_records(records, [record for record in found if record.backbone == opened.config.backbone])
     result = {"records": found, "split": split, "shard": None, "part": None}
-    emit(result, as_json, lambda: _show_model(found, opened.folder, horizon))
+    emit(result, as_json, lambda: _show_model(found, opened.folder, horizon, opened.remark()))
+
+
+def _check_query(
+    query: str, workers: int, master: str | None, shard: str | None, join: bool, cells: int | None
+) -> None:
+    from bridgemem.errors import SettingsError
+
+    if query not in ("who", "what", "whether"):
+        raise SettingsError(f"query is who, what or whether, not {query!r}.")
+    if workers > 1 or join or any(way is not None for way in (master, shard, cells)):
+        raise SettingsError("--workers, --master, --shard, --join and --cells are for --query who; leave them out.")
+
+
+def _evaluate_head(
+    query: str,
+    run: Path,
+    split: str,
+    horizon: int | None,
+    records: Path | None,
+    data_dir: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """What or whether: one reading, its tables, and its records."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.evaluation.what import DIRECTIONS, what_table
+    from bridgemem.evaluation.whether import read_occurrence_records, write_occurrence_records
+    from bridgemem.forecaster import Forecaster
+
+    what = query == "what"
+    if what and horizon is not None:
+        raise SettingsError("--horizon is for who and whether; what is asked of events as they come.")
+    model = Forecaster.load(run, data_dir=data_dir)
+    _check_writable(model.run.folder)
+    if records is not None and records.exists():  # a damaged file is better known before test is read
+        read_records(records) if what else read_occurrence_records(records)
+    with terminal_progress(quiet=quiet) as progress:
+        split = no_test(model.dataset, split)
+        if what:
+            found = list(model.evaluate_what(split, progress=progress).records)
+            tables = [what_table(found, direction) for direction in DIRECTIONS]
+            result: dict[str, Any] = {"records": found, "split": split, "shard": None, "part": None}
+            if records is not None:
+                write_records(records, found)
+        else:
+            measured = model.evaluate_whether(split, horizon=horizon, progress=progress)
+            tables, result = [measured.table()], {"records": list(measured.records), "split": split}
+            if records is not None:
+                write_occurrence_records(records, measured.records)
+
+    def text() -> None:
+        for place, made in enumerate(tables):
+            table(("\n" if place else "") + made.title, made.header, made.rows)
+        say(
+            f"\n{tables[-1].note} The figures are in {model.run.folder / f'metrics.{query}.json'}.".replace("\n ", "\n")
+        )
+
+    emit(result, as_json, text)
 
 
 def _check_ways(

@@ -251,6 +251,8 @@ def fit(
             say(f"\n{shown.note}")
         if not held_out:
             _show_selection(fitted.selections[REPORTED], fitted.train.settings)
+        if made.remark():
+            say(made.remark())
         say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
 
     emit(result, as_json, text)

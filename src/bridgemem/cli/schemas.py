@@ -9,8 +9,10 @@ from pydantic import Field, TypeAdapter
 from bridgemem.backbones import Listed
 from bridgemem.cli.configured import Setting
 from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.whether import OccurrenceRecord
 from bridgemem.events.aliases import MergedName
 from bridgemem.events.readers.text import Reject
+from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate, Within
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.live.eventstore import Stored
 from bridgemem.ranking.intervals import Gain
@@ -55,6 +57,13 @@ class Evaluated(Measured):
     part: str | None = Field(description="With --shard: the file of its ranks.")
 
 
+class EvaluatedWhether(Document):
+    """With --query whether: what p_event is worth on a split."""
+
+    split: Literal["test", "valid"]
+    records: list[OccurrenceRecord]
+
+
 class PrintedTable(Answer):
     title: str
     header: list[str]
@@ -72,7 +81,47 @@ class Reported(Measured):
 class Forecasted(Forecast, Document):
     """The candidates of one query, best first."""
 
+    p_event: float | None = Field(
+        description="With --horizon: that there is such an event with anybody; null without, or where it is not known."
+    )
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class AskedAhead(Document):
+    """What was asked of what, with whom and whether, from the events before `time`; null is what is asked for."""
+
+    subject: str | None
+    relation: str | None
+    object: str | None
+    relation_label: str | None
+    time: str
+    until: str = Field(description="The last of the steps that are asked about.")
+    step: int
+    horizon: int
+    p_event: float | None = Field(description="That it happens at least once within the horizon; null for partners.")
+    past_events: int = Field(description="How often it happened before.")
+    meaning: str = Field(description="What the probabilities are probabilities of.")
+    remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class ForecastedWhat(AskedAhead):
+    """With --subject and --object: what happens between the two, either way round, best first."""
+
+    candidates: list[RelationCandidate]
+
+
+class ForecastedPartners(AskedAhead):
+    """With --subject or --object alone: whom it deals with, under any relation, best first."""
+
+    candidates: list[PartnerCandidate]
+
+
+class ForecastedWhether(AskedAhead):
+    """With --subject, --relation and --object: whether and when it happens."""
+
+    within: list[Within]
+    median: int | None = Field(description="Steps until it has happened with 50 %; null where that is far ahead.")
 
 
 class ForecastedFile(Document):
@@ -408,10 +457,10 @@ DOCUMENTS: dict[str, Any] = {
     "demo": Demonstrated,
     "train": Trained,
     "fit": Fitted,
-    "evaluate": Evaluated,
+    "evaluate": Evaluated | EvaluatedWhether,
     "calibrate": Calibrated,
     "reproduce": Measured,
-    "forecast": Forecasted | ForecastedFile,
+    "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether,
     "explain": Explained,
     "names": NamesListed,
     "data list": DataListed,

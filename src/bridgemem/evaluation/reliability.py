@@ -19,9 +19,10 @@ from bridgemem.events.queries import Queries
 from bridgemem.forecasting.calibration import (
     Calibration,
     Curve,
-    answer_log_p,
+    LogP,
     fit_calibration,
     read_calibration,
+    with_late,
     write_calibrations,
 )
 from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
@@ -31,7 +32,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks, best_first
 from bridgemem.residuals.method import Method
-from bridgemem.residuals.scoring import Scored, replay
+from bridgemem.residuals.scoring import Scored, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.residuals.validation import Validation
 from bridgemem.runs import Run
@@ -46,23 +47,41 @@ SHOWN = 10  # candidates of a query that a forecast shows
 def calibrations_of(
     run: Parts, validation: Validation, *, known: Container[Method] = (), progress: Progress = SILENT
 ) -> dict[Method, Calibration]:
-    """Calibrations of a model's residuals, fitted on validation; residuals know train alone. known: have one."""
+    """Calibrations of a model's residuals, fitted on validation; residuals know train alone. known: have one.
+
+    A learned residual has seen validation: in its place stands the network that was fitted before the later part, which
+    is read on that part alone. Where there is none, as in a run that was loaded, its scores get no curve.
+    """
     scoring, methods = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
-    found: dict[Method, list[Tensor]] = {name: [] for name in methods if name not in known}
-
-    def read(batch: Scored) -> dict[Method, Tensor]:
-        assert batch.queries.answer is not None
-        wanted = ((name, column) for column, name in enumerate(methods, start=1) if name in found)
-        return {name: answer_log_p(batch.total(column), batch.queries.answer).cpu() for name, column in wanted}
-
+    columns = {name: column for column, name in enumerate(methods, start=1) if name not in known}
+    trials = {name: fit for name in columns if name.name == "learned" and (fit := run.trial(name)) is not None}
     queries = validation.queries.sample(MOST_FITTED, 0)
-    for part in scoring.batches(queries, read, progress=progress, label="calibrating"):
+    plain = {name: column for name, column in columns.items() if name not in trials}
+    found = _log_p(scoring, queries, plain, progress)
+    for name, (net, late) in trials.items():
+        own = validation.scoring(run.transitions("train", validation.device), learned=[net])
+        found |= _log_p(own, late.sample(MOST_FITTED, 0), {name: 1}, progress)
+    entities, made = validation.dataset.events.n_entities, dict[Method, Calibration]()
+    for name, log_p in found.items():
+        seen = name.name == "learned" and name not in trials
+        one = (fit_calibration if seen else with_late)(log_p, entities, run.lock_of(name))
+        made[name] = replace(one, knots=()) if seen else one
+    return {name: made[name] for name in columns}
+
+
+def _log_p(scoring: Scoring, queries: Queries, columns: dict[Method, int], progress: Progress) -> dict[Method, LogP]:
+    """What temperatures make of the answers and of the best candidates of some queries, by method."""
+    found: dict[Method, list[LogP]] = {name: [] for name in columns}
+
+    def read(batch: Scored) -> dict[Method, LogP]:
+        asked = batch.queries
+        assert asked.answer is not None
+        return {name: LogP.of(batch.total(column), asked.answer, asked.step) for name, column in columns.items()}
+
+    for part in scoring.batches(queries, read, progress=progress, label="calibrating") if columns else ():
         for name, log_p in part.items():
             found[name].append(log_p)
-    entities = validation.dataset.events.n_entities
-    return {
-        name: fit_calibration(torch.cat(parts).numpy(), entities, run.lock_of(name)) for name, parts in found.items()
-    }
+    return {name: LogP.joined(parts) for name, parts in found.items()}
 
 
 def calibrate(
@@ -71,9 +90,19 @@ def calibrate(
     """Fit the calibrations of a run on validation and write them into its folder."""
     frozen = run.config.history == "frozen"
     validation = Validation.of(dataset or run.dataset, run.scorer(device), device=device, frozen=frozen)
-    found = calibrations_of(run, validation, progress=progress)
+    # that of a learned residual is made by its fit, which has a network that did not see all of validation
+    kept = {m: c for m in run.methods()[1:] if m.name == "learned" and (c := _kept(run, m)) is not None}
+    found = {**calibrations_of(run, validation, known=kept, progress=progress), **kept}
     write_calibrations(run.folder, found)
     return found
+
+
+def _kept(run: Run, name: Method) -> Calibration | None:
+    """The calibration that a run has of a method, None where it has none that can be used."""
+    try:
+        return read_calibration(run.folder, name, run.lock_of(name))
+    except RunError:
+        return None
 
 
 @dataclass(frozen=True)

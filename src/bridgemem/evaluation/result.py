@@ -10,6 +10,7 @@ from bridgemem.errors import NotFoundError
 from bridgemem.evaluation.comparison import evaluation_table, label
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import Table, figure
+from bridgemem.evaluation.what import WHAT, what_table
 from bridgemem.showing import as_frame
 
 
@@ -41,7 +42,10 @@ class Evaluation:
 
     def table(self) -> Table:
         """One row for each method under the time-aware filter, and the model's gain over it; `records` hold all."""
-        return evaluation_table(self.records) if len(self) else Table(self._title(), [], [])
+        if not len(self):
+            return Table(self._title(), [], [])
+        asks_what = self.records[0].method.startswith(WHAT)
+        return what_table(self.records) if asks_what else evaluation_table(self.records)
 
     def to_frame(self) -> Any:
         """All records as a pandas data frame; a dict of columns where pandas is not installed."""

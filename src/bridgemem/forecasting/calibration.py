@@ -1,15 +1,16 @@
-"""Calibration: log scores as probabilities, by two numbers fitted on validation, and how far they can be trusted.
+"""Calibration: log scores as probabilities, fitted on validation, and how far they can be trusted.
 
 p(c) = (1 - floor) softmax(score / temperature)(c) + floor / E. It is the probability that the partner of an event is c,
 given that the event (actor, relation, ?) happens; it says nothing about whether it happens. The floor is the share of
-events whose partner nothing in the scores foresaw.
+events whose partner nothing in the scores foresaw. The probability of the best candidate is then read from a rising
+curve, how often the best one came true where it had that probability; the others keep their shares of the rest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.config import BelowOne, Declared, Finite, Range, Size
+from bridgemem.config import BelowOne, Declared, Finite, NotNegative, Range, Share, Size
 from bridgemem.errors import DataError, RunError
 from bridgemem.numerics import by_candidates
 from bridgemem.residuals.method import Method
@@ -29,7 +30,77 @@ FILE = "calibration.json"
 TEMPERATURES = tuple(2.0 ** (i / 3) for i in range(-12, 13))
 BETWEEN = 8  # places between two of them that are tried afterwards
 LEAST = 1e-6  # far below all that are tried
+GROUPS = 12  # of queries by the probability of the best candidate, whose shares make the curve
+FEWEST = 40  # queries of a group
+PRIOR = 10.0  # queries that the probability itself counts for in each group
+LATE_SHARE = 0.8  # of the fitted queries that lie before the later part, which is measured
+TOLERATED = 0.1  # between what was stated and what came true, in a bin of later validation
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Forecasts between two probabilities: how many, their mean probability, and the share that came true."""
+
+    low: float
+    high: float
+    count: int
+    probability: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The reliability curve of some forecasts; empty bins are left out."""
+
+    bins: tuple[Bin, ...]
+
+    @classmethod
+    def of(cls, probability: np.ndarray, hit: np.ndarray, weight: np.ndarray | None = None) -> Curve:
+        """probability float [m] in [0, 1]; hit bool [m]: whether each came true; weight: how many each stands for."""
+        place = np.clip(np.searchsorted(EDGES, probability, side="right") - 1, 0, len(EDGES) - 2)
+        weight = np.ones(len(probability)) if weight is None else weight
+        found = []
+        for i in np.unique(place).tolist():
+            own = place == i
+            mean, share = (float(np.average(values[own], weights=weight[own])) for values in (probability, hit))
+            found.append(Bin(EDGES[i], EDGES[i + 1], round(float(weight[own].sum())), mean, share))
+        return cls(tuple(found))
+
+    @property
+    def count(self) -> int:
+        return sum(b.count for b in self.bins)
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean distance of a forecast's bin between probability and share."""
+        return sum(b.count * abs(b.probability - b.share) for b in self.bins) / max(self.count, 1)
+
+
+@dataclass(frozen=True)
+class Stated(Declared):
+    """What a probability was worth on later validation: the error over all bins, and the bin that was furthest off."""
+
+    horizon: Size
+    forecasts: Size
+    error: NotNegative
+    stated: Share
+    came_true: Share
+
+    @classmethod
+    def of(cls, horizon: int, p: np.ndarray, hit: np.ndarray, weight: np.ndarray | None = None) -> Stated:
+        """Of probabilities float64 [m] and whether they came true; bins of few forecasts count where all are such."""
+        curve, drawn = Curve.of(p, hit, weight), Curve.of(p, hit)
+        bins = [b for b, own in zip(curve.bins, drawn.bins, strict=True) if own.count >= 2 * FEWEST]
+        worst = max(bins or curve.bins, key=lambda b: abs(b.probability - b.share))
+        return cls(horizon, len(p), curve.error, min(worst.probability, 1.0), min(worst.share, 1.0))
+
+    @property
+    def remark(self) -> str:
+        """What a user should know before trusting such probabilities; empty where nothing is amiss."""
+        if abs(self.stated - self.came_true) < TOLERATED:
+            return ""
+        return f"stated {self.stated:.0%}, came true {self.came_true:.0%} on the last part of validation"
 
 
 @dataclass(frozen=True)
@@ -37,7 +108,9 @@ class Calibration(Declared):
     """How scores of one method become probabilities, and the mean -log p of the answers that it was fitted on.
 
     raw_nll: of the scores as they are. plain_nll: with the best temperature and no floor. nll: with both numbers.
-    lock: of the selection that the scores were made under.
+    lock: of the selection that the scores were made under. knots: (probability of the best candidate, share that came
+    true), both rising; none where there were too few queries. late: what the probability of the best was worth on the
+    later part of the queries, as fitted on those before; None where there were too few.
     """
 
     temperature: Annotated[float, Range(ge=LEAST)]
@@ -47,35 +120,124 @@ class Calibration(Declared):
     plain_nll: Finite
     nll: Finite
     lock: str = ""
+    knots: tuple[tuple[Share, ...], ...] = ()
+    late: Stated | None = None
 
     def probabilities(self, score: Tensor) -> Tensor:
         """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""
 
         def of(score: Tensor) -> Tensor:
             p = (score.double() / self.temperature).softmax(1)
-            return p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
+            p = p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
+            return self._by_curve(p) if self.knots and p.shape[1] > 1 else p
 
         return by_candidates(of, score)
 
+    def _by_curve(self, p: Tensor) -> Tensor:
+        """Give the best candidate of each row the share of the curve, and the others what is left."""
+        top = p.topk(2, dim=1)
+        (best, second), at = top.values.split(1, dim=1), top.indices[:, :1]
+        wanted = torch.from_numpy(curve_at(self.knots, best.cpu().numpy())).to(p.device)
+        # it stays the best, and of two that are equally good neither gains
+        least = second / (1 - best + second).clamp(min=LEAST)
+        wanted = torch.where(best > second, torch.maximum(wanted, least), best)
+        rest = (1 - wanted) / (1 - best).clamp(min=LEAST)
+        return torch.where(best < 1, p * rest, p).scatter_(1, at, torch.where(best < 1, wanted, best))
 
-def answer_log_p(score: Tensor, answer: Tensor) -> Tensor:
-    """What each temperature makes of the answers: log softmax float64 [n, temperatures]; score [n, E], answer [n]."""
-    centred = score - score.max(1, keepdim=True).values
-    own = centred.gather(1, answer[:, None]).squeeze(1)
-    # single precision is plenty for a sum of numbers below 1; the largest is 1, so that the sum cannot vanish
-    small, scratch = centred.float(), torch.empty_like(centred, dtype=torch.float32)
-    sums = [torch.mul(small, 1 / t, out=scratch).exp_().sum(1) for t in TEMPERATURES]
-    return torch.stack([own / t - s.log().double() for t, s in zip(TEMPERATURES, sums, strict=True)], dim=1)
+
+def curve_at(knots: tuple[tuple[float, ...], ...], p: np.ndarray) -> np.ndarray:
+    """The share on the curve for probabilities float64 [n]; the curve begins at (0, 0) and ends at (1, 1)."""
+    x, y = zip((0.0, 0.0), *knots, (1.0, 1.0), strict=True)
+    return np.interp(p, x, y)
 
 
-def fit_calibration(log_p: np.ndarray, entities: int, lock: str = "") -> Calibration:
-    """The temperature and floor under which the answers are likeliest; log_p float64 [n, TEMPERATURES]."""
-    if not len(log_p):
+@dataclass(frozen=True)
+class LogP:
+    """What each temperature makes of queries: log softmax of the answer and of the best, float64 [n, TEMPERATURES].
+
+    hit bool [n]: whether the best is the answer. step int64 [n].
+    """
+
+    answer: np.ndarray
+    best: np.ndarray
+    hit: np.ndarray
+    step: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.hit)
+
+    def take(self, rows: np.ndarray) -> LogP:
+        return LogP(self.answer[rows], self.best[rows], self.hit[rows], self.step[rows])
+
+    @classmethod
+    def of(cls, score: Tensor, answer: Tensor, step: Tensor) -> LogP:
+        """score float64 [n, E], answer, step int64 [n]."""
+        centred = score - score.max(1, keepdim=True).values
+        own = centred.gather(1, answer[:, None]).squeeze(1)
+        # single precision is plenty for a sum of numbers below 1; the largest is 1, so that the sum cannot vanish
+        small, scratch = centred.float(), torch.empty_like(centred, dtype=torch.float32)
+        sums = [torch.mul(small, 1 / t, out=scratch).exp_().sum(1).log().double() for t in TEMPERATURES]
+        of_answer = torch.stack([own / t - total for t, total in zip(TEMPERATURES, sums, strict=True)], dim=1)
+        columns = (of_answer, -torch.stack(sums, dim=1), centred.argmax(1) == answer, step)
+        return cls(*(column.cpu().numpy() for column in columns))
+
+    @classmethod
+    def joined(cls, parts: Sequence[LogP]) -> LogP:
+        names = ("answer", "best", "hit", "step")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def fit_calibration(found: LogP, entities: int, lock: str = "") -> Calibration:
+    """The temperature and floor under which the answers are likeliest, and the curve of the best candidate."""
+    if not len(found):
         raise DataError("validation has no query to calibrate on.")
-    plain = _best(log_p, entities, floored=False)
-    chosen = _best(log_p, entities, floored=True)
-    raw = -float(log_p[:, TEMPERATURES.index(1.0)].mean())
-    return Calibration(chosen[1], chosen[2], len(log_p), raw, plain[0], chosen[0], lock)
+    plain = _best(found.answer, entities, floored=False)
+    chosen = _best(found.answer, entities, floored=True)
+    raw = -float(found.answer[:, TEMPERATURES.index(1.0)].mean())
+    numbers = (chosen[1], chosen[2], len(found), raw, plain[0], chosen[0], lock)
+    return Calibration(*numbers, _curve(found, *chosen[1:], entities))
+
+
+def with_late(found: LogP, entities: int, lock: str = "") -> Calibration:
+    """The calibration of all queries, and what one of the earlier ones was worth on the later ones."""
+    made, cut = fit_calibration(found, entities, lock), int(np.ceil(np.quantile(found.step, LATE_SHARE)))
+    early, late = np.flatnonzero(found.step < cut), np.flatnonzero(found.step >= cut)
+    if min(len(early), len(late)) < 2 * FEWEST:
+        return made
+    before, later = fit_calibration(found.take(early), entities), found.take(late)
+    stated = curve_at(before.knots, _best_p(later, before.temperature, before.floor, entities))
+    return replace(made, late=Stated.of(1, stated, later.hit))
+
+
+def _best_p(found: LogP, temperature: float, floor: float, entities: int) -> np.ndarray:
+    """The probability of the best candidate before the curve, float64 [n]."""
+    return (1 - floor) * np.exp(_between(found.best, temperature)) + floor / entities
+
+
+def _curve(found: LogP, temperature: float, floor: float, entities: int) -> tuple[tuple[float, ...], ...]:
+    """How often the best came true, by its probability: shares of groups, pooled until they rise."""
+    groups = min(GROUPS, len(found) // FEWEST)
+    if groups < 2:
+        return ()
+    p = _best_p(found, temperature, floor, entities)
+    pooled: list[list[float]] = []  # probability, share and weight, the first two times the third
+    for own in np.array_split(np.argsort(p, kind="stable"), groups):
+        stated, hits = float(p[own].sum()), float(found.hit[own].sum())
+        weight = len(own) + PRIOR
+        mean = stated / len(own)
+        pooled.append([mean * weight, hits + PRIOR * mean, weight])
+        while len(pooled) > 1 and pooled[-2][1] * pooled[-1][2] >= pooled[-1][1] * pooled[-2][2]:
+            last = pooled.pop()
+            pooled[-1] = [a + b for a, b in zip(pooled[-1], last, strict=True)]
+    return tuple((min(x / w, 1.0), min(y / w, 1.0)) for x, y, w in pooled)
+
+
+def _between(log_p: np.ndarray, temperature: float) -> np.ndarray:
+    """Columns of temperatures, float64 [n, TEMPERATURES], at one between them."""
+    place = math.log(temperature / TEMPERATURES[0]) / math.log(TEMPERATURES[1] / TEMPERATURES[0])
+    middle = min(max(round(place), 1), len(TEMPERATURES) - 2)
+    near = slice(middle - 1, middle + 2)
+    return log_p[:, near] @ _parabola(1 / temperature, [1 / t for t in TEMPERATURES[near]])
 
 
 def _best(log_p: np.ndarray, entities: int, floored: bool) -> tuple[float, float, float]:
@@ -85,9 +247,7 @@ def _best(log_p: np.ndarray, entities: int, floored: bool) -> tuple[float, float
 
     def tried(place: float) -> tuple[float, float, float]:
         temperature = TEMPERATURES[0] * (TEMPERATURES[1] / TEMPERATURES[0]) ** place
-        middle = min(max(round(place), 1), last - 1)
-        near = slice(middle - 1, middle + 2)
-        own = log_p[:, near] @ _parabola(1 / temperature, [1 / t for t in TEMPERATURES[near]])
+        own = _between(log_p, temperature)
         floor = _best_floor(own, entities) if floored else 0.0
         return _nll(own, floor, entities), temperature, floor
 
@@ -123,44 +283,6 @@ def _best_floor(log_p: np.ndarray, entities: int) -> float:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if slope(middle) > 0 else (low, middle)
     return math.sqrt(low * high)
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Forecasts between two probabilities: how many, their mean probability, and the share that came true."""
-
-    low: float
-    high: float
-    count: int
-    probability: float
-    share: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The reliability curve of some forecasts; empty bins are left out."""
-
-    bins: tuple[Bin, ...]
-
-    @classmethod
-    def of(cls, probability: np.ndarray, hit: np.ndarray) -> Curve:
-        """probability float [m] in [0, 1]; hit bool [m]: whether each came true."""
-        place = np.clip(np.searchsorted(EDGES, probability, side="right") - 1, 0, len(EDGES) - 2)
-        found = []
-        for i in np.unique(place).tolist():
-            own = place == i
-            mean, share = float(probability[own].mean()), float(hit[own].mean())
-            found.append(Bin(EDGES[i], EDGES[i + 1], int(own.sum()), mean, share))
-        return cls(tuple(found))
-
-    @property
-    def count(self) -> int:
-        return sum(b.count for b in self.bins)
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error: the mean distance of a forecast's bin between probability and share."""
-        return sum(b.count * abs(b.probability - b.share) for b in self.bins) / max(self.count, 1)
 
 
 def write_calibrations(folder: Path, found: Mapping[Method, Calibration]) -> None:

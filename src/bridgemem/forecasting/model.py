@@ -15,8 +15,10 @@ from bridgemem.backbones.trained import TrainingNote
 from bridgemem.config import Count, Declared, HistoryMode, NotNegative, Seed, Settings, Size
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.calibration import Calibration
+from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import Learned, LearnedSettings
@@ -114,6 +116,14 @@ class Parts(ABC):
     def calibration(self, method: Method, lock: str) -> Calibration | None:
         """The calibration of a method under a locked selection, or None where it was never made."""
 
+    def trial(self, method: Method) -> tuple[Learned, Queries] | None:
+        """The network of a learned residual that saw nothing of later validation, and its queries; a fit has it."""
+        return None
+
+    @abstractmethod
+    def heads(self) -> Heads | None:
+        """What answers what and whether, or None where they were not fitted."""
+
     def methods(self) -> list[Method]:
         """All that the model ranks by, the backbone first."""
         learned = (Method("learned", name) for name in self.fit_names())
@@ -127,6 +137,13 @@ class Parts(ABC):
         """
         held = [found for name in ("raw", "time") if (found := self.held_out(name)) is not None]
         return "learned" if not held or any(found.better == "learned" for found in held) else "bridgemem"
+
+    def remark(self) -> str:
+        """How far the probabilities of forecasts were off on later validation; empty where they were not."""
+        name = self.method(self.preferred() if self.fit_names() else "bridgemem", "raw")
+        found = self.calibration(name, self.lock_of(name))
+        late = None if found is None else found.late
+        return f"Probabilities of the best candidate: {late.remark}." if late is not None and late.remark else ""
 
     def predictor_of(self, past: Past, residual: str | None = None) -> Predictor:
         """What answers queries by name from this past.
@@ -148,7 +165,8 @@ class Parts(ABC):
             learned = None
         name = self.method("bridgemem" if learned is None else "learned", "raw")
         calibration = self.calibration(name, self.lock_of(name))
-        return Predictor(past, self.scorer(), self.transitions(), locked.choice, learned, calibration)
+        own = (self.scorer(), self.transitions(), locked.choice, learned, calibration)
+        return Predictor(past, *own, heads=self.heads())
 
     def refuse_frozen(self) -> None:
         """A model of frozen history is measured, and not asked."""
@@ -174,6 +192,14 @@ class Model(Parts):
     calibrations: Mapping[Method, Calibration] = field(default_factory=dict)
     trained: TrainingNote = field(default_factory=TrainingNote)
     unfinished: LearnedSettings | None = None
+    own_heads: Heads | None = None
+
+    def heads(self) -> Heads | None:
+        return self.own_heads
+
+    def trial(self, method: Method) -> tuple[Learned, Queries] | None:
+        fit = self.fits.get(method.selected_by or "")
+        return None if fit is None else fit.trial
 
     @property
     def where(self) -> str:

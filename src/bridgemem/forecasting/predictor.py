@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, SupportsIndex, overload
 
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor
 
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Count, check
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
+from bridgemem.forecasting.ahead import Ahead, Chance, PartnerCandidate, Ranked, RelationCandidate, keys_of
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, attended_events, explain_bridgemem, explain_learned
+from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
@@ -135,7 +138,11 @@ class Predictor:
         choice: Choice,
         learned: Learned | None = None,
         calibration: Calibration | None = None,
+        *,
+        heads: Heads | None = None,
     ) -> None:
+        """heads: what answers what and whether; None where the run has none."""
+        self.heads = heads
         self.past, self.events, self.end = past, past.events, past.events.end
         self.scorer, self.transitions, self.choice, self.calibration = scorer, transitions, choice, calibration
         self.learned, self.n_fitted = learned, transitions.space.n_relations
@@ -149,7 +156,8 @@ class Predictor:
 
     def with_past(self, past: Past) -> Predictor:
         """The same predictor over another past."""
-        return Predictor(past, self.scorer, self.transitions, self.choice, self.learned, self.calibration)
+        own = (self.scorer, self.transitions, self.choice, self.learned, self.calibration)
+        return Predictor(past, *own, heads=self.heads)
 
     def with_scorer(self, scorer: Scorer) -> Predictor:
         """The same predictor, on the same indices, with another scorer."""
@@ -210,7 +218,9 @@ class Predictor:
     ) -> tuple[int, int, int]:
         """The actor, the directed relation and the step of a query by name."""
         if relation is None:
-            raise SettingsError("give a relation: which relation comes next cannot be asked yet.")
+            raise SettingsError(
+                "give a relation; which relation or which partner comes next is asked by what and partners."
+            )
         if subject is not None and object is None:
             actor, directed = subject, self.events.relation_id(relation)
         elif object is not None and subject is None:
@@ -241,13 +251,16 @@ class Predictor:
 
     def check_window(self, queries: Queries, horizon: int) -> None:
         """Refuse that many steps where they reach too far ahead, or where fewer came before."""
-        last = int(queries.step.max())
-        if self._too_far(last + check_horizon(horizon) - 1):
-            when = self.events.clock.label(last)
+        self._check_reach(int(queries.step.max()), check_horizon(horizon))
+        check_past(horizon, min(int(queries.step.min()), self.end) - self.events.start)
+
+    def _check_reach(self, step: int, horizon: int) -> None:
+        """Refuse steps that reach beyond the calendar."""
+        if self._too_far(step + horizon - 1):
+            when = self.events.clock.label(step)
             raise DataError(
                 f"{horizon:,} steps from {when} on lie too far ahead; ask for fewer, or from an earlier time."
             )
-        check_past(horizon, min(int(queries.step.min()), self.end) - self.events.start)
 
     def forecast(
         self,
@@ -319,7 +332,9 @@ class Predictor:
         if self.calibration is None:
             return "No probabilities: the run was never calibrated; `bridgemem calibrate` does it."
         if horizon is None:
-            return "Probability: that the partner is this one, given that such an event happens."
+            late = self.calibration.late
+            remark = "" if late is None or not late.remark else f" Those of the best candidate: {late.remark}."
+            return f"Probability: that the partner is this one, given that such an event happens.{remark}"
         return (
             f"Probability: at least one such event within {horizon:,} step{'s' * (horizon != 1)}, given that there is "
             "one with anybody; the ranking is that of the first step."
@@ -388,6 +403,66 @@ class Predictor:
         if horizon is None:
             return [p]
         return [at_least_once(p, Activity(part.past).draws(queries, part.past.cut(queries.step), horizon))]
+
+    @cached_property
+    def ahead(self) -> Ahead:
+        """What answers what and whether over this past."""
+        if self.heads is None:
+            raise RunError("this run cannot tell what or whether: it was fitted without; fit it again.")
+        return Ahead(self.past, self.heads)
+
+    def what(
+        self,
+        subject: str | int,
+        object: str | int,
+        *,
+        at: str | int | None = None,
+        horizon: int | None = None,
+        top: int = 10,
+    ) -> Ranked[RelationCandidate]:
+        """What happens next between two parties, either way round, given that they interact; best first."""
+        check("top", top, Count)
+        step, steps = self._ahead_of(at, horizon)
+        ids = self.events.entity_id(subject), self.events.entity_id(object)
+        return self.ahead.what(*ids, step, horizon=steps, top=top)
+
+    def partners(
+        self, actor: str | int, *, at: str | int | None = None, horizon: int | None = None, top: int = 10
+    ) -> Ranked[PartnerCandidate]:
+        """Whom an actor deals with next, under any relation and in either role, and what is likeliest then."""
+        check("top", top, Count)
+        step, steps = self._ahead_of(at, horizon)
+        return self.ahead.partners(self.events.entity_id(actor), step, horizon=steps, top=top)
+
+    def whether(
+        self,
+        subject: str | int | None = None,
+        relation: str | int | None = None,
+        *,
+        object: str | int | None = None,
+        at: str | int | None = None,
+        horizon: int | None = None,
+    ) -> Chance:
+        """Whether and when (subject, relation, object) happens next; None stands for anybody or anything."""
+        step, steps = self._ahead_of(at, horizon)
+        who = [None if name is None else self.events.entity_id(name) for name in (subject, object)]
+        what = None if relation is None else self.ahead.relation(self.events.relation_id(relation))
+        ids = (who[0], what, who[1])
+        if who[0] is not None and who[1] is not None:
+            key = keys_of("pair" if what is None else "triple", who[0], what or 0, who[1], step)
+        elif what is None or who == [None, None]:
+            raise SettingsError("give two of subject, relation and object, or all three.")
+        else:
+            actor = who[1] if who[0] is None else who[0]
+            directed = what + (self.ahead.heads.n_relations if who[0] is None else 0)
+            key = keys_of("role_relation", actor or 0, directed, 0, step)
+        return self.ahead.whether(key, ids, horizon=steps)
+
+    def _ahead_of(self, at: str | int | None, horizon: int | None) -> tuple[int, int]:
+        """The first step that is asked about, and how many."""
+        step, steps = self._step(at), check_horizon(1 if horizon is None else horizon)
+        self._check_reach(step, steps)
+        return step, steps
 
     def explain(
         self,

@@ -38,7 +38,7 @@ from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.runs import REFRESHES, Refreshed, Run, write_model
+from bridgemem.runs import HEADS, REFRESHES, Refreshed, Run, write_model
 from bridgemem.storage.files import link_or_copy, read_config, write_json
 from bridgemem.storage.tensors import write_tensors
 from bridgemem.storage.whole import reserved_free, whole_folder
@@ -93,6 +93,8 @@ def refresh(
         parts = {"train": train.tensors(), "known": fitted.tensors()}
         for filter_name in SELECTION_FILTERS:
             run.selection(filter_name)  # refused here where it was edited
+        if (heads := run.heads()) is not None:  # they go on as they are: relations that came since are not theirs
+            parts["heads"] = heads.tensors()
         for fit_name in run.fit_names():
             parts |= _learned(run, fit_name, after.events.n_relations)
         with whole_folder(target, replace_out) as aside:
@@ -239,7 +241,7 @@ def _write_rest(run: Run, folder: Path, after: Dataset, ids: np.ndarray) -> None
     pack(after, folder / "data.npz")
     write_tensors(folder / MERGED, {"ids": torch.from_numpy(ids)})
     link_or_copy(run.folder / "backbone", folder / "backbone")
-    for name in ("selection.json", "epochs.json", CALIBRATION):
+    for name in ("selection.json", "epochs.json", HEADS, CALIBRATION):
         if (run.folder / name).is_file():
             shutil.copyfile(run.folder / name, folder / name)
 

@@ -95,7 +95,10 @@ class FitNote(Declared):
 
 @dataclass(frozen=True)
 class Fit:
-    """A learned residual, the mean loss of each epoch, how many queries and candidates it saw, and what it cost."""
+    """A learned residual, the mean loss of each epoch, how many queries and candidates it saw, and what it cost.
+
+    trial: the network of the comparison, which saw nothing of later validation, and the queries of that part.
+    """
 
     model: Learned
     curve: tuple[float, ...]
@@ -103,6 +106,7 @@ class Fit:
     queries: int
     candidates: int
     held_out: Mapping[str, HeldOut] = field(default_factory=dict)
+    trial: tuple[Learned, Queries] | None = None
 
     @property
     def note(self) -> FitNote:
@@ -178,6 +182,7 @@ def fit_learned(
     cases = gather(validation, transitions, settings, earlier=earlier, seed=seed, progress=progress)
     wanted: tuple[str, ...] = FILTERS if settings.fitted_under == "each" else ("raw",)
     held: dict[str, HeldOut] = {}
+    models: dict[str, Learned] = {}
     if choices is not None:
         early = cases.take(_early(cases, cut, seed))
         other = settings.fitted_under == "auto" and early.touched("time") > OTHER_ANSWERS
@@ -192,7 +197,8 @@ def fit_learned(
     for name in wanted:
         fit = fit_cases(cases, name, settings, seed=seed, progress=progress)
         own = {f: of for f, of in held.items() if serving(wanted, f) == name}
-        fits[name] = replace(fit, seconds=fit.seconds + shared / len(wanted), held_out=own)
+        trial = (models[name], late) if name in models else None
+        fits[name] = replace(fit, seconds=fit.seconds + shared / len(wanted), held_out=own, trial=trial)
     return fits
 
 

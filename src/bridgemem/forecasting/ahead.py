@@ -1,0 +1,387 @@
+"""Ahead: what happens between two parties, with whom an actor deals next, whether and when; asked by name.
+
+Two probabilities are told apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
+is this one, given that it happens.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from bridgemem.errors import NotFoundError, SettingsError
+from bridgemem.forecasting.heads import Heads
+from bridgemem.forecasting.occurrence import Keys, Kind
+from bridgemem.forecasting.relations import PairQueries, RelationReader
+from bridgemem.memory.disk.mapped import memory_of
+from bridgemem.memory.past import Past
+from bridgemem.ranking.ranks import best_first
+from bridgemem.showing import as_frame, html_table
+
+HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90)  # that a forecast of the next event shows
+LONGEST = 10_000  # steps within which the median time to the next event is looked for
+RECENT = 30  # steps that tell how many pairs meet for the first time nowadays
+
+
+class Shown(ABC):
+    """A row of a table of answers."""
+
+    header: ClassVar[list[str]]
+
+    @abstractmethod
+    def cells(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class RelationCandidate(Shown):
+    """One of the things that may happen between two parties.
+
+    p_given_event: that an event between the two is this one. p_event: that this one happens at least once within the
+    horizon. relation_label: words for a relation that is a code.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    rank: int
+    p_given_event: float
+    p_event: float
+    relation_label: str | None = None
+    header: ClassVar[list[str]] = ["event", "rank", "p_given_event", "p_event"]
+
+    def cells(self) -> list[str]:
+        event = f"{self.subject} - {self.relation_label or self.relation} -> {self.object}"
+        return [event, str(self.rank), percent(self.p_given_event), percent(self.p_event)]
+
+
+@dataclass(frozen=True)
+class PartnerCandidate(Shown):
+    """One that the actor may deal with: p_event under any relation within the horizon, and what is likeliest then.
+
+    subject, relation, object: the likeliest event between the two; p_given_event: its probability, given that they
+    interact.
+    """
+
+    name: str
+    rank: int
+    p_event: float
+    subject: str
+    relation: str
+    object: str
+    p_given_event: float
+    relation_label: str | None = None
+    header: ClassVar[list[str]] = ["partner", "rank", "p_event", "likeliest event", "p_given_event"]
+
+    def cells(self) -> list[str]:
+        event = f"{self.subject} - {self.relation_label or self.relation} -> {self.object}"
+        return [self.name, str(self.rank), percent(self.p_event), event, percent(self.p_given_event)]
+
+
+@dataclass(frozen=True)
+class AheadQuery:
+    """What was asked, from what was known before `time`; None stands for anybody or anything.
+
+    time, until: the first and the last of the steps that are asked about. p_event: that it happens at least once in
+    them; None where several are asked for. past_events: how often it happened before. meaning: what the probabilities
+    are probabilities of. remark: how far they were off on later validation; empty where they were not.
+    """
+
+    subject: str | None
+    relation: str | None
+    object: str | None
+    time: str
+    until: str
+    step: int
+    horizon: int
+    p_event: float | None
+    past_events: int
+    meaning: str
+    remark: str = ""
+    relation_label: str | None = None
+
+    def __str__(self) -> str:
+        when = f"at {self.time}" if self.until == self.time else f"from {self.time} to {self.until}"
+        words = (
+            self.subject or "anybody",
+            self.relation_label or self.relation or "anything",
+            self.object or "anybody",
+        )
+        return f"({', '.join(words)}) {when}"
+
+
+@dataclass(frozen=True)
+class Within:
+    """The probability of at least one event within that many steps, the last of which is at `until`."""
+
+    steps: int
+    until: str
+    p_event: float
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Whether it happens, and when: p_event by horizon. median: the steps until it has happened with 50 %.
+
+    median is None where that takes more than LONGEST steps.
+    """
+
+    query: AheadQuery
+    within: tuple[Within, ...]
+    median: int | None
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with a row for each horizon; a dict of columns where pandas is not installed."""
+        names = [field.name for field in fields(Within)]
+        return as_frame({name: [getattr(one, name) for one in self.within] for name in names})
+
+    def __str__(self) -> str:
+        lines = [f"{'steps':>5}  {'until':<19}  p_event"]
+        lines += [f"{one.steps:>5}  {one.until:<19}  {percent(one.p_event):>7}" for one in self.within]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [(one.steps, one.until, percent(one.p_event)) for one in self.within]
+        return html_table(str(self.query), ["steps", "until", "p_event"], rows, self.query.meaning)
+
+
+Row = TypeVar("Row", bound=Shown)
+
+
+class Ranked(list[Row], Generic[Row]):
+    """Ranked answers, best first; prints as a table. query: what was asked."""
+
+    def __init__(self, rows: Iterable[Row], query: AheadQuery) -> None:
+        super().__init__(rows)
+        self.query = query
+
+    def to_frame(self) -> Any:
+        """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
+        names = list(asdict(self[0])) if self else []  # type: ignore[call-overload]
+        return as_frame({name: [getattr(one, name) for one in self] for name in names})
+
+    def __str__(self) -> str:
+        rows = [self[0].header, *(one.cells() for one in self)] if self else []
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+    def __repr__(self) -> str:
+        return f"Ranked({len(self)} to {self.query})"
+
+    def _repr_html_(self) -> str:
+        header = self[0].header if self else []
+        return html_table(str(self.query), header, [one.cells() for one in self], self.query.meaning)
+
+
+def percent(p: float) -> str:
+    """A probability as people read it; a small one is not shown as none."""
+    return f"{p:.1%}" if p >= 0.0005 or p == 0 else "<0.1%"
+
+
+class Ahead:
+    """Answers from a past by fitted heads, in ids; the relations are those of the fit."""
+
+    def __init__(self, past: Past, heads: Heads) -> None:
+        if any(memory_of(index.events) is not None for index in past.indices):
+            raise SettingsError("what and whether read the events in memory; leave --memory-dir out.")
+        self.heads, self.names = heads, past.events
+        self.reader = RelationReader(past, heads.n_relations)
+        self.past, self.tallies = self.reader.past, self.reader.tallies
+
+    def relation(self, relation: int) -> int:
+        """A relation of the fit, refused where it came later."""
+        if relation >= self.heads.n_relations:
+            raise NotFoundError(
+                f"the run was fitted without {self.names.relations.names[relation]!r}; fit a new run to ask whether it "
+                "happens."
+            )
+        return relation
+
+    # ---- probabilities ---------------------------------------------------------------------------------------------
+
+    def log_survival(self, keys: Keys, horizons: tuple[int, ...]) -> Tensor:
+        """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not."""
+        made = self.heads.occurrence.log_survival(keys, self.tallies, horizons)
+        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step)
+        never = (before.events == 0).nonzero().squeeze(1)
+        if len(never):
+            made[never] = self._first_times(keys.take(never), horizons)
+        return made
+
+    def _first_times(self, keys: Keys, horizons: tuple[int, ...]) -> Tensor:
+        """The same of keys that never occurred.
+
+        Two parties meet for the first time at random, as often as each finds new partners; likewise an actor and a
+        relation. A triple is an event of its pair that happens to be of this relation.
+        """
+        steps = torch.tensor(horizons, dtype=torch.float64)
+        if keys.kind == "triple":
+            pairs = Keys("pair", keys.subject, keys.relation, keys.object, keys.step)
+            p = -torch.expm1(self.log_survival(pairs, horizons))
+            share = self.scores(keys.subject, keys.object, keys.step).softmax(1).gather(1, keys.relation[:, None])
+            return torch.log1p(-(p * share).clamp(max=1 - 1e-12))
+        if keys.kind == "pair":
+            sides = [self._partners_of(who, keys.step) for who in (keys.subject, keys.object)]
+        else:
+            rows = self.tallies.relations_of("role_relation", keys.subject, keys.subject, keys.step)[0]
+            asked = zip(keys.relation.tolist(), keys.step.tolist(), strict=True)
+            actors = [sum(_actors_of(part, *one) for part in self.tallies.parts) for one in asked]
+            sides = [torch.bincount(rows, minlength=len(keys)), torch.tensor(actors)]
+        rates = [self._first_time_rate(keys.kind, step) for step in keys.step.tolist()]
+        each = torch.tensor(rates, dtype=torch.float64) * sides[0] * sides[1]
+        return -each[:, None] * steps
+
+    def _partners_of(self, actor: Tensor, step: Tensor) -> Tensor:
+        """How many each actor has interacted with."""
+        return torch.bincount(self.past.seen(actor, step)[0], minlength=len(actor))
+
+    def _first_time_rate(self, kind: Kind, step: int) -> float:
+        """First times a step of late, for one partner of either side: such keys pair up at random."""
+        found = [_firsts(getattr(part, kind), step) for part in self.tallies.parts]
+        total, late = sum(len(f) for f in found), sum(int((f >= step - RECENT).sum()) for f in found)
+        age = max(min(step, self.past.events.end) - self.past.events.start, 1)
+        ends = 2 * total if kind == "pair" else total  # a pair is a partner to both of its parties
+        return (2 if kind == "pair" else 1) * late / min(RECENT, age) / max(ends, 1) ** 2
+
+    def scores(self, first: Tensor, second: Tensor, step: Tensor) -> Tensor:
+        """The log score of every directed relation of each pair, float64 [n, 2R]."""
+        return self.heads.relations.scores(self.reader, PairQueries(first, second, step))
+
+    def p_event(self, keys: Keys, horizon: int) -> Tensor:
+        """float64 [n]."""
+        return -torch.expm1(self.log_survival(keys, (horizon,))[:, 0])
+
+    # ---- answers ---------------------------------------------------------------------------------------------------
+
+    def what(self, first: int, second: int, step: int, *, horizon: int, top: int) -> Ranked[RelationCandidate]:
+        """What happens between two parties, either way round, given that they interact."""
+        a, b, t = (torch.tensor([value]) for value in (first, second, step))
+        p, n = self.scores(a, b, t).softmax(1)[0], self.heads.n_relations
+        if first == second:  # both directions are one
+            p = p[:n] + p[n:]
+        best = best_first(p[None], top)[0]
+        pair = Keys("pair", a, torch.zeros_like(a), b, t)
+        whole = float(self.p_event(pair, horizon))
+        ends = (torch.where(best < n, *either) for either in ((a, b), (b, a)))
+        subject, object_ = ends
+        triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
+        columns = (best.tolist(), p[best].tolist(), self.p_event(triples, horizon).clamp(max=whole).tolist())
+        rows = [
+            RelationCandidate(*self._fact(first, directed, second), rank, given, event, self._label(directed))
+            for rank, (directed, given, event) in enumerate(zip(*columns, strict=True), 1)
+        ]
+        meaning = (
+            "p_given_event: that an event between the two is this one. p_event: that this one happens at least once"
+            f"{_in_steps(horizon)}."
+        )
+        return Ranked(rows, self._query(pair, (first, None, second), step, horizon, meaning=meaning, p=whole))
+
+    def partners(self, actor: int, step: int, *, horizon: int, top: int) -> Ranked[PartnerCandidate]:
+        """Whom an actor deals with, under any relation and in either role: of those that it has dealt with before."""
+        who, t = torch.tensor([actor]), torch.tensor([step])
+        _, partner = self.past.seen(who, t)
+        keys = Keys("pair", who.expand_as(partner), torch.zeros_like(partner), partner, t.expand_as(partner))
+        p = self.p_event(keys, horizon)
+        rows = []
+        if len(partner):
+            best = best_first(p[None], top)[0]
+            given, relation = self.scores(keys.subject[best], partner[best], keys.step[best]).softmax(1).max(1)
+            columns = (partner[best].tolist(), p[best].tolist(), given.tolist(), relation.tolist())
+            for rank, (other, event, of, directed) in enumerate(zip(*columns, strict=True), 1):
+                fact = self._fact(actor, directed, other)
+                rows.append(PartnerCandidate(self._name(other), rank, event, *fact, of, self._label(directed)))
+        meaning = (
+            f"p_event: that the two interact at least once{_in_steps(horizon)}, under any relation. "
+            "p_given_event: that an event between them is the one shown."
+        )
+        return Ranked(rows, self._query(keys, (actor, None, None), step, horizon, meaning=meaning, p=None))
+
+    def whether(self, keys: Keys, ids: tuple[int | None, int | None, int | None], *, horizon: int) -> Chance:
+        """Whether and when one key occurs next."""
+        shown = tuple(sorted({*HORIZONS, horizon}))
+        p = -torch.expm1(self.log_survival(keys, shown)[0])
+        step, clock = int(keys.step), self.names.clock
+        within = tuple(
+            Within(steps, clock.label(step + steps - 1), chance)
+            for steps, chance in zip(shown, p.tolist(), strict=True)
+            if clock.holds(step + steps - 1)
+        )
+        meaning = f"p_event: that it happens at least once{_in_steps(horizon)}."
+        own = float(p[shown.index(horizon)])
+        return Chance(self._query(keys, ids, step, horizon, meaning=meaning, p=own), within, self._median(keys))
+
+    def _median(self, keys: Keys) -> int | None:
+        """The fewest steps within which the event has come with 50 %."""
+        low, high = 0, LONGEST
+        if float(self.log_survival(keys, (high,))[0, 0]) > math.log(0.5):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            over = float(self.log_survival(keys, (middle,))[0, 0]) <= math.log(0.5)
+            low, high = (low, middle) if over else (middle, high)
+        return high
+
+    # ---- names -----------------------------------------------------------------------------------------------------
+
+    def _query(
+        self, keys: Keys, ids: Sequence[int | None], step: int, horizon: int, *, meaning: str, p: float | None
+    ) -> AheadQuery:
+        subject, relation, object_ = ids
+        label, remark = self.names.clock.label, self.heads.note.remark(keys.kind, horizon)
+        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step).events
+        return AheadQuery(
+            subject=None if subject is None else self._name(subject),
+            relation=None if relation is None else self.names.relations.names[relation],
+            object=None if object_ is None else self._name(object_),
+            time=label(step),
+            until=label(step + horizon - 1),
+            step=step,
+            horizon=horizon,
+            p_event=p,
+            past_events=int(before.sum()),
+            meaning=meaning,
+            remark=f"Probabilities like these: {remark}." if remark else "",
+            relation_label=None if relation is None else self._label(relation),
+        )
+
+    def _name(self, entity: int) -> str:
+        return self.names.entities.names[entity]
+
+    def _label(self, directed: int) -> str | None:
+        relations = self.names.relations
+        return relations.label(relations.names[directed % self.heads.n_relations])
+
+    def _fact(self, first: int, directed: int, second: int) -> tuple[str, str, str]:
+        """(subject, relation, object) of a directed relation from the first to the second."""
+        back, relation = divmod(directed, self.heads.n_relations)
+        name = self.names.relations.names[relation]
+        one, two = self._name(first), self._name(second)
+        return (two, name, one) if back else (one, name, two)
+
+
+def _in_steps(horizon: int) -> str:
+    return " in this step" if horizon == 1 else f" within {horizon:,} steps"
+
+
+def _firsts(tally: Any, step: int) -> Tensor:
+    """The steps at which the keys of a tally came for the first time, before a step."""
+    first = tally.step[tally.start[:-1]]
+    return first[first < step]
+
+
+def _actors_of(part: Any, directed: int, step: int) -> int:
+    """How many actors had a directed relation before a step."""
+    tally = part.role_relation
+    own = tally.keys % (2 * part.events.n_relations) == directed
+    return int((tally.step[tally.start[:-1]][own] < step).sum())
+
+
+def keys_of(kind: Kind, subject: int, relation: int, object: int, step: int) -> Keys:
+    """One key in ids."""
+    return Keys(kind, *(torch.tensor([value]) for value in (subject, relation, object, step)))

@@ -1,0 +1,172 @@
+"""Heads: what happens between two parties, and whether and when something happens, fitted on the known events.
+
+Both read counts alone: queries of late train and of validation are read as those of test will be. What is fitted on
+events before the later part of validation is measured on that part; then all is fitted again on everything known.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bridgemem.config import Declared, Finite, NotNegative, Size
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import sample_rows
+from bridgemem.forecasting.calibration import Stated
+from bridgemem.forecasting.occurrence import (
+    KINDS,
+    Kind,
+    Occurrence,
+    OccurrenceSettings,
+    fit_hazard,
+    outcomes,
+    sampled_outcomes,
+)
+from bridgemem.forecasting.relations import (
+    PairQueries,
+    RelationReader,
+    Relations,
+    RelationSettings,
+    fit_relations,
+    recent_queries,
+    relation_cases,
+    untrained,
+)
+from bridgemem.memory.past import Past
+from bridgemem.memory.tallies import PastTallies
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import part_of
+
+LATE_SHARE = 0.8  # of validation that lies before its later part
+LATE_QUERIES = 2_000
+LATE_KEYS = 20_000
+LATE_DATES = 4
+MEASURED = (1, 7)  # horizons that are measured on later validation, where it is as long
+
+
+@dataclass(frozen=True)
+class HeadsNote(Declared):
+    """heads.json: the settings of both heads, and how they did on later validation.
+
+    log_loss: of the relation that came, by the network and by the smoothed shares alone; learned: whether the network
+    is used. whether: by kind of query and horizon.
+    """
+
+    relations: RelationSettings
+    occurrence: OccurrenceSettings
+    learned: bool = True
+    seconds: NotNegative = 0.0
+    queries: Size = 0
+    log_loss: dict[str, Finite] = field(default_factory=dict)
+    whether: dict[str, tuple[Stated, ...]] = field(default_factory=dict)
+
+    def remark(self, kind: str, horizon: int) -> str:
+        """The remark about the measured horizon that is nearest to one."""
+        found = self.whether.get(kind, ())
+        return min(found, key=lambda one: abs(one.horizon - horizon)).remark if found else ""
+
+
+class Heads:
+    """Both fitted heads, and the note of their fit."""
+
+    def __init__(self, relations: Relations, occurrence: Occurrence, note: HeadsNote) -> None:
+        self.relations, self.occurrence, self.note = relations, occurrence, note
+
+    @property
+    def n_relations(self) -> int:
+        return self.relations.n_relations
+
+    def tensors(self) -> dict[str, Tensor]:
+        own = {f"relations.{name}": tensor for name, tensor in self.relations.tensors().items()}
+        return own | {f"occurrence.{name}": tensor for name, tensor in self.occurrence.tensors().items()}
+
+    @classmethod
+    def restore(cls, note: HeadsNote, tensors: dict[str, Tensor]) -> Self:
+        """Refuses with a ValueError what is not the weights of such heads."""
+        relations = Relations.restore(note.relations, part_of(tensors, "relations."))
+        return cls(relations, Occurrence.restore(note.occurrence, part_of(tensors, "occurrence.")), note)
+
+
+def fit_heads(
+    dataset: Dataset,
+    relations: RelationSettings | None = None,
+    occurrence: OccurrenceSettings | None = None,
+    *,
+    seed: int = 42,
+    progress: Progress = SILENT,
+) -> Heads:
+    """Fit both heads on train and validation; test is not read."""
+    began, known = time.perf_counter(), dataset.known
+    relations, occurrence = relations or RelationSettings(), occurrence or OccurrenceSettings()
+    valid = dataset.valid.step
+    cut = int(np.ceil(np.quantile(valid, LATE_SHARE)))
+    note = HeadsNote(relations, occurrence)
+    if known.start + 1 < cut < known.end:
+        note = _held_out(known, cut, note, seed, progress)
+    what = _what(known, relations, seed, progress) if note.learned else untrained(known.n_relations, relations)
+    whether = _whether(known, occurrence, seed, progress)
+    return Heads(what, whether, replace(note, seconds=time.perf_counter() - began))
+
+
+def _what(events: EventLog, settings: RelationSettings, seed: int, progress: Progress) -> Relations:
+    reader = RelationReader(Past(events), events.n_relations)
+    cases = relation_cases(reader, recent_queries(events, settings, seed), seed=seed, progress=progress)
+    return fit_relations(cases, events.n_relations, settings, seed=seed, progress=progress)
+
+
+def _whether(events: EventLog, settings: OccurrenceSettings, seed: int, progress: Progress) -> Occurrence:
+    past = Past(events)
+    tallies = PastTallies(past)
+    nets = {}
+    for kind in KINDS:
+        found = sampled_outcomes(kind, past, settings, seed)
+        nets[kind] = fit_hazard(found, tallies, settings, seed=seed, progress=progress)
+    return Occurrence(settings, nets)
+
+
+def _held_out(known: EventLog, cut: int, note: HeadsNote, seed: int, progress: Progress) -> HeadsNote:
+    """How heads that were quickly fitted on what came before the later part of validation did on it."""
+    before, past = known.prefix(cut), Past(known)
+    quick = replace(note.relations, queries=max(note.relations.queries // 3, 1))
+    reader = RelationReader(past, known.n_relations)
+    late = PairQueries.of(known.between(cut, known.end))
+    late = late.take(sample_rows(len(late), LATE_QUERIES, seed))
+    heads = {"learned": _what(before, quick, seed, progress), "shares": untrained(known.n_relations, quick)}
+    losses = dict.fromkeys(heads, 0.0)
+    for batch in late.batches(reader.batch):
+        read = reader.read(batch)
+        assert batch.answer is not None
+        for name, head in heads.items():
+            own = head.of(read).log_softmax(1)[torch.arange(len(batch)), batch.answer]
+            losses[name] -= float(own.sum()) / len(late)
+    whether = _whether(before, replace(note.occurrence, rows=max(note.occurrence.rows // 2, 1)), seed, progress)
+    return replace(
+        note,
+        queries=len(late),
+        log_loss=losses,
+        learned=losses["learned"] <= losses["shares"],
+        whether={kind: _stated(kind, whether, past, cut, seed) for kind in KINDS},
+    )
+
+
+def _stated(kind: Kind, head: Occurrence, past: Past, cut: int, seed: int) -> tuple[Stated, ...]:
+    """What the probabilities of one kind were worth from the cut on."""
+    made, end = [], past.events.end
+    tallies = PastTallies(past)
+    for horizon in MEASURED:
+        if end - cut < horizon:
+            continue
+        dates = sorted({int(d) for d in np.linspace(cut, end - horizon, LATE_DATES).round()})
+        found = outcomes(kind, past, dates, LATE_KEYS // len(dates), seed)
+        if not len(found):
+            continue
+        p = head.probability(found.keys, tallies, (horizon,))[:, 0].numpy()
+        hit, weight = (found.after <= horizon).numpy(), found.weight.double().numpy()
+        made.append(Stated.of(horizon, p, hit, weight))
+    return tuple(made)

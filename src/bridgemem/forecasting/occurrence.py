@@ -1,0 +1,337 @@
+"""Occurrence: whether an event happens within the next h steps, and when the next one comes.
+
+A discrete-time hazard: for a query at step t a small network reads what was known before t and gives, for each of a few
+spans of steps ahead, the probability that the event comes at a step of the span, given that it has not come yet. What
+is not over by the end of the known events is censored there. Probabilities grow with the horizon by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Self, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
+from bridgemem.events.log import DAY, EventLog
+from bridgemem.memory.past import Past
+from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied, Tallies
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import part_of
+from bridgemem.training.checkpoint import seeded, with_weights
+from bridgemem.training.one_cycle import OneCycle
+
+# what may happen: the two parties interact, either way round; this very triple; the actor under a directed relation
+Kind = Literal["pair", "triple", "role_relation"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SPANS = (1, 2, 3, 5, 8, 15, 31, 61)  # the first steps ahead of the spans of one hazard; the last has no end
+WEEK = 7
+# what else is read, next to what happened under the key itself
+PARENTS: dict[Kind, tuple[str, ...]] = {
+    "pair": ("more active", "less active"),
+    "triple": ("pair", "subject", "object", "role_relation", "object_relation", "relation"),
+    "role_relation": ("subject", "relation"),
+}
+_NEVER = 10.0  # the log lag of what never happened
+_CHUNK = 1 << 16
+MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
+
+
+@dataclass(frozen=True)
+class OccurrenceSettings(Declared):
+    """A small network for each kind of query.
+
+    dates: how many steps it is fitted on, from the last share of the known ones. rows: the most keys in all, half of
+    them among those that occurred lately; each counts as many times as there are keys that it was drawn from.
+    """
+
+    hidden: Units = 48
+    epochs: Count = 5
+    batch: Count = 1024
+    learning_rate: Positive = 5e-3
+    weight_decay: NotNegative = 1e-3
+    dates: Count = 16
+    rows: Count = 60_000
+    share: Inside = 0.3
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What may happen at or after a step, as ids: subject, relation, object, step int64 [n] each.
+
+    Of a pair the relation is not read, and of a role_relation, whose relation is directed, the object is not.
+    """
+
+    kind: Kind
+    subject: Tensor
+    relation: Tensor
+    object: Tensor
+    step: Tensor
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, rows: Tensor | slice) -> Keys:
+        return Keys(self.kind, self.subject[rows], self.relation[rows], self.object[rows], self.step[rows])
+
+    def parts(self, size: int = _CHUNK) -> Iterator[Keys]:
+        for at in range(0, len(self), size):
+            yield self.take(slice(at, at + size))
+
+
+def columns_of(tallied: Tallied, step: Tensor, *, own: bool) -> Tensor:
+    """Logs of count, lag and levels, and of a key of its own age and mean gap: float32 [n, 6 or 8]."""
+    count, known = tallied.events.double(), tallied.events > 0
+    lag = torch.where(known, (step - tallied.last).double().log1p(), _NEVER)
+    columns = [count.log1p(), lag]
+    if own:
+        age = torch.where(known, (step - tallied.first).double(), 0.0)
+        gap = (tallied.last - tallied.first).clamp(min=0).double() / (count - 1).clamp(min=1)
+        columns += [age.log1p(), gap.log1p()]
+    return torch.cat([torch.stack(columns, dim=1), tallied.level.log1p()], dim=1).float()
+
+
+def features(keys: Keys, tallies: PastTallies) -> Tensor:
+    """What was known before the step of each key, float32 [n, columns]."""
+    s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
+    relations = tallies.past.events.n_relations
+    made = [columns_of(tallies.before(keys.kind, s, r, o, t), t, own=True)]
+
+    def read(name: str) -> Tensor:
+        if name == "pair":
+            return columns_of(tallies.before("pair", s, r, o, t), t, own=True)
+        if name == "object_relation":
+            return columns_of(tallies.before("role_relation", o, r + relations, s, t), t, own=False)
+        if name in ("subject", "object"):
+            return columns_of(tallies.before("actor", s if name == "subject" else o, r, o, t), t, own=False)
+        asked = r % relations if name == "relation" else r
+        return columns_of(tallies.before(name, s, asked, o, t), t, own=False)
+
+    if keys.kind == "pair":  # which of the two is named first tells nothing
+        one, two = read("subject"), read("object")
+        made += [torch.maximum(one, two), torch.minimum(one, two)]
+    else:
+        made += [read(name) for name in PARENTS[keys.kind]]
+    total = tallies.before("total", torch.zeros_like(s), r, o, t).level
+    # how busy the last days were for the time: the levels of a steady stream stand in the relation of their spans
+    rates = (total / torch.tensor([-1 / math.expm1(-1 / decay) for decay in DECAYS], dtype=torch.float64)).log1p()
+    clock = tallies.past.events.clock
+    # where a step is no day, seven of them are no cycle, and would only tell the dates of a fit apart
+    week = F.one_hot(t % WEEK, WEEK).float() * float(clock.kind == "date" and clock.unit == DAY)
+    return torch.cat([*made, (rates[:, :-1] - rates[:, 1:]).float(), week], dim=1)
+
+
+def width_of(kind: Kind) -> int:
+    """How many columns the features of a kind have."""
+    own, other = 4 + len(DECAYS), 2 + len(DECAYS)
+    parents = sum(own if name == "pair" else other for name in PARENTS[kind])
+    return own + parents + len(DECAYS) - 1 + WEEK
+
+
+class HazardNet(nn.Module):
+    """Features -> the logit of the hazard in each span."""
+
+    mean: Tensor
+    inverse: Tensor
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, len(SPANS))
+        )
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("inverse", torch.ones(width))
+
+    def begin_at(self, rate: Tensor) -> None:
+        """Give the same hazards to all keys, float [spans], which a fit starts from."""
+        last = self.body[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.copy_(torch.logit(rate.clamp(1e-6, 1 - 1e-6)))
+
+    def standardise(self, x: Tensor, weight: Tensor) -> None:
+        """Learn mean and deviation of the features from weighted examples: x float32 [m, columns], weight [m]."""
+        share = (weight / weight.sum()).double()[:, None]
+        mean = (x.double() * share).sum(0)
+        variance = ((x.double() - mean).square() * share).sum(0)
+        self.mean.copy_(mean)
+        self.inverse.copy_(variance.clamp(min=1e-6).rsqrt())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(((x - self.mean) * self.inverse).clamp(-8, 8))
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Keys with what came: steps until the event, from 1 on, and how many steps ahead are known; int64 [n] each.
+
+    weight float32 [n]: how many keys each one stands for.
+    """
+
+    keys: Keys
+    after: Tensor
+    known: Tensor
+    weight: Tensor
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, rows: Tensor) -> Outcomes:
+        return Outcomes(self.keys.take(rows), self.after[rows], self.known[rows], self.weight[rows])
+
+    @classmethod
+    def joined(cls, parts: list[Outcomes]) -> Outcomes:
+        kind = parts[0].keys.kind
+        columns = [torch.cat([getattr(p.keys, n) for p in parts]) for n in ("subject", "relation", "object", "step")]
+        rest = (torch.cat([getattr(p, name) for p in parts]) for name in ("after", "known", "weight"))
+        return cls(Keys(kind, *columns), *rest)
+
+
+def seen_keys(kind: Kind, tallies: Tallies, step: int) -> Keys:
+    """Every key of a kind that occurred before a step, in one log."""
+    tally = getattr(tallies, kind)
+    rank = (tally.step[tally.start[:-1]] < step).nonzero().squeeze(1)
+    key, relations = tally.keys[rank], tallies.events.n_relations
+    nobody = torch.zeros_like(key)
+    at = torch.full_like(key, step)
+    if kind == "pair":
+        return Keys(kind, key >> 32, nobody, key & 0xFFFFFFFF, at)
+    if kind == "triple":
+        link = tallies.link.keys[key // relations]
+        return Keys(kind, link >> 32, key % relations, link & 0xFFFFFFFF, at)
+    return Keys(kind, key // (2 * relations), key % (2 * relations), nobody, at)
+
+
+def outcomes(kind: Kind, past: Past, dates: list[int], most: int, seed: int) -> Outcomes:
+    """A sample of the seen keys of each date with what came after it, up to the end of the events.
+
+    Where there are more than `most` at a date, half of those drawn are among keys that occurred in the last 30 steps;
+    each stands for as many as it was drawn from.
+    """
+    tallies, draw = PastTallies(past), np.random.default_rng(seed)
+    (own,) = tallies.parts
+    end, made = past.events.end, []
+    for date in dates:
+        keys = seen_keys(kind, own, date)
+        weight = torch.ones(len(keys))
+        if len(keys) > most:
+            before = tallies.before(kind, keys.subject, keys.relation, keys.object, keys.step)
+            lately = (date - before.last <= 30).numpy()
+            rows = []
+            for stratum in (np.flatnonzero(lately), np.flatnonzero(~lately)):
+                size = min(len(stratum), most // 2)
+                chosen = np.sort(draw.choice(stratum, size, replace=False)) if size else stratum[:0]
+                weight[chosen] = len(stratum) / max(size, 1)
+                rows.append(chosen)
+            kept = torch.from_numpy(np.sort(np.concatenate(rows)))
+            keys, weight = keys.take(kept), weight[kept]
+        after = tallies.next(kind, keys.subject, keys.relation, keys.object, keys.step) - keys.step + 1
+        made.append(Outcomes(keys, after, torch.full_like(after, end - date), weight))
+    return Outcomes.joined(made)
+
+
+def _spans() -> tuple[Tensor, Tensor]:
+    """The first and the last step ahead of each span, int64 [spans] each."""
+    return torch.tensor(SPANS), torch.tensor([*(first - 1 for first in SPANS[1:]), 2**31])
+
+
+def exposure(after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps survived in each span, and whether the event came in it: float32 [n, spans] each."""
+    first, last = _spans()
+    came = after <= known
+    until = torch.where(came, after - 1, known)
+    survived = (torch.minimum(until[:, None], last) - first + 1).clamp(min=0)
+    event = came[:, None] & (after[:, None] >= first) & (after[:, None] <= last)
+    return survived.float(), event.float()
+
+
+class Occurrence:
+    """The fitted hazards of every kind of query."""
+
+    def __init__(self, settings: OccurrenceSettings, nets: dict[Kind, HazardNet]) -> None:
+        self.settings = settings
+        self.nets = {kind: net.eval() for kind, net in nets.items()}
+
+    @torch.no_grad()
+    def log_survival(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
+        """log of the probability that nothing comes within each horizon, float64 [n, horizons]."""
+        first, last = (bound.double() for bound in _spans())
+        asked = torch.tensor(horizons, dtype=torch.float64)[:, None]
+        steps = (torch.minimum(asked, last) - first + 1).clamp(min=0)  # of each horizon in each span
+        parts = [
+            F.logsigmoid(-self.nets[keys.kind](features(part, tallies)).double()) @ steps.T for part in keys.parts()
+        ]
+        return torch.cat(parts) if parts else torch.zeros((0, len(horizons)), dtype=torch.float64)
+
+    def probability(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
+        """The probability of at least one event within each horizon, float64 [n, horizons]."""
+        return -torch.expm1(self.log_survival(keys, tallies, horizons))
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {
+            f"{kind}.{name}": tensor.contiguous()
+            for kind, net in self.nets.items()
+            for name, tensor in net.state_dict().items()
+        }
+
+    @classmethod
+    def restore(cls, settings: OccurrenceSettings, tensors: dict[str, Tensor]) -> Self:
+        """Refuses with a ValueError what is not the weights of such networks."""
+        if unknown := sorted(name for name in tensors if name.partition(".")[0] not in KINDS):
+            raise ValueError(f"nothing is known of {unknown[0]}")
+        with torch.device("meta"):
+            nets = {kind: HazardNet(width_of(kind), settings.hidden) for kind in KINDS}
+        return cls(settings, {kind: with_weights(net, part_of(tensors, f"{kind}.")) for kind, net in nets.items()})
+
+
+def fit_dates(events: EventLog, settings: OccurrenceSettings) -> list[int]:
+    """Steps from the last share of some events' steps, evenly spread; the first step of all has no past."""
+    start = max(events.end - math.ceil((events.end - events.start) * settings.share), events.start + 1)
+    return sorted({int(step) for step in np.linspace(start, max(events.end - 1, start), settings.dates).round()})
+
+
+def sampled_outcomes(kind: Kind, past: Past, settings: OccurrenceSettings, seed: int) -> Outcomes:
+    """What a fit of one kind learns from."""
+    dates = fit_dates(past.events, settings)
+    rows = min(settings.rows, MOST_ROWS * len(past.events))
+    return outcomes(kind, past, dates, max(rows // len(dates), 2), seed)
+
+
+def fit_hazard(
+    found: Outcomes,
+    tallies: PastTallies,
+    settings: OccurrenceSettings,
+    *,
+    seed: int = 42,
+    progress: Progress = SILENT,
+) -> HazardNet:
+    """Fit the hazards of one kind by likelihood; what has not come by the end of the events is censored there."""
+    kind, weight = found.keys.kind, found.weight / found.weight.mean()
+    x = torch.cat([features(part, tallies) for part in found.keys.parts()])
+    survived, event = exposure(found.after, found.known)
+    batches = math.ceil(len(x) / settings.batch)
+    with seeded(seed, "cpu"):
+        net = HazardNet(width_of(kind), settings.hidden)
+        net.standardise(x, weight)
+        net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
+        steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
+        with progress.task("fitting whether it happens", total=settings.epochs * batches) as advance:
+            for _ in range(settings.epochs):
+                for rows in torch.randperm(len(x)).split(settings.batch):
+                    columns = (part[rows] for part in (x, survived, event, weight))
+                    steps.take(partial(_loss, net, *columns))
+                    advance(1)
+    return net
+
+
+def _loss(net: HazardNet, x: Tensor, survived: Tensor, event: Tensor, weight: Tensor) -> Tensor:
+    """The weighted mean of -log of the probability of what came, or of nothing until the end of the events."""
+    logit = net(x)
+    return -((event * F.logsigmoid(logit) + survived * F.logsigmoid(-logit)).sum(1) * weight).mean()

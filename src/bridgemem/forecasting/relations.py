@@ -1,0 +1,351 @@
+"""Relations: what happens next between two parties, (s, ?, o), given that they interact.
+
+Every directed relation is a candidate: r from the first to the second, r + R from the second to the first. Its score is
+the log of a smoothed share of the pair's past events plus f, a small network that reads how often and how lately the
+pair, its reverse, both actors and everybody had this relation. A softmax makes it a probability, over both directions
+or over one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import sample_rows
+from bridgemem.memory.past import Past
+from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
+from bridgemem.memory.timeline import STEP_BITS, code, expand
+from bridgemem.progress import SILENT, Progress
+from bridgemem.storage.tensors import tensor_of
+from bridgemem.training.checkpoint import seeded, with_weights
+from bridgemem.training.one_cycle import OneCycle
+
+_NEVER = 10.0  # the log lag of what never happened
+_CELLS = 1 << 18  # candidates that are read at once
+_RATE, _KEEP = 0.02, 20.0  # a candidate is learned from with probability rate + keep times its share
+_PRIOR = 2.0  # events that the shares of the two actors count for, next to those of the pair
+_COUNT, _LAG, _LATEST, _RECENT = 0, 1, 3, 4  # columns of what is read of a key: its count, lag, levels T = 7 and T = 30
+NAMES = (
+    *("triple count", "triple lag", *(f"triple level {decay:g}" for decay in DECAYS)),
+    *("reverse count", "reverse lag", "reverse level"),
+    *("share of the link", "recent share of the link"),
+    *("share of the subject", "its recent share", "its latest share", "lag of the subject"),
+    *("share of the object", "recent share of the object", "latest share of the object", "lag of the object"),
+    *("overall share", "recent overall share", "latest overall share"),
+    *("link count", "link lag", "reverse link count", "reverse link lag", "subject count", "object count"),
+)
+
+
+@dataclass(frozen=True)
+class RelationSettings(Declared):
+    """A small network. queries: the most that it is fitted on, drawn from the last share of the known events."""
+
+    hidden: Units = 64
+    relation_width: Units = 16
+    epochs: Count = 5
+    batch: Count = 256
+    learning_rate: Positive = 5e-3
+    weight_decay: NotNegative = 1e-3
+    queries: Count = 20_000
+    share: Inside = 0.25
+
+
+@dataclass(frozen=True)
+class PairQueries:
+    """What happens between two parties at a step: first, second, step int64 [n]; answer: a directed relation, or None.
+
+    A relation r below R goes from the first to the second, r + R from the second to the first.
+    """
+
+    first: Tensor
+    second: Tensor
+    step: Tensor
+    answer: Tensor | None = None
+
+    @classmethod
+    def of(cls, events: EventLog) -> PairQueries:
+        """One query an event, whose subject comes first."""
+        columns = (events.subject, events.object, events.step, events.relation)
+        return cls(*(torch.from_numpy(column.astype("int64")) for column in columns))
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, rows: Tensor | slice) -> PairQueries:
+        answer = None if self.answer is None else self.answer[rows]
+        return PairQueries(self.first[rows], self.second[rows], self.step[rows], answer)
+
+    def batches(self, size: int) -> Iterator[PairQueries]:
+        for at in range(0, len(self), size):
+            yield self.take(slice(at, at + size))
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was known of every candidate: x float32 [n, 2R, columns], base float32 [n, 2R], seen bool [n, 2R]."""
+
+    x: Tensor
+    base: Tensor
+    seen: Tensor
+
+
+class RelationReader:
+    """Reads the features of all directed relations of a batch of pairs, strictly before their steps."""
+
+    def __init__(self, past: Past, n_relations: int) -> None:
+        """n_relations: the candidates are the first that many, and the past is read among these alone."""
+        self.past, self.relations = past.within(past.events.n_entities, n_relations), n_relations
+        self.tallies = PastTallies(self.past)
+
+    @property
+    def batch(self) -> int:
+        """How many pairs are read at once."""
+        return max(1, min(256, _CELLS // (2 * self.relations)))
+
+    def read(self, queries: PairQueries) -> Read:
+        a, b, t, n = queries.first, queries.second, queries.step, self.relations
+        forward, backward = self._link(a, b, t), self._link(b, a, t)
+        first, second = self._roles(a, t), self._roles(b, t)
+        triple = torch.cat([forward.by_relation, backward.by_relation], dim=1)  # [n, 2R, 6], as all below
+        reverse = triple.roll(n, 1)
+        subject = torch.cat([first.by_relation[:, :n], second.by_relation[:, :n]], dim=1)
+        object_ = torch.cat([second.by_relation[:, n:], first.by_relation[:, n:]], dim=1)
+        link = _halves(forward.total, backward.total, n)
+        reverse_link = link.roll(n, 1)
+        of_subject, of_object = _halves(first.total, second.total, n), _halves(second.other, first.other, n)
+        overall = self._overall(t).repeat(1, 2, 1)
+        at = (_COUNT, _RECENT, _LATEST)
+        shares_s, shares_o = (
+            (own[..., at] + overall) / (total[..., at] + 1)
+            for own, total in ((subject, of_subject), (object_, of_object))
+        )
+        both = (shares_s[..., 0] + shares_o[..., 0]) / 2
+        in_all = link[..., _COUNT] + reverse_link[..., _COUNT]
+        # half of what the actors' shares expect goes to either direction
+        base = ((triple[..., _COUNT] + _PRIOR * both / 2) / (in_all + _PRIOR)).log()
+        own = [((triple[..., k] + both) / (link[..., k] + 1)).log() for k in (_COUNT, _RECENT)]
+        columns = [
+            *(triple[..., _COUNT].log1p(), triple[..., _LAG], *triple[..., 2:].log1p().unbind(2)),
+            *(reverse[..., _COUNT].log1p(), reverse[..., _LAG], reverse[..., _RECENT].log1p()),
+            *own,
+            *(*shares_s.log().unbind(2), subject[..., _LAG]),
+            *(*shares_o.log().unbind(2), object_[..., _LAG]),
+            *overall.log().unbind(2),
+            *(link[..., _COUNT].log1p(), link[..., _LAG]),
+            *(reverse_link[..., _COUNT].log1p(), reverse_link[..., _LAG]),
+            *(of_subject[..., _COUNT].log1p(), of_object[..., _COUNT].log1p()),
+        ]
+        seen = triple[..., _COUNT] + reverse[..., _COUNT] > 0
+        return Read(torch.stack(columns, dim=2), base, seen)
+
+    def _link(self, subject: Tensor, object: Tensor, step: Tensor) -> _Known:
+        row, relation, found = self.tallies.relations_of("triple", subject, object, step)
+        total = _values(self.tallies.before("link", subject, torch.zeros_like(step), object, step), step).float()
+        return _Known(_scattered(row, relation, found, step, self.relations), total, total)
+
+    def _roles(self, actor: Tensor, step: Tensor) -> _Known:
+        """(actor, directed relation); total: as subject, other: as object. An actor is read once a step."""
+        asked, which = torch.unique(code(actor, step), return_inverse=True)
+        who, at = asked >> STEP_BITS, asked & ((1 << STEP_BITS) - 1)
+        row, relation, found = self.tallies.relations_of("role_relation", who, who, at)
+        made = _scattered(row, relation, found, at, 2 * self.relations)
+        roles = (torch.full_like(who, role) for role in (0, 1))
+        totals = [_values(self.tallies.before("role", who, role, who, at), at)[which].float() for role in roles]
+        return _Known(made[which], *totals)
+
+    def _overall(self, step: Tensor) -> Tensor:
+        """The share of each relation among all events: in all, of the last months and days; float32 [n, R, 3]."""
+        steps, which = torch.unique(step, return_inverse=True)
+        relation = torch.arange(self.relations, device=step.device).repeat(len(steps))
+        at = steps.repeat_interleave(self.relations)
+        found = _values(self.tallies.before("relation", relation, relation, relation, at), at)
+        found = found[:, (_COUNT, _RECENT, _LATEST)].view(len(steps), self.relations, 3) + 1 / self.relations
+        return (found / found.sum(1, keepdim=True)).float()[which]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Count, log lag and levels by relation float32 [n, relations, 6], and of all relations together [n, 6]."""
+
+    by_relation: Tensor
+    total: Tensor
+    other: Tensor
+
+
+def _halves(one: Tensor, two: Tensor, relations: int) -> Tensor:
+    """What holds for one direction and for the other, [n, 6] each, as [n, 2R, 6]."""
+    return torch.stack([one, two], dim=1).repeat_interleave(relations, dim=1)
+
+
+def _values(tallied: Tallied, step: Tensor) -> Tensor:
+    """Count, log lag and levels float64 [n, 6]."""
+    lag = torch.where(tallied.events > 0, (step - tallied.last).double().log1p(), _NEVER)
+    return torch.cat([tallied.events.double()[:, None], lag[:, None], tallied.level], dim=1)
+
+
+def _scattered(row: Tensor, relation: Tensor, found: Tallied, step: Tensor, relations: int) -> Tensor:
+    """What was found as [n, relations, 6]; what a base and its delta know adds up."""
+    flat, size = row * relations + relation, len(step) * relations
+    made = torch.zeros((size, 2 + len(DECAYS)), dtype=torch.float64, device=step.device)
+    made.index_add_(0, flat, _values(found, step[row]))
+    last = torch.full((size,), -1, device=step.device).scatter_reduce_(0, flat, found.last, "amax")
+    lag = (step.repeat_interleave(relations) - last).double().log1p()
+    made[:, _LAG] = torch.where(last >= 0, lag, _NEVER)
+    return made.float().view(len(step), relations, -1)
+
+
+class RelationNet(nn.Module):
+    """f: features and an embedding of the relation -> one number."""
+
+    mean: Tensor
+    inverse: Tensor
+
+    def __init__(self, n_relations: int, settings: RelationSettings) -> None:
+        super().__init__()
+        self.relation = nn.Embedding(n_relations, settings.relation_width)
+        nn.init.normal_(self.relation.weight, std=0.1)
+        width = len(NAMES) + settings.relation_width
+        hidden = settings.hidden
+        self.body = nn.Sequential(
+            nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, 1)
+        )
+        # f starts at zero: before the first step the score is the share
+        last = self.body[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.register_buffer("mean", torch.zeros(len(NAMES)))
+        self.register_buffer("inverse", torch.ones(len(NAMES)))
+
+    def standardise(self, x: Tensor) -> None:
+        """Learn mean and deviation of the features from examples float32 [m, columns]."""
+        wide = x.double()
+        self.mean.copy_(wide.mean(0))
+        self.inverse.copy_(wide.var(0, correction=0).clamp(min=1e-6).rsqrt())
+
+    def forward(self, x: Tensor, relation: Tensor) -> Tensor:
+        """x float32 [m, columns], relation int64 [m] directed -> [m]."""
+        x = ((x - self.mean) * self.inverse).clamp(-8, 8)
+        return self.body(torch.cat([x, self.relation(relation % len(self.relation.weight))], dim=1)).squeeze(1)
+
+
+class Relations:
+    """The fitted head."""
+
+    def __init__(self, settings: RelationSettings, net: RelationNet) -> None:
+        self.settings, self.net = settings, net.eval()
+
+    @property
+    def n_relations(self) -> int:
+        """How many relations it was fitted on; later ones are no candidates."""
+        return len(self.net.relation.weight)
+
+    @torch.no_grad()
+    def scores(self, reader: RelationReader, queries: PairQueries) -> Tensor:
+        """The log score of every directed relation, float64 [n, 2R]; a softmax makes it a probability."""
+        return torch.cat([self.of(reader.read(batch)) for batch in queries.batches(reader.batch)])
+
+    @torch.no_grad()
+    def of(self, read: Read) -> Tensor:
+        """The same of features that were read."""
+        n, directed, columns = read.x.shape
+        relation = torch.arange(directed, device=read.x.device).repeat(n)
+        return (read.base + self.net(read.x.view(-1, columns), relation).view(n, directed)).double()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
+
+    @classmethod
+    def restore(cls, settings: RelationSettings, tensors: dict[str, Tensor]) -> Self:
+        """Refuses with a ValueError what is not the weights of such a network."""
+        with torch.device("meta"):
+            net = RelationNet(len(tensor_of(tensors, "relation.weight", 2)), settings)
+        return cls(settings, with_weights(net, tensors))
+
+
+@dataclass(frozen=True)
+class RelationCases:
+    """Queries with a sample of their candidates, flat; each counts 1 / (its probability of being kept) times.
+
+    Of m candidates: x float32 [m, columns], base float32 [m], relation int64 [m] directed, log_weight float32 [m],
+    is_answer bool [m]. start int64 [n + 1]: where the candidates of a query begin.
+    """
+
+    x: Tensor
+    base: Tensor
+    relation: Tensor
+    log_weight: Tensor
+    is_answer: Tensor
+    start: Tensor
+
+
+def recent_queries(events: EventLog, settings: RelationSettings, seed: int) -> PairQueries:
+    """What happened between pairs in the last share of some events, all of it or a sample."""
+    first = min(int(len(events) * (1 - settings.share)), max(len(events) - 1, 0))
+    queries = PairQueries.of(events.rows(first, len(events)))
+    return queries.take(sample_rows(len(queries), settings.queries, seed))
+
+
+def relation_cases(
+    reader: RelationReader, queries: PairQueries, *, seed: int = 42, progress: Progress = SILENT
+) -> RelationCases:
+    """Read the queries, keeping the answer, all relations that the pair had, and a sample of the others."""
+    draw = torch.Generator().manual_seed(seed)
+    parts, counts = [], [torch.zeros(1, dtype=torch.int64)]
+    with progress.task("reading what happened between pairs", total=len(queries)) as advance:
+        for batch in queries.batches(reader.batch):
+            assert batch.answer is not None
+            read = reader.read(batch)
+            keep = (_RATE + _KEEP * read.base.softmax(1)).clamp(max=1.0)
+            keep[read.seen] = 1.0
+            keep[torch.arange(len(batch)), batch.answer] = 1.0
+            row, relation = (torch.rand(keep.shape, generator=draw) < keep).nonzero().unbind(1)
+            kept = (read.x[row, relation], read.base[row, relation], relation, -keep[row, relation].log())
+            parts.append((*kept, relation == batch.answer[row]))
+            counts.append(torch.bincount(row, minlength=len(batch)))
+            advance(len(batch))
+    x, base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
+    return RelationCases(x, base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0))
+
+
+def fit_relations(
+    cases: RelationCases, n_relations: int, settings: RelationSettings, *, seed: int = 42, progress: Progress = SILENT
+) -> Relations:
+    """Fit f by cross-entropy over all directed relations, estimated from the candidates that were kept."""
+    n = len(cases.start) - 1
+    batches = math.ceil(n / settings.batch)
+    with seeded(seed, "cpu"):
+        net = RelationNet(n_relations, settings)
+        net.standardise(cases.x)
+        steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
+        with progress.task("fitting what comes next", total=settings.epochs * batches) as advance:
+            for _ in range(settings.epochs):
+                for rows in torch.randperm(n).split(settings.batch):
+                    steps.take(partial(_loss, net, cases, rows))
+                    advance(1)
+    return Relations(settings, net)
+
+
+def _loss(net: RelationNet, cases: RelationCases, rows: Tensor) -> Tensor:
+    """The mean of -log p of the answers of some queries."""
+    row, at = expand(cases.start[rows], cases.start[rows + 1])
+    logit = cases.base[at] + net(cases.x[at], cases.relation[at])
+    own = torch.zeros(len(rows)).index_add(0, row, logit * cases.is_answer[at])
+    logit = logit + cases.log_weight[at]
+    top = torch.full((len(rows),), -torch.inf).scatter_reduce(0, row, logit.detach(), "amax")
+    total = torch.zeros(len(rows)).index_add(0, row, (logit - top[row]).exp())
+    return (total.log() + top - own).mean()
+
+
+def untrained(n_relations: int, settings: RelationSettings) -> Relations:
+    """The head before any fit: the smoothed shares alone."""
+    with seeded(0, "cpu"):
+        return Relations(settings, RelationNet(n_relations, settings))

@@ -1,0 +1,116 @@
+"""What, with whom, whether and when from the command line, and how they are measured there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridgemem.cli.schemas import document
+from commands import bridgemem
+
+pytest_plugins = ("small_runs",)
+
+
+@pytest.fixture
+def run(recurrence_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(recurrence_run, tmp_path / "run"))
+
+
+def test_two_parties_without_a_relation_ask_what(recurrence_run: Path) -> None:
+    found = bridgemem("forecast", recurrence_run, "--subject", "Arvan", "--object", "Belmor", "--top", "3")
+    assert found.code == 0, found.err
+    assert "(Arvan, anything, Belmor)" in found.out
+    assert "p_event of any event between the two" in found.out
+    assert found.out.count("->") == 3
+
+
+def test_one_party_alone_asks_for_partners(recurrence_run: Path) -> None:
+    found = bridgemem("forecast", recurrence_run, "--subject", "Arvan", "--horizon", "7", "--json")
+    made = json.loads(found.out)
+    document("forecast").validate_python(made)
+    assert made["horizon"] == 7
+    assert [c["rank"] for c in made["candidates"]] == list(range(1, len(made["candidates"]) + 1))
+    assert made["relation"] is None
+    assert made["object"] is None
+
+
+def test_all_three_ask_whether(recurrence_run: Path) -> None:
+    asked = ("--subject", "Arvan", "--relation", "visit", "--object", "Belmor")
+    found = bridgemem("forecast", recurrence_run, *asked, "--horizon", "5")
+    assert found.code == 0, found.err
+    assert "Within 5 steps:" in found.out
+    made = json.loads(bridgemem("forecast", recurrence_run, *asked, "--horizon", "5", "--json").out)
+    document("forecast").validate_python(made)
+    assert {one["steps"] for one in made["within"]} >= {1, 5, 7}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "ask with --subject or --object"),
+        (("--subject", "Arvan", "--object", "Nobody"), "no entity is called 'Nobody'"),
+        (("--subject", "Arvan", "--object", "Belmor", "--horizon", "0"), "horizon must be at least 1"),
+        (("--subject", "Arvan", "--object", "Belmor", "--at", "1990-01-01"), "lies before the data set begins"),
+        (("--subject", "Arvan", "--horizon", "9999999"), "lie too far ahead"),
+    ],
+    ids=["nothing", "unknown", "no-steps", "before", "too-far"],
+)
+def test_bad_queries_are_one_sentence(recurrence_run: Path, options: tuple[str, ...], said: str) -> None:
+    found = bridgemem("forecast", recurrence_run, *options)
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.strip().splitlines()) == 1
+
+
+def test_what_is_measured_next_to_plain_rules(run: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    found = bridgemem("evaluate", run, "--query", "what", "--records", records, "-q")
+    assert found.code == 0, found.err
+    assert "most frequent of the pair" in found.out
+    assert "relation head" in found.out
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert {line["method"] for line in lines} == {f"what:{n}" for n in ("head", "overall", "pair", "recent", "object")}
+    again = bridgemem("evaluate", run, "--query", "what", "--records", records, "--json")
+    document("evaluate").validate_python(json.loads(again.out))
+    assert len(records.read_text().splitlines()) == len(lines)
+    assert (run / "metrics.what.json").is_file()
+
+
+def test_whether_is_measured_over_the_split(run: Path, tmp_path: Path) -> None:
+    records = tmp_path / "occurrence.jsonl"
+    found = bridgemem("evaluate", run, "--query", "whether", "--horizon", "2", "--records", records, "-q")
+    assert found.code == 0, found.err
+    assert "seen pair interacts" in found.out
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["pair", "triple", "role_relation"]
+    assert all(0 <= line["brier"] <= 1 and line["horizon"] == 2 for line in lines)
+    made = bridgemem("evaluate", run, "--query", "whether", "--horizon", "2", "--json")
+    document("evaluate").validate_python(json.loads(made.out))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--query", "why"), "query is who, what or whether"),
+        (("--query", "what", "--horizon", "3"), "--horizon is for who and whether"),
+        (("--query", "what", "--workers", "2"), "are for --query who"),
+        (("--query", "whether", "--horizon", "500"), "fewer than the horizon"),
+    ],
+    ids=["unknown", "what-horizon", "workers", "too-long"],
+)
+def test_what_cannot_be_measured_is_refused(recurrence_run: Path, options: tuple[str, ...], said: str) -> None:
+    found = bridgemem("evaluate", recurrence_run, *options)
+    assert found.code == 2
+    assert said in found.err
+
+
+def test_who_within_a_horizon_also_says_whether(recurrence_run: Path) -> None:
+    asked = ("forecast", recurrence_run, "--subject", "Arvan", "--relation", "visit")
+    found = bridgemem(*asked, "--horizon", "3")
+    assert "with anybody within 3 steps." in found.out
+    made = json.loads(bridgemem(*asked, "--horizon", "3", "--json").out)
+    assert 0 < made["p_event"] <= 1
+    assert json.loads(bridgemem(*asked, "--json").out)["p_event"] is None

@@ -1,0 +1,91 @@
+"""Occurrence: hazards that tell whether and when, fitted on sampled keys of known weight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bridgemem.forecasting.occurrence import (
+    KINDS,
+    SPANS,
+    HazardNet,
+    Keys,
+    Occurrence,
+    OccurrenceSettings,
+    exposure,
+    features,
+    fit_hazard,
+    outcomes,
+    sampled_outcomes,
+    seen_keys,
+    width_of,
+)
+from bridgemem.memory.past import Past
+from bridgemem.memory.tallies import PastTallies, Tallies
+from builders import log_of, random_log, small_world
+
+QUICK = OccurrenceSettings(hidden=16, rows=4000, dates=8, epochs=4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_probabilities_grow_with_the_horizon(kind: str) -> None:
+    past = Past(small_world().events)
+    tallies = PastTallies(past)
+    net = fit_hazard(sampled_outcomes(kind, past, QUICK, 0), tallies, QUICK)
+    keys = seen_keys(kind, tallies.parts[0], 55)
+    p = Occurrence(QUICK, {kind: net}).probability(keys, tallies, (1, 2, 3, 7, 30, 1000))
+    assert (p.diff(dim=1) >= 0).all()
+    assert ((p > 0) & (p <= 1)).all()
+    assert features(keys, tallies).shape[1] == width_of(kind)
+
+
+def test_survived_steps_and_the_event_lie_in_their_spans() -> None:
+    after, known = torch.tensor([1, 4, 9, 2**31 - 1]), torch.tensor([10, 10, 5, 6])
+    survived, event = exposure(after, known)
+    assert event.sum(1).tolist() == [1, 1, 0, 0]  # the last two had not come when the events ended
+    assert survived.sum(1).tolist() == [0, 3, 5, 6]
+    assert int(event[1].argmax()) == SPANS.index(3)
+    assert survived[3].tolist()[:4] == [1, 1, 2, 2]
+
+
+def test_a_sample_stands_for_all_keys() -> None:
+    past = Past(random_log(1, n=3000, n_entities=60, steps=80))
+    whole, some = (outcomes("pair", past, [60, 70], most, 0) for most in (10**6, 200))
+    assert len(some) < len(whole)
+    assert float(some.weight.sum()) == pytest.approx(len(whole), rel=1e-6)
+    share = float((whole.after <= 5).float().mean())
+    assert float(((some.after <= 5) * some.weight).sum() / some.weight.sum()) == pytest.approx(share, abs=0.06)
+
+
+def test_hazards_find_the_rates_that_were_planted() -> None:
+    """Busy pairs interact at each step with 30 %, quiet ones with 3 %."""
+    rng = np.random.default_rng(0)
+    rate = np.where(np.arange(60) % 2, 0.3, 0.03)
+    rows = [(pair, 0, pair + 60, step) for step in range(150) for pair in np.flatnonzero(rng.random(60) < rate)]
+    rows += [(pair, 0, pair + 60, 0) for pair in range(60)]
+    events = log_of(rows, 120, 1)
+    past = Past(events)
+    tallies = PastTallies(past)
+    settings = OccurrenceSettings(hidden=16, rows=20_000, dates=60, epochs=12, share=0.6)
+    net = fit_hazard(sampled_outcomes("pair", past, settings, 0), tallies, settings)
+    keys = seen_keys("pair", tallies.parts[0], 150)
+    p = Occurrence(settings, {"pair": net}).probability(keys, tallies, (1, 7)).numpy()
+    busy = keys.subject.numpy() % 2 == 1
+    for column, horizon in enumerate((1, 7)):
+        for own, planted in ((busy, 0.3), (~busy, 0.03)):
+            assert p[own, column].mean() == pytest.approx(1 - (1 - planted) ** horizon, abs=0.08)
+
+
+def test_weights_come_back_as_they_were() -> None:
+    events = small_world().events
+    tallies = PastTallies(Past(events))
+    head = Occurrence(QUICK, {kind: HazardNet(width_of(kind), QUICK.hidden) for kind in KINDS})
+    back = Occurrence.restore(QUICK, head.tensors())
+    (own,) = tallies.parts
+    assert isinstance(own, Tallies)
+    for kind in KINDS:
+        keys: Keys = seen_keys(kind, own, 40)
+        assert torch.equal(back.probability(keys, tallies, (3,)), head.probability(keys, tallies, (3,)))
+    with pytest.raises(ValueError, match=r"nothing is known of other\.x"):
+        Occurrence.restore(QUICK, {**head.tensors(), "other.x": torch.zeros(1)})
