@@ -61,7 +61,8 @@ class Plan:
 class Outcome:
     """Seconds of every request by kind, the sentences of those that failed, and the memory in bytes over time.
 
-    processor: seconds of processor time that the service took for the requests of all clients.
+    processor: seconds of processor time that the service took for the requests of all clients. busy: the load average
+    of the machine before anything was asked.
     """
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -69,6 +70,7 @@ class Outcome:
     memory: list[int] = field(default_factory=list)
     wall: float = 0.0
     processor: float = 0.0
+    busy: float = 0.0
     model: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -180,7 +182,7 @@ def queries(client: Client, seed: int) -> Iterator[dict[str, Any]]:
 
 def load(port: int, plan: Plan) -> Outcome:
     """Ask one by one, then many at once; nothing is asked after the time is over."""
-    outcome = Outcome()
+    outcome = Outcome(busy=load_average())
     client = Client(port, outcome)
     outcome.model = json.loads(client.get("/v1/model"))
     _alone(client, plan)
@@ -266,8 +268,8 @@ def report(outcome: Outcome, plan: Plan) -> str:
         "# The service under load",
         "",
         f"`python -m benchmarks.load`, bridgemem {__version__}, Python {platform.python_version()}, "
-        f"{len(os.sched_getaffinity(0))} cores shared by the service and its {plan.clients} clients, over loopback; "
-        f"load average {load_average():.1f} at the end.",
+        f"{len(os.sched_getaffinity(0))} cores shared by the service and its {plan.clients} clients, over loopback"
+        + (f"; other work kept them busy (load average {outcome.busy:.1f} before)." if outcome.busy > 1 else "."),
         "",
         f"The run: {m['dataset']}, {m['backbone']} with the {m['residual']} residual; {m['events']:,} events of "
         f"{m['entities']:,} entities and {m['relations']:,} relations in memory.",
@@ -306,7 +308,7 @@ def record(outcome: Outcome, plan: Plan) -> Row:
         f"service, {plan.clients} clients",
         outcome.model["dataset"] or "",
         measure("cpu").as_dict(),
-        load_average(),
+        outcome.busy,
         seconds=statistics.median(done),
         runs=len(done),
         peak_bytes=max(outcome.memory),
