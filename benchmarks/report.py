@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (asked.out / "speed.md").write_text(page(kept, read_points(asked.out / "curve.json")), encoding="utf-8")
     try:
         for document in asked.fill:
-            fill_marked(document, tables(read_json(asked.out / "scale.json")), KIND)
+            fill_marked(document, tables(read_json(asked.out / "scale.json"), kept), KIND)
     except BridgeMemError as problem:
         complain(f"benchmarks: {problem}")
         return 2

@@ -1,16 +1,20 @@
-"""The tables of the documents on scale: what benchmarks.scale and benchmarks.mapped kept in results/scale.json."""
+"""The tables of the documents on scale, from results/scale.json and, for the way out of core, results/bench.jsonl."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
+from benchmarks.harness import Row
 from bridgemem.errors import DataError
 from bridgemem.evaluation.tables import Table
 from bridgemem.events.limits import bytes_of
 
 KIND = "benchmark"  # the word in the marks of these tables: <!-- benchmark: NAME -->
+OUT_OF_CORE = "out of core: "  # what the operations of that benchmark begin with
 LABELS = {
     "forecast": "forecast, {queries} queries",
     "serve": "serve, an event added, {queries} queries",
@@ -18,9 +22,11 @@ LABELS = {
 }
 
 
-def tables(record: Mapping[str, Any]) -> dict[str, Callable[[], Table]]:
-    """Every table that a document can ask for by name."""
+def tables(record: Mapping[str, Any], rows: Sequence[Row] = ()) -> dict[str, Callable[[], Table]]:
+    """Every table that a document can ask for by name. rows: of bench.jsonl."""
     return {
+        "out of core": partial(outofcore_table, rows),
+        "out of core growth": partial(outofcore_growth, rows),
         "mining": partial(mining_table, record),
         "mining growth": partial(growth_table, record),
         "mapped": partial(mapped_table, record),
@@ -62,6 +68,50 @@ def mapped_table(record: Mapping[str, Any]) -> Table:
         cells.append(f"{ram['open_seconds']:.1f} s, {disk['open_seconds']:.1f} s")
         rows.append([*cells, f"{ram['query_ms']:.1f} ms", f"{disk['times']:.1f}x", f"{cold['times']:.1f}x"])
     return Table("A memory on disk next to one in RAM", columns, rows)
+
+
+def outofcore_table(rows: Sequence[Row]) -> Table:
+    """Every command on the way from files to forecasts, by the number of events."""
+    columns = ["events", "command", "seconds", "processor seconds", "resident GB", "anonymous GB"]
+    columns.append("processor seconds a million events")
+    made = []
+    for row in _out_of_core(rows):
+        of, stage = row.figures, row.operation.removeprefix(OUT_OF_CORE)
+        cells = [_millions(of["events"]), f"`{stage}`{' *' if row.note else ''}", f"{row.seconds:,.0f}"]
+        cells += [
+            f"{of['processor_seconds']:,.0f}",
+            f"{of['resident_mb'] / 1e3:.2f}",
+            f"{of['anonymous_mb'] / 1e3:.2f}",
+        ]
+        made.append([*cells, f"{of['processor_seconds_a_million']:.1f}"])
+    return Table("From files to forecasts out of core", columns, made)
+
+
+def outofcore_growth(rows: Sequence[Row]) -> Table:
+    """The processor seconds of each command by the number of events, and how they grow from size to size."""
+    stages: dict[str, dict[float, float]] = {}
+    for row in _out_of_core(rows):
+        of_stage = stages.setdefault(row.operation.removeprefix(OUT_OF_CORE), {})
+        of_stage[row.figures["events"]] = row.figures["processor_seconds"]
+    sizes = sorted({size for of in stages.values() for size in of})
+    columns = ["command", *(f"at {_millions(size)}" for size in sizes)]
+    columns += [f"exponent, {_millions(small)} to {_millions(large)}" for small, large in pairwise(sizes)]
+    made = []
+    for stage, of in stages.items():
+        cells = [f"{of[size]:,.0f} s" if size in of else "" for size in sizes]
+        for small, large in pairwise(sizes):
+            both = small in of and large in of
+            cells.append(f"{math.log(of[large] / of[small]) / math.log(large / small):.2f}" if both else "")
+        made.append([f"`{stage}`", *cells])
+    return Table("Growth of the way out of core", columns, made)
+
+
+def _out_of_core(rows: Sequence[Row]) -> list[Row]:
+    """The rows of that benchmark, by the number of events."""
+    own = [row for row in rows if row.operation.startswith(OUT_OF_CORE) and row.seconds is not None]
+    if not own:
+        raise DataError("there is no benchmark of the way out of core in bench.jsonl.")
+    return sorted(own, key=lambda row: row.figures["events"])
 
 
 def _section(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:

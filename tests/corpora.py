@@ -12,6 +12,7 @@ import torch
 
 from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
+from bridgemem.events.mapped import open_log
 from bridgemem.evidence.counts import CountTable, log_prior
 from bridgemem.evidence.examples import mine
 from bridgemem.evidence.tokens import TokenSpace
@@ -77,7 +78,7 @@ def awkward_log(seed: int, hot: int = 0, n: int = 400) -> EventLog:
 
 
 def assert_same_as_in_memory(mined: Mined, events: EventLog, settings: Settings) -> None:
-    """Counts, prior, examples and index are bit for bit those of the in-memory path."""
+    """Counts, prior, examples, index and events are bit for bit those of the in-memory path."""
     space = TokenSpace.of(settings, events.n_relations)
     examples = mine(events, space, settings)
     assert mined.about["events"] == len(events)
@@ -90,6 +91,10 @@ def assert_same_as_in_memory(mined: Mined, events: EventLog, settings: Settings)
             assert found.dtype == expected.dtype
             assert torch.equal(found, expected)
     assert_same_index(mined, events)
+    log = open_log(mined.folder)
+    for name in ("subject", "relation", "object", "step"):
+        assert np.array_equal(getattr(log, name), getattr(events, name)), name
+    assert log.fingerprint == events.fingerprint
 
 
 def assert_same_index(mined: Mined, events: EventLog) -> None:

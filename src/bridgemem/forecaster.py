@@ -42,6 +42,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
+from bridgemem.events.mapped import data_folder
 from bridgemem.events.naming import Stamped, followed_by, new_events
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
@@ -447,6 +448,7 @@ class Forecaster:
         horizon: int | None = None,
         workers: int = 1,
         cells: int | None = None,
+        queries: int | None = None,
         device: str | None = None,
         progress: Progress = SILENT,
     ) -> Evaluation:
@@ -457,18 +459,21 @@ class Forecaster:
             horizon: Ask for any of that many steps at once, instead of each alone; of a saved forecaster.
             workers: Share the steps out among that many processes; of a saved forecaster.
             cells: The most queries times entities in a batch.
+            queries: A random sample of that many queries, always the same, instead of all.
             device: "cpu" or "cuda", where it is not that of the forecaster.
             progress: Where the reading is shown.
         """
         if not isinstance(split, str):
             raise DataError('evaluate reads a split of the data that was fitted on: "test" or "valid".')
         device = check_device(device or self.device)
+        if queries is not None and (horizon is not None or workers > 1):
+            raise SettingsError("a sample of queries is read by one process, a step at a time; leave the others out.")
         if horizon is not None:
             records = evaluate_horizon(self.run, horizon, self.dataset, split, device, progress)
         elif workers > 1:
             records = evaluate_in_pool(self.run, workers, split, device, progress, cells)
         else:
-            records = evaluate(self.parts, self.dataset, split, device, progress, cells)
+            records = evaluate(self.parts, self.dataset, split, device, progress, cells, queries)
         return Evaluation(tuple(records))
 
     def evaluate_what(self, split: str = "test", *, progress: Progress = SILENT) -> Evaluation:
@@ -629,6 +634,7 @@ class Forecaster:
             refit_seconds=fitted.refit_seconds,
             transitions=fitted.examples,
             parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
+            data=data_folder(dataset.events),
         )
 
     def _trained_again(self, backbone: Backbone, folder: Path | None, seed: int, progress: Progress) -> Trains:

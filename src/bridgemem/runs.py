@@ -21,6 +21,7 @@ from bridgemem.events.dataset import Dataset, Identity
 from bridgemem.events.datasets import CATALOG, benchmark_name, load_benchmark
 from bridgemem.events.labels import labelled
 from bridgemem.events.log import Clock, EventLog
+from bridgemem.events.mapped import MappedLog
 from bridgemem.events.naming import Stamped, checked, followed_by
 from bridgemem.events.packs import pack, unpack
 from bridgemem.evidence.transitions import Transitions
@@ -171,7 +172,9 @@ class Run(Parts):
                 parts["heads"] = model.own_heads
                 write_json(aside / HEADS, asdict(model.own_heads.note))
             write_model(aside, tables, dataset, {name: part.tensors() for name, part in parts.items()})
-            if not benchmark_name(dataset):  # own data, though it may be called like a benchmark
+            if not model.config.data and not benchmark_name(
+                dataset
+            ):  # own data, though it may be called like a benchmark
                 pack(dataset, aside / "data.npz")
             if backbone is None:
                 save_trained(model.own_backbone, aside / "backbone", model.trained)
@@ -202,6 +205,13 @@ class Run(Parts):
 
     def _read(self) -> Dataset:
         own, benchmark = self.folder / "data.npz", CATALOG.get(self.config.dataset)
+        if self.config.data and not own.is_file():
+            if not Path(self.config.data).is_dir():
+                raise RunError(
+                    f"the data of {self.folder} lay in {self.config.data}, which is gone; put the folder back, or say "
+                    "where it is with --memory-dir."
+                )
+            return self._mapped(Path(self.config.data))
         if not own.is_file() and (benchmark is None or benchmark.fingerprint != self.config.fingerprint):
             raise RunError(f"{own} is missing; {BACK}.")
         dataset = unpack(own) if own.is_file() else load_benchmark(self.config.dataset, self.data_dir)
@@ -220,12 +230,15 @@ class Run(Parts):
         return found
 
     def _mapped(self, memory_dir: Path) -> Dataset:
-        dataset = open_memory(memory_dir)
+        dataset, config = open_memory(memory_dir), self.config
+        if isinstance(dataset.events, MappedLog) and dataset.events.home and not dataset.events.home.is_split:
+            test_start = None if config.test_start < 0 else config.test_start
+            dataset = replace(dataset, name=config.dataset, valid_start=config.valid_start, test_start=test_start)
         if other := self.identity().differences(dataset.identity):
-            raise RunError(
-                f"{memory_dir} is a memory of {other} than {self.folder} was fitted on; `bridgemem memory "
-                f"{self.folder}` writes one."
-            )
+            remedy = f"`bridgemem memory {self.folder}` writes one"
+            if config.data:
+                remedy = "name the folder that it was fitted on with --memory-dir, or fit a new run"
+            raise RunError(f"{memory_dir} is a memory of {other} than {self.folder} was fitted on; {remedy}.")
         return dataset
 
     def backbone(self, device: str = "cpu") -> Backbone:

@@ -86,7 +86,7 @@ def test_mining_in_blocks_equals_mining_at_once(monkeypatch):
     events = random_log(4)
     space = TokenSpace.of(settings, events.n_relations)
     whole = mine(events, space, settings)
-    monkeypatch.setattr("bridgemem.evidence.examples._BLOCK", 7)
+    monkeypatch.setattr("bridgemem.memory.sorted_rows.BLOCK", 7)
     assert torch.equal(mine(events, space, settings).tokens, whole.tokens)
 
 

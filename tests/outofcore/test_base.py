@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -17,6 +19,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.evidence.counts import CountTable
 from bridgemem.evidence.examples import mine
 from bridgemem.memory.disk.segments import Note, SegmentWriter
+from bridgemem.memory.disk.writing import About
 from bridgemem.outofcore import base
 from bridgemem.outofcore.base import COLUMNS, Miner, Mining, Part, Sample, merge, sample_keys, write_mined
 from bridgemem.outofcore.mined import Mined
@@ -57,6 +60,20 @@ def mine_partitions(
     return parts, notes
 
 
+def written(
+    out: Path,
+    mining: Mining,
+    mined: tuple[Iterable[Part], list[Note]],
+    events: EventLog,
+    names: tuple[tuple[str, ...], tuple[str, ...]] | None = None,
+) -> dict[str, Any]:
+    """The mined folder of some parts, with the events in blocks as an engine would stream them."""
+    columns = (events.subject, events.relation, events.object, events.step)
+    blocks = [[column[at : at + 50] for column in columns] for at in range(0, len(events), 50)]
+    about = About("log", *(names or (events.entities.names, events.relations.names)), events.clock)
+    return write_mined(out, mining, *mined, blocks, about=about)
+
+
 def by_pair(events: EventLog, partitions: int, hashed: bool) -> np.ndarray:
     """A partition for each directed row, the same for all rows of a pair: ranges of pairs or hashes of them."""
     rows = directed(events)
@@ -70,7 +87,7 @@ def test_any_partitioning_and_batch_size_gives_the_in_memory_result(tmp_path, pa
     events, settings = awkward_log(1), Settings(window=20)
     mining = Mining(settings, events.n_entities, events.n_relations)
     parts, notes = mine_partitions(events, mining, by_pair(events, partitions, hashed), batch, tmp_path / "index")
-    write_mined(tmp_path, mining, reversed(parts), notes)
+    written(tmp_path, mining, (reversed(parts), notes), events)
     assert_same_as_in_memory(Mined(tmp_path), events, settings)
 
 
@@ -90,7 +107,7 @@ def test_random_logs_give_one_result_however_they_are_cut(tmp_path_factory, even
     for cut, rows in ((by_pair(events, partitions, True), batch), (by_pair(events, 1, False), 1_000)):
         home = tmp_path_factory.mktemp("mined")
         parts, notes = mine_partitions(events, mining, cut, rows, home / "index")
-        fingerprints.add(write_mined(home, mining, parts, notes)["fingerprint"])
+        fingerprints.add(written(home, mining, (parts, notes), events)["fingerprint"])
         assert_same_as_in_memory(Mined(home), events, settings)
         assert len(Mined(home).examples) == min(most, Mined(home).about["examples"])
     assert len(fingerprints) == 1
@@ -104,7 +121,7 @@ def test_names_with_line_breaks_keep_their_ids(tmp_path):
     mining = Mining(Settings(), events.n_entities, events.n_relations)
     parts, notes = mine_partitions(events, mining, by_pair(events, 1, False), 1_000, tmp_path / "index")
     entities, relations = ODD[: events.n_entities], ODD[1 : events.n_relations + 1]
-    write_mined(tmp_path, mining, parts, notes, entities=entities, relations=relations)
+    written(tmp_path, mining, (parts, notes), events, (entities, relations))
     assert Mined(tmp_path).entities.names == entities
     assert Mined(tmp_path).relations.names == relations
 
@@ -196,7 +213,7 @@ def test_sparse_counts_are_mined_written_and_read_again(tmp_path, monkeypatch):
     dense = CountTable.of(mine(events, mining.space, mining.settings), mining.space)
     monkeypatch.setattr("bridgemem.evidence.counts.MOST_DENSE", 0)
     parts, notes = mine_partitions(events, mining, by_pair(events, 3, True), 100, tmp_path / "index")
-    write_mined(tmp_path, mining, [Part.from_bytes(part.to_bytes(), mining) for part in parts], notes)
+    written(tmp_path, mining, ([Part.from_bytes(part.to_bytes(), mining) for part in parts], notes), events)
     assert_same_as_in_memory(Mined(tmp_path), events, mining.settings)
     found = Mined(tmp_path).counts
     assert torch.equal(dense.counts.flatten()[found.cells], found.counts)
@@ -209,6 +226,6 @@ def test_an_index_of_other_rows_than_the_counts_is_refused(tmp_path):
     events, mining = awkward_log(6), Mining(Settings(), 10, 5)
     parts, notes = mine_partitions(events, mining, by_pair(events, 3, True), 100, tmp_path / "index")
     with pytest.raises(RunError, match="not of the same rows"):
-        write_mined(tmp_path, mining, parts, notes[:2])
+        written(tmp_path, mining, (parts, notes[:2]), events)
     with pytest.raises(RunError, match="not to the end"):
         Mined(tmp_path)

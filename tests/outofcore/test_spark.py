@@ -74,6 +74,9 @@ def assert_same_files(one: Path, other: Path) -> None:
     for a, b in zip(left.segments.parts, right.segments.parts, strict=True):
         for name, column in a.columns.items():
             assert np.array_equal(column, b.columns[name]), name
+    for file in (one / "index").glob("*.npy"):
+        if not file.name.startswith("segment-"):
+            assert file.read_bytes() == (other / "index" / file.name).read_bytes(), file.name
 
 
 def test_a_cluster_writes_the_files_that_duckdb_writes(

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,8 +46,7 @@ class Popularity(Backbone):
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        train = dataset.train
-        counts = np.bincount(np.concatenate([train.subject, train.object]), minlength=train.n_entities)
+        counts, _ = dataset.train.tallies
         return cls(settings, torch.from_numpy(counts / counts.sum()).to(training.device))
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,13 +16,14 @@ from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share
 from bridgemem.equations import log_base
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.index import Occurrences
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.ranking.filters import Filters
-from bridgemem.ranking.ranks import answer_ranks, batch_size
+from bridgemem.ranking.ranks import answer_ranks, batch_of
 from bridgemem.storage.tensors import TensorSpec, check_tensors
 from bridgemem.training.checkpoint import Training
 
@@ -29,7 +31,9 @@ LAGS = 32  # bins of lags, each twice as long as the one before
 PASSES = 4  # over the counted events, until confidence and lags agree
 MOST_EVENTS = 4_000_000  # that confidence is counted on; actors with many partners have many a query
 DENSE = 1 << 20  # confidences of two relations up to which all are kept in a table, and not searched
-ROWS = 256  # queries read at once in counting
+ROWS = 256  # queries after which counting may stop; an eighth of them is read at once
+PERMUTED = 1 << 24  # queries of train up to which all are put in a random order to draw from
+BLOCK = 1 << 20  # events of train read at once
 
 
 @dataclass(frozen=True)
@@ -104,12 +108,13 @@ def count_confidence(queries: Queries, past: Past, k: int, settings: TypedSettin
     n_relations, read = past.events.n_relations, 0
     parts = []
     for batch in queries.batches(ROWS):
-        assert batch.answer is not None
-        states = past.dyads.partners(batch.actor, batch.step, k, 0)
-        key, lag = _keys(batch.relation, states, n_relations)
-        hit = (states.candidate == batch.answer[states.row])[:, None].expand_as(lag)
-        parts.append(torch.stack([column[states.found].long() for column in (key, lag, hit)]))
-        read += parts[-1].shape[1]
+        for some in batch.batches(ROWS // 8):
+            assert some.answer is not None
+            states = past.dyads.partners(some.actor, some.step, k, 0)
+            key, lag = _keys(some.relation, states, n_relations)
+            hit = (states.candidate == some.answer[states.row])[:, None].expand_as(lag)
+            parts.append(torch.stack([column[states.found].long() for column in (key, lag, hit)]))
+            read += parts[-1].shape[1]
         if read > MOST_EVENTS:
             break
     key, lag, hit = torch.cat(parts, dim=1) if parts else torch.zeros((3, 0), dtype=torch.int64, device=past.device)
@@ -139,14 +144,23 @@ class Usual:
     share: Tensor
 
     @classmethod
-    def of(cls, train: Queries, n_entities: int, n_relations: int) -> Usual:
-        assert train.answer is not None
-        codes, count = (train.relation * n_entities + train.answer).unique(return_counts=True)
-        relations = torch.arange(2 * n_relations + 1, device=codes.device)
-        share = torch.bincount(train.answer, minlength=n_entities).double()
-        return cls(
-            torch.searchsorted(codes, relations * n_entities), codes % n_entities, count, share / max(len(train), 1)
-        )
+    def of(cls, train: EventLog) -> Usual:
+        entities, relations = train.n_entities, train.n_relations
+        codes, count = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        # in blocks, since the columns may be mapped and larger than the memory
+        for at in range(0, len(train), BLOCK):
+            answer, other = (column[at : at + BLOCK].astype(np.int64) for column in (train.object, train.subject))
+            relation = train.relation[at : at + BLOCK].astype(np.int64)
+            both = np.concatenate([relation * entities + answer, (relation + relations) * entities + other])
+            found, many = np.unique(both, return_counts=True)
+            codes, place = np.unique(np.concatenate([codes, found]), return_inverse=True)
+            count = np.bincount(place, np.concatenate([count, many]), len(codes)).astype(np.int64)
+        start = np.searchsorted(codes, np.arange(2 * relations + 1) * entities)
+        share = train.tallies[0] / max(2 * len(train), 1)
+        return cls(*map(torch.from_numpy, (start, codes % entities, count, share)))
+
+    def to(self, device: str | torch.device) -> Usual:
+        return Usual(*(column.to(device) for column in (self.start, self.answer, self.count, self.share)))
 
     def of_relations(self, relation: Tensor, smoothing: float) -> Tensor:
         """The share of every entity among the answers, float64 [n, E]; relation int64 [n]."""
@@ -155,6 +169,17 @@ class Usual:
         count[row, self.answer[at]] = self.count[at].double()
         total = torch.zeros_like(relation).index_add_(0, row, self.count[at])
         return (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
+
+
+def _drawn(n: int, settings: TypedSettings) -> tuple[np.ndarray, np.ndarray]:
+    """Which of n queries of train confidence is counted on, and which k and frequency are tried on, in random order."""
+    first, late = n // 2, n - n // 10
+    if n <= PERMUTED:
+        order = torch.randperm(n).numpy()
+        return order[(order >= first) & (order < late)][: settings.queries], order[order >= late][: settings.trials]
+    draw = np.random.default_rng(int(torch.randint(2**31, ())))
+    counted = first + draw.choice(late - first, min(settings.queries, late - first), replace=False)
+    return counted, late + draw.choice(n - late, min(settings.trials, n - late), replace=False)
 
 
 def _with_frequency(score: Tensor, seen: Occurrences, frequency: float) -> Tensor:
@@ -174,14 +199,11 @@ class RecurrenceTyped(Backbone):
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        s, device, train = settings, training.device, Queries.of(dataset.train).to(training.device)
-        past, n = Past(dataset.train, device=device), len(train)
-        usual = Usual.of(train, dataset.train.n_entities, dataset.train.n_relations)
-        order = torch.randperm(n).to(device)
-        counted = train.take(order[(order >= n // 2) & (order < n - n // 10)][: s.queries])
-        tried = train.take(order[order >= n - n // 10][: s.trials])
+        s, device, train = settings, training.device, dataset.train
+        past, usual = Past(train, device=device), Usual.of(train).to(device)
+        counted, tried = (Queries.of(train, rows).to(device) for rows in _drawn(2 * len(train), s))
         made: list[tuple[float, Self]] = []
-        filters = Filters(dataset.train, device)
+        filters = Filters(train, device)
         with training.progress.task("counting", total=len(s.ks)) as advance:
             for k in s.ks:
                 counts = count_confidence(counted, past, k, s)
@@ -194,7 +216,7 @@ class RecurrenceTyped(Backbone):
     def _trial(self, queries: Queries, past: Past, filters: Filters) -> list[float]:
         """The sum of reciprocal ranks with each frequency, time-aware: others true at the same step say nothing."""
         totals = [0.0] * len(self.settings.frequencies)
-        for batch in queries.batches(batch_size(past.events.n_entities, past.device)):
+        for batch in queries.batches(batch_of(past.events, past.device)):
             assert batch.answer is not None
             (plain, seen), mask = self._parts(batch.unanswered(), past), filters.mask("time", batch)
             nothing = batch.answer.new_empty(0)

@@ -68,6 +68,10 @@ def evaluate(
         int | None,
         typer.Option("--cells", min=1, help="Largest batch in queries x entities; a smaller one takes less memory."),
     ] = None,
+    queries: Annotated[
+        int | None,
+        typer.Option("--queries", min=1, help="Evaluate a random sample of that many queries (default: all)."),
+    ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     data_dir: DataDir = None,
@@ -76,12 +80,15 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
+    from bridgemem.errors import SettingsError
     from bridgemem.evaluation import shards
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.forecaster import Forecaster
     from bridgemem.training.devices import check_device
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
+    if queries is not None and (query != "who" or any((horizon, workers > 1, master, shard, join))):
+        raise SettingsError("--queries reads a sample by itself; leave --query, --horizon, --workers and the like out.")
     if query != "who":
         _check_query(query, workers, master, shard, join, cells)
         _evaluate_head(query, run, split, horizon, records, data_dir, as_json, quiet)
@@ -107,7 +114,13 @@ def evaluate(
             found = evaluate_on_spark(opened, master, 0, split, progress)
         else:
             measured = model.evaluate(
-                split, horizon=horizon, workers=workers, cells=cells, device=device, progress=progress
+                split,
+                horizon=horizon,
+                workers=workers,
+                cells=cells,
+                queries=queries,
+                device=device,
+                progress=progress,
             )
             found = list(measured.records)
     if records is not None:

@@ -1,4 +1,4 @@
-"""`bridgemem mine`: transitions and memory of a corpus that is larger than memory."""
+"""`bridgemem mine`: events, transitions and memory of a corpus that is larger than memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import Device, Json, Quiet, Seed, Set
+from bridgemem.cli.options import Json, Quiet, Seed, Set
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
-from bridgemem.progress import Progress, terminal_progress
+from bridgemem.progress import terminal_progress
 
 ENGINES = ("duckdb", "spark")
 
@@ -40,40 +40,34 @@ def mine(
     reading: ReadOptions,
     entities: Annotated[Path | None, typer.Option(help="File of entity names and ids used by the events.")] = None,
     relations: Annotated[Path | None, typer.Option(help="File of relation names and ids used by the events.")] = None,
-    fit: Annotated[bool, typer.Option("--fit", help="Also train the reader, saved in OUT/transitions.")] = False,
     set_: Set = None,
     seed: Seed = 42,
-    device: Device = "cpu",
     force: Annotated[bool, typer.Option("--force", help="Start over and replace an earlier result.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Count table, sampled examples and memory index of any number of events."""
+    """Events, memory index, count table and sampled examples of any number of events, for `fit -d OUT`."""
     from bridgemem.config import Settings
     from bridgemem.storage.schema import override
 
     _check_engine(engine, master, bool(entities or relations))
     settings = override(Settings(), set_ or [])
     how: dict[str, Any] = {"options": reading, "seed": seed, "force": force}
-    with terminal_progress(quiet=quiet) as progress:
-        with _stoppable(out, goes_on=engine == "duckdb" and not force):
-            if engine == "spark":
-                from bridgemem.outofcore.spark import mine_on_spark
+    with terminal_progress(quiet=quiet) as progress, _stoppable(out, goes_on=engine == "duckdb" and not force):
+        if engine == "spark":
+            from bridgemem.outofcore.spark import mine_on_spark
 
-                done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
-            else:
-                from bridgemem.events.limits import bytes_of
-                from bridgemem.events.readers.read import read_vocabulary
-                from bridgemem.outofcore.duckdb import Limits, mine_files
+            done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
+        else:
+            from bridgemem.events.limits import bytes_of
+            from bridgemem.events.readers.read import read_vocabulary
+            from bridgemem.outofcore.duckdb import Limits, mine_files
 
-                how["entities"] = read_vocabulary(entities, "entity") if entities else None
-                how["relations"] = read_vocabulary(relations, "relation") if relations else None
-                limits = Limits(bytes_of(memory), threads)
-                done = mine_files(events, out, settings, limits=limits, progress=progress, **how)
-        if fit:
-            done |= _fit(out, seed, device, progress)
-
-    emit({"epochs": None, "nll": None, **done}, as_json, lambda: _show(done, out))
+            how["entities"] = read_vocabulary(entities, "entity") if entities else None
+            how["relations"] = read_vocabulary(relations, "relation") if relations else None
+            limits = Limits(bytes_of(memory), threads)
+            done = mine_files(events, out, settings, limits=limits, progress=progress, **how)
+    emit(done, as_json, lambda: _show(done, out))
 
 
 def _check_engine(engine: str, master: str, named: bool) -> None:
@@ -102,20 +96,7 @@ def _show(done: dict[str, Any], out: Path) -> None:
         say(f"  {left_out_sentence(source['dropped'])}")
     if source["rejected"]:
         say(f"  rejected: {counted(source['rejected'], 'row')}, where a name or a time cannot be used")
-    if "epochs" in done:
-        say(f"  reader trained for {counted(done['epochs'], 'epoch')}, in {out / 'transitions'}")
-
-
-def _fit(out: Path, seed: int, device: str, progress: Progress) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from bridgemem.outofcore.mined import Mined
-    from bridgemem.storage.files import save_tensors
-
-    mined = Mined(out)
-    transitions, choice = mined.transitions(seed, device, progress=progress)
-    save_tensors(out / "transitions", {"settings": asdict(mined.settings)}, transitions.tensors())
-    return {"epochs": choice.epochs, "nll": choice.curve}
+    say(f"Next: bridgemem fit -d {out} --out RUN")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ DataDir = Annotated[
 ]
 MemoryDir = Annotated[
     Path | None,
-    typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory`."),
+    typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory` or `mine`."),
 ]
 Aliases = Annotated[
     Path | None, typer.Option("--aliases", help="Names to merge: rows of a name and its canonical name.")
@@ -73,7 +73,7 @@ Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
 ]
 Data = Annotated[
-    str, typer.Option("--data", "-d", help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")
+    str, typer.Option("--data", "-d", help="A named data set, world, .npz, CSV/TSV/Parquet file or mined folder.")
 ]
 Residual = Annotated[
     str | None,

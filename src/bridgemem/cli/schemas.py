@@ -426,8 +426,6 @@ class Mined(Document):
     clock: dict[str, Any]
     source: dict[str, Any]
     checksums: dict[str, Any]
-    epochs: int | None = Field(description="Of the reader; null without --fit.")
-    nll: list[float] | None = Field(description="After each epoch; null without --fit.")
 
 
 class Pushed(Document):

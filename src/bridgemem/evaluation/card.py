@@ -49,11 +49,11 @@ class Data:
         """From the data that the run carries, else from the catalogue of the named data sets."""
         config = run.config
         carried, named = (run.folder / "data.npz").is_file(), config.dataset in CATALOG
-        if named and not carried:
+        if named and not carried and not config.data:
             known = CATALOG[config.dataset]
             sizes = {"train": known.train, "valid": known.valid} | ({"test": known.test} if known.test else {})
             return cls(known.entities, known.relations, sizes, known.clock, known.source, "other")
-        dataset = unpack(run.folder / "data.npz")
+        dataset = unpack(run.folder / "data.npz") if carried or not config.data else run.dataset
         sizes = dataset.sizes
         own = "the simulated world of this program" if config.dataset == "world" else "events of the run's own maker"
         if named and run.refreshes():
@@ -206,6 +206,8 @@ def _data(run: Run, data: Data) -> str:
         for split, size in data.sizes.items()
     ]
     carried = "The folder carries its data, in `data.npz`." if (run.folder / "data.npz").is_file() else ""
+    if config.data and not carried:
+        carried = f"The data is not in the folder: it was mined into one called `{plain(Path(config.data).name)}`."
     return "\n\n".join(
         filter(
             None,

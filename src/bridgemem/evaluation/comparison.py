@@ -26,7 +26,9 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         over = gain if r.method == "backbone" and r in own else r.settings.get("model_gain")
         figures = [figure(getattr(r, metric)) for metric in METRICS]
         rows.append([label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
-    title = f"{first.dataset}, {first.split}, {first.queries:,} queries, {FILTER_WORDS[REPORTED]}"
+    whole = first.settings.get("sampled_from")
+    asked = f"{first.queries:,} queries" if whole is None else f"a sample of {first.queries:,} of {whole:,} queries"
+    title = f"{first.dataset}, {first.split}, {asked}, {FILTER_WORDS[REPORTED]}"
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
 
 

@@ -12,6 +12,7 @@ import torch
 from bridgemem.backbones import backbone_class
 from bridgemem.backbones.naive import NAIVE, naive_backbones
 from bridgemem.backbones.scorer import Scorer
+from bridgemem.config import Count, check
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
@@ -28,6 +29,7 @@ from bridgemem.runs import Run
 from bridgemem.storage.tables import ASKED, write_table
 from bridgemem.training.devices import describe_device
 
+SAMPLE_SEED = 0
 # the columns of a table of ranks next to the ranks: what was asked, and what was known of it
 KNOWN = (*ASKED, "uncertainty", "answer_support", "answer_lag", "triple_seen")
 
@@ -39,30 +41,42 @@ def evaluate(
     device: str = "cpu",
     progress: Progress = SILENT,
     cells: int | None = None,
+    most: int | None = None,
 ) -> list[Record]:
     """Metrics of a fitted model on a split, under all filters, for the backbone and for each locked selection.
 
     Naive forecasters are measured in the same pass, for comparison: see `naive_backbones`.
 
     Test is opened only after every selection record was found intact. The figures of a run folder are written into it.
-    cells: queries times entities in a batch.
+    cells: queries times entities in a batch. most: a sample of that many queries is read.
     """
     for name in SELECTION_FILTERS:
         run.selection(name)
     dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
-    reading = read(run, dataset, split, Queries.of(dataset.split(split)), device, progress, cells)
+    reading = read(run, dataset, split, queries_of(dataset, split, most), device, progress, cells)
     if isinstance(run, Run):
         return conclude(run, dataset, split, reading, device)
     return all_records(run, dataset, split, reading, device)
+
+
+def queries_of(dataset: Dataset, split: str, most: int | None = None) -> Queries:
+    """The queries of a split, or at most that many of them, drawn at random and always the same."""
+    check("queries", most, Count | None)
+    events = dataset.split(split)
+    return Queries.of(events) if most is None else Queries.sampled(events, most, SAMPLE_SEED)
 
 
 def all_records(run: Parts, dataset: Dataset, split: str, reading: Reading, device: str = "cpu") -> list[Record]:
     """The records of a reading, those of naive forecasters last."""
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     records = records_of(run, dataset, split, reading, selections, device)
-    return [*records, *_naive_records(run, dataset, split, reading, device)]
+    records += _naive_records(run, dataset, split, reading, device)
+    total = 2 * len(dataset.split(split))
+    if len(reading.replayed.queries) == total:
+        return records
+    return [replace(one, settings={**one.settings, "sampled_from": total}) for one in records]
 
 
 def conclude(

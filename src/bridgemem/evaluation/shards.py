@@ -29,7 +29,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS
-from bridgemem.ranking.ranks import batch_size
+from bridgemem.ranking.ranks import batch_of
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
 from bridgemem.storage.files import write_json
@@ -140,7 +140,7 @@ def _ranks(
     queries = Queries.of(dataset.split(split))
     low, high = np.searchsorted(queries.step.numpy(), [first, stop]).tolist()
     # the last digit of a score may depend on the batch it is computed in: the batches are those of the whole split
-    size = batch_size(dataset.events.n_entities, torch.device(device), cells)
+    size = batch_of(dataset.events, torch.device(device), cells)
     begin = low // size * size
     part = queries.take(slice(begin, -(-high // size) * size))
     columns = rank_columns(read(run, dataset, split, part, device, progress, cells))

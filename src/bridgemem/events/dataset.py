@@ -55,6 +55,12 @@ def _names(vocabulary: Vocabulary) -> str:
     return _digest(list(vocabulary.names))
 
 
+def distinct_steps(events: EventLog) -> np.ndarray:
+    """The steps that have events, ascending; read in blocks, since the columns may be mapped."""
+    blocks = range(0, len(events), 1 << 22)
+    return np.unique(np.concatenate([events.step[:0], *(np.unique(events.step[at : at + (1 << 22)]) for at in blocks)]))
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Events and two boundaries: train < valid_start <= valid < test_start <= test.
@@ -167,7 +173,7 @@ class Dataset:
         """Cut a log by time so that about the given shares of its events fall into validation and test."""
         if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
             raise DataError("the shares of validation and test must be between 0 and 1 and leave room for train.")
-        distinct = np.unique(events.step)
+        distinct = distinct_steps(events)
         if len(distinct) < (3 if test else 2):
             raise DataError(f"{name} has too few time steps to be split; give events over at least three steps.")
 

@@ -14,6 +14,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
 from bridgemem.events.folders import is_folder, load_folder
 from bridgemem.events.log import EventLog
+from bridgemem.events.mapped import is_mapped, open_mapped
 from bridgemem.events.packs import unpack
 from bridgemem.events.readers.lakes import in_lake
 from bridgemem.events.readers.options import ROLES, ReadOptions, listed_missing
@@ -46,10 +47,10 @@ def load(
     """Load events, split by time.
 
     Args:
-        source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a CSV, TSV or
-            Parquet file, several of them, a Delta table, iceberg://CATALOG/NAMESPACE.TABLE, an s3:// URL, a data frame,
-            a dict of columns, or a list of (subject, relation, object, time). What follows up to `keep_na` is for files
-            and frames alone.
+        source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a folder that
+            `bridgemem mine` wrote, which is read by memory map, a CSV, TSV or Parquet file, several of them, a Delta
+            table, iceberg://CATALOG/NAMESPACE.TABLE, an s3:// URL, a data frame, a dict of columns, or a list of
+            (subject, relation, object, time). What follows up to `keep_na` is for files and frames alone.
         subject: Heading of the subject column (default: a usual name such as source or actor1).
         relation: Heading of the relation column. Several headings are joined by a colon.
         object: Heading of the object column.
@@ -103,7 +104,7 @@ def loaded(
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
     if options.for_tables and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its columns, names and times already; such options are for files of events.")
-    if packed and not valid is test is None:
+    if packed and not is_mapped(source) and not valid is test is None:
         raise SettingsError(f"{what} is split already; leave valid and test out, or import the events anew with them.")
     shares = [0.1 if share is None else share for share in (valid, test)]
     if isinstance(source, str) and source == "world":
@@ -115,6 +116,8 @@ def loaded(
     name = Path(source).name.split(".")[0] if isinstance(source, str | Path) else "events"
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return unpack(source)
+    if is_mapped(source):
+        return open_mapped(source, valid=valid, test=test)
     if is_folder(source) and not in_lake(source):
         return as_named(load_folder(source, progress=progress))
     if isinstance(source, str) and not in_lake(source) and not Path(source).exists():

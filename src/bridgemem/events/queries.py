@@ -34,18 +34,31 @@ class Queries:
     answer: Tensor | None = None
 
     @classmethod
-    def of(cls, events: EventLog) -> Queries:
-        """Two queries a fact, in the order of the facts: (s, r, ?) with answer o, then (o, r + R, ?) with answer s."""
+    def of(cls, events: EventLog, rows: np.ndarray | None = None) -> Queries:
+        """Two queries a fact, in the order of the facts: (s, r, ?) with answer o, then (o, r + R, ?) with answer s.
+
+        rows: int64 [m], places among them of those that are wanted; the others are not even read.
+        """
 
         def interleave(first: np.ndarray, second: np.ndarray) -> Tensor:
+            if rows is not None:
+                return torch.from_numpy(np.where(rows % 2, second[rows // 2], first[rows // 2]).astype(np.int64))
             return torch.from_numpy(np.stack([first, second], axis=1).ravel().astype(np.int64))
 
+        relation = interleave(events.relation, events.relation)
+        side = torch.arange(len(relation)) % 2 if rows is None else torch.from_numpy(rows % 2)
         return cls(
             interleave(events.subject, events.object),
-            interleave(events.relation, events.relation + events.n_relations),
+            relation + side * events.n_relations,
             interleave(events.step, events.step),
             interleave(events.object, events.subject),
         )
+
+    @classmethod
+    def sampled(cls, events: EventLog, most: int, seed: int) -> Queries:
+        """`of` all events, or that many of their queries at random, in their order; only these are read."""
+        size = 2 * len(events)
+        return cls.of(events) if size <= most else cls.of(events, sample_rows(size, most, seed).numpy())
 
     def __len__(self) -> int:
         return len(self.actor)

@@ -23,7 +23,7 @@ _BLOCK = 1 << 18  # examples at a time, so that their cells stay small next to t
 
 def log_prior(events: EventLog) -> Tensor:
     """log pi over the 2R directed relations, float64 [2R]: add-one counts over the facts, each seen from both sides."""
-    return log_prior_of(np.bincount(events.relation, minlength=events.n_relations))
+    return log_prior_of(events.tallies[1])
 
 
 def log_prior_of(facts: np.ndarray) -> Tensor:

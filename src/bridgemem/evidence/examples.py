@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,8 @@ from torch import Tensor
 from bridgemem.config import Settings
 from bridgemem.events.log import EventLog
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.memory.dyads import pair_rows
 from bridgemem.memory.scan import PairScan
-
-_BLOCK = 1 << 17
+from bridgemem.memory.sorted_rows import sorted_rows
 
 
 @dataclass(frozen=True)
@@ -38,25 +37,31 @@ class Examples:
         chosen = np.random.default_rng(seed).choice(len(self), size=most, replace=False)
         return self.take(torch.from_numpy(np.sort(chosen)))
 
+    @classmethod
+    def joined(cls, parts: Iterable[Examples], k: int) -> Examples:
+        """The examples of all parts, of K tokens each, in their order."""
+        columns = [(part.tokens, part.target, part.step) for part in parts]
+        if not columns:
+            nothing = torch.empty(0, dtype=torch.int64)
+            return cls(torch.empty((0, k), dtype=torch.int16), nothing, nothing)
+        tokens, target, step = (torch.cat(column) for column in zip(*columns, strict=True))
+        return cls(tokens, target, step)
+
     def to(self, device: str | torch.device) -> Examples:
         return Examples(self.tokens.to(device), self.target.to(device), self.step.to(device))
 
 
-def mine(events: EventLog, space: TokenSpace, settings: Settings) -> Examples:
-    """Two examples a fact, one per orientation, wherever the pair has an earlier event inside the window."""
-    rows_of_pairs = pair_rows(events)
-    order = np.argsort(rows_of_pairs[0], kind="stable")
-    columns = [column[order] for column in rows_of_pairs]
+def mined_blocks(events: EventLog, space: TokenSpace, settings: Settings) -> Iterator[Examples]:
+    """The examples of `mine` in their order, some at a time, so that they need not fit into memory."""
     narrow = torch.int16 if space.pad < 2**15 else torch.int32
     scan = PairScan(settings.k, settings.window)
-    tokens = [torch.empty((0, settings.k), dtype=narrow)]
-    rows = [np.empty(0, dtype=np.int64)]
-    # in blocks, so that the wide intermediate arrays stay small whatever the size of the log
-    for at in range(0, len(order), _BLOCK):
-        seen = scan.feed(*(column[at : at + _BLOCK] for column in columns))
+    for block in sorted_rows(events):
+        seen = scan.feed(*block)
         parts = (torch.from_numpy(part) for part in (seen.relation, seen.direction, seen.lag, seen.found))
-        tokens.append(space.encode(*parts).to(narrow))
-        rows.append(at + seen.row)
-    _, step, relation, direction = (column[np.concatenate(rows)] for column in columns)
-    target = relation + direction * space.n_relations
-    return Examples(torch.cat(tokens), torch.from_numpy(target), torch.from_numpy(step))
+        _, step, relation, direction = (torch.from_numpy(column[seen.row]) for column in block)
+        yield Examples(space.encode(*parts).to(narrow), relation + direction * space.n_relations, step)
+
+
+def mine(events: EventLog, space: TokenSpace, settings: Settings) -> Examples:
+    """Two examples a fact, one per orientation, wherever the pair has an earlier event inside the window."""
+    return Examples.joined(mined_blocks(events, space, settings), settings.k)

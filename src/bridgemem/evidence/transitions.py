@@ -15,7 +15,8 @@ from bridgemem.equations import Table, count_evidence
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.counts import CountTable, count_specs, log_prior
-from bridgemem.evidence.examples import Examples, mine
+from bridgemem.evidence.examples import Examples
+from bridgemem.evidence.mining import counted_and_sampled
 from bridgemem.evidence.reader import Reader, ReaderTraining
 from bridgemem.evidence.tokens import TokenSpace, distinct_states
 from bridgemem.memory.past import Past
@@ -77,11 +78,8 @@ class Transitions:
         progress: Progress = SILENT,
     ) -> tuple[Transitions, EpochChoice]:
         """Fit on all given events; without a number of epochs, the last tenth of the examples chooses it first."""
-        space = TokenSpace.of(settings, events.n_relations)
         with progress.task("mining transitions"):
-            examples = mine(events, space, settings)
-            counts = CountTable.of(examples.to(device), space)
-        sample = examples.sample(settings.max_examples, seed)
+            counts, sample = counted_and_sampled(events, settings, seed, device)
 
         def prior(step: int | None) -> Tensor:
             return log_prior(events if step is None else events.prefix(step))
@@ -136,13 +134,17 @@ class Transitions:
         # a state depends on actor and step alone, so it is read once for all the relations asked of them
         asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)
         actor, step = asked_at >> STEP_BITS, asked_at & ((1 << STEP_BITS) - 1)
-        states = past.dyads.partners(actor, step, s.k, s.window, until=past.cut(step))
+        until = past.cut(step)
+        states = past.dyads.partners(actor, step, s.k if wanted is None else 1, s.window, until=until)
         bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=step.device))
         row, at = expand(bounds[which], bounds[which + 1])
         if wanted is not None:
             own = wanted(row, states.candidate[at])
             used, at = at[own].unique(return_inverse=True)
-            row, states = row[own], states.take(used)
+            row, pair = row[own], states.take(used)
+            # of the few that are wanted, the other events too
+            asked_of = actor[pair.row], pair.candidate, step[pair.row]
+            states = past.dyads.read(*asked_of, s.k, s.window, until[pair.row])
         tokens = self.space.encode(states.relation, states.direction, states.lag, states.found)
         first, group = distinct_states(tokens)
         asked = queries.relation[row]

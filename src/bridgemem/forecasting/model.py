@@ -33,6 +33,7 @@ class RunConfig(Declared):
     """What a run is: enough to find its data again and to refuse data that changed.
 
     backbone_entities, backbone_relations: how many the backbone was fitted on; the data of a refreshed run has more.
+    data: the mined folder or memory on disk that holds the data; empty where the run does, or it is a named data set.
     """
 
     dataset: str
@@ -51,6 +52,7 @@ class RunConfig(Declared):
     refit_seconds: NotNegative = 0.0
     transitions: Size = 0
     parameters: Size = 0
+    data: str = ""
     version: str = __version__
     format: int = FORMAT
 

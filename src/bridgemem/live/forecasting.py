@@ -18,15 +18,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError, RunError
 from bridgemem.events.log import EventLog
+from bridgemem.events.mapped import MappedLog
 from bridgemem.events.naming import NewEvent
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import Batch, EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.live.together import Together
-from bridgemem.memory.disk.mapped import MappedLog
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
@@ -90,8 +90,9 @@ class LiveForecaster:
         self.base = opened.past.base
         if isinstance(self.base, MappedLog):
             _check_mapped(run, opened)
-        # what the run's own data hold of the store
-        self.merged = merged_ids(run, self.base)
+        # what the run's own data hold of the store; a memory on disk, which is never merged, none
+        mapped = isinstance(self.base, MappedLog)
+        self.merged = np.empty(0, np.int64) if mapped else merged_ids(run, self.base)
         store.follow(opened.events, run.origin)
         self._updating, self._asking = threading.Lock(), threading.Lock()
         self._adding: Together[Batch, Receipt] = Together(self._add, "adding")
@@ -257,10 +258,6 @@ class LiveForecaster:
 
 def _check_mapped(run: Run, opened: Predictor) -> None:
     """Refuse what reads or changes all events at once, over a memory that may be larger than what is allowed."""
-    if opened.learned is not None:
-        raise SettingsError(
-            "the learned residual holds all events in memory; say --residual bridgemem, or leave --memory-dir out."
-        )
     if (run.folder / MERGED).is_file():
         raise RunError(
             f"{run.folder} was refreshed with events that may yet be taken back, which a memory on disk cannot do; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 
@@ -15,6 +16,7 @@ from bridgemem.memory.timeline import STEP_BITS, expand
 
 _PAIR_BITS = 32
 WIDTH = 1 << _PAIR_BITS  # a pair is actor * width + candidate; on disk the width is the number of entities
+BLOCK_ROWS = 1 << 20  # that a pass over all pairs holds at a time
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,15 @@ class DyadMemory:
         """First and second of every pair in the index, int64 [p] each."""
         actor = self.pairs // self.width
         return actor, self.pairs - actor * self.width
+
+    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+        """All pairs in their order, and their rows, some at a time: whole pairs with about that many rows."""
+        first, last = 0, len(self.pairs)
+        while first < last:
+            begin = int(self.start[first])
+            stop = max(int(torch.searchsorted(self.start, begin + rows, right=True)) - 1, first + 1)
+            yield slice(first, stop), slice(begin, int(self.start[stop]))
+            first = stop
 
     def partner_range(self, actor: Tensor) -> tuple[Tensor, Tensor]:
         """Where each actor's pairs lie in the index, seen before or after: (start, stop) int64 [n]."""

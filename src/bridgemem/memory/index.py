@@ -46,11 +46,11 @@ class Index:
                 "than the 2^32 pairs that can be told apart: merge or drop rare ones."
             )
         self.events, self.device = events, torch.device(device)
-        self._memory = memory_of(events)
-        if self._memory is not None and self.device.type != "cpu":
+        self.memory = memory_of(events)
+        if self.memory is not None and self.device.type != "cpu":
             raise SettingsError("a memory on disk is read by the CPU: leave --device or --memory-dir out.")
         # what lies on disk may reach beyond these events: then it ends where they do
-        self.limit = None if self._memory is None or self._memory.end == events.end else events.end
+        self.limit = None if self.memory is None or self.memory.end == events.end else events.end
         self._within: dict[tuple[int, int], Index] = {}
         self._once: dict[object, Any] = {}
 
@@ -76,6 +76,11 @@ class Index:
             self.occurrences(first, first, first)
             self.seen(first, first)
 
+    def trim(self) -> None:
+        """Let go of mapped pages where more are resident than may be."""
+        if self.memory is not None:
+            self.memory.trim()
+
     def cut(self, until: Tensor) -> Tensor:
         """The step up to which (excluded) the events of this log reach."""
         return until if self.limit is None else until.clamp(max=self.limit)
@@ -95,13 +100,14 @@ class Index:
     @cached_property
     def triples(self) -> tuple[Timeline, Tensor, Tensor]:
         """Occurrences under (actor, directed relation), one a snapshot; the count at each, and the step of the next."""
-        if self._memory is not None:
-            return self._memory.triples
+        if self.memory is not None:
+            return self.memory.triples
         actor, relation, candidate, step = self._directed()
         return occurrence_lines(self.relation_key(actor, relation), candidate, step, self.device)
 
     def occurrence_slices(self, actor: Tensor, relation: Tensor, until: Tensor) -> tuple[Tensor, Tensor]:
         """Where the past occurrences of each query lie, for `occurrences_in`."""
+        self.trim()
         return self.triples[0].before(self.relation_key(actor, relation), self.cut(until))
 
     def occurrences_in(self, start: Tensor, stop: Tensor, until: Tensor, size: int | None = None) -> Occurrences:
@@ -140,8 +146,8 @@ class Index:
     @cached_property
     def dyads(self) -> DyadMemory:
         """The events of every pair, either way round."""
-        if self._memory is not None:
-            return self._memory.dyads(self.events.end)
+        if self.memory is not None:
+            return self.memory.dyads(self.events.end)
         return DyadMemory.build(self.events, self.device)
 
     @cached_property
@@ -152,16 +158,16 @@ class Index:
     @cached_property
     def first_in_role(self) -> Timeline:
         """Each candidate of an actor in one of its two roles, at their first meeting."""
-        if self._memory is not None:
-            return self._memory.seen_in_role
+        if self.memory is not None:
+            return self.memory.seen_in_role
         actor, relation, candidate, step = self._directed()
         return first_meetings(actor * 2 + (relation >= self.events.n_relations), candidate, step, self.device)
 
     @cached_property
     def first_met(self) -> Timeline:
         """Each candidate of an actor, at their first meeting."""
-        if self._memory is not None:
-            return self._memory.seen
+        if self.memory is not None:
+            return self.memory.seen
         actor, _, candidate, step = self._directed()
         return first_meetings(actor, candidate, step, self.device)
 

@@ -51,6 +51,11 @@ class Past:
         self._within: dict[tuple[int, int], Past] = {}
 
     @property
+    def on_disk(self) -> bool:
+        """Whether the base is read by memory map: what is held next to it is to stay small too."""
+        return self._base.memory is not None
+
+    @property
     def base(self) -> EventLog:
         """The events that never change."""
         return self._base.events

@@ -20,13 +20,16 @@ from safetensors.numpy import load, save
 
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, RunError, SettingsError
-from bridgemem.events.log import Clock
+from bridgemem.events.mapped import MINED
 from bridgemem.evidence.counts import Counting, CountTable
 from bridgemem.evidence.tokens import TokenSpace
-from bridgemem.memory.disk.segments import Note, SegmentWriter, seal, vocabulary_digest
+from bridgemem.memory.disk.segments import Note, SegmentWriter
+from bridgemem.memory.disk.writing import About, complete_memory
 from bridgemem.memory.scan import PairScan
 from bridgemem.outofcore.merge_segments import join_segments
+from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.checksums import file_checksum, write_manifest
+from bridgemem.storage.columns import INDEX
 from bridgemem.storage.files import write_names
 from bridgemem.storage.whole import whole_file
 
@@ -35,8 +38,8 @@ BLOCK = 1 << 17  # rows the kernel reads at a time: large enough for numpy, smal
 LAST_TOKEN = 2**31 - 1  # the highest id of a token, which is kept in 32 bits
 SHARD = 1 << 20  # examples in a file
 
-FORMAT = 2
-DONE = "mined.json"
+FORMAT = 3
+DONE = MINED
 
 
 @dataclass(frozen=True)
@@ -303,16 +306,16 @@ def write_mined(
     mining: Mining,
     parts: Iterable[Part],
     notes: Sequence[Note],
-    clock: Clock | None = None,
-    entities: Sequence[str] | None = None,
-    relations: Sequence[str] | None = None,
+    log: Iterable[Sequence[np.ndarray]],
+    *,
+    about: About,
     source: Mapping[str, Any] | None = None,
+    progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Merge the parts of an engine and write the result; `mined.json` comes last and says that the folder is whole.
 
-    notes: of the segments written to `out / "index"`, which are joined to one. entities, relations: names, where the
-    ids are not all there is.
-    source: what else is worth recording, as plain JSON.
+    notes: of the segments written to `out / "index"`, which are joined to one. log: the events in total order, as for
+    `complete_memory`. source: what else is worth recording, as plain JSON.
     """
     total = merge(parts, mining)
     if sum(note["rows"] for note in notes) != total.rows:
@@ -324,14 +327,12 @@ def write_mined(
         (out / stale).unlink(missing_ok=True)
     _write(out / "counts.safetensors", save(total.tables()))
     files += (examples := _write_examples(out, sample))
-    names = vocabulary_digest(entities, relations) if entities is not None and relations is not None else None
-    for kind, listed in (("entities", entities), ("relations", relations)):
-        if listed is not None:
-            write_names(out / f"{kind}.txt", listed)
-            files.append(f"{kind}.txt")
-    index, sizes = out / "index", (mining.n_entities, mining.n_relations)
-    joined = notes[0] if len(notes) == 1 else join_segments(index, notes, *sizes)
-    seal(index, [joined], *sizes, names)
+    for kind, listed in (("entities", about.entities), ("relations", about.relations)):
+        write_names(out / f"{kind}.txt", listed)
+        files.append(f"{kind}.txt")
+    index = out / INDEX
+    joined = notes[0] if len(notes) == 1 else join_segments(index, notes, mining.n_entities, mining.n_relations)
+    complete_memory(index, joined, log, about, progress)
     done = {
         "format": FORMAT,
         "fingerprint": _fingerprint(mining, total, sample),
@@ -346,7 +347,7 @@ def write_mined(
         "n_relations": mining.n_relations,
         "seed": mining.seed,
         "settings": asdict(mining.settings),
-        "clock": asdict(clock or Clock()),
+        "clock": asdict(about.clock),
         "source": dict(source or {}),
         "checksums": {name: file_checksum(out / name) for name in files},
     }

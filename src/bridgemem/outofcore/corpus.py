@@ -403,6 +403,18 @@ class Corpus:
                 yield pair, step, key >> 1, relation, key & 1
             cursor.execute("DROP TABLE sorted")
 
+    def in_order(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """All events in total order, in blocks: subject, relation, object, step."""
+        names = ("subject", "relation", "object", "step")
+        with clear_errors(self.out):
+            query = f"SELECT {', '.join(names)} FROM events ORDER BY step, ord"
+            self._db.execute(f"CREATE OR REPLACE TEMP TABLE in_order AS {query}")
+            for at in range(0, self.note("numbers")["events"], FETCH):
+                part = f"SELECT * FROM in_order WHERE rowid >= {at} AND rowid < {at + FETCH}"
+                found = self._db.execute(part).fetchnumpy()
+                yield tuple(np.asarray(found[name]) for name in names)
+            self._db.execute("DROP TABLE in_order")
+
 
 def _create(path: Path) -> None:
     """A new database that is there whole or not at all, also where the disk is full from the start."""

@@ -19,6 +19,7 @@ from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.lakes import event_columns, local_files
 from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
+from bridgemem.memory.disk.writing import About
 from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
 from bridgemem.outofcore.corpus import Corpus, clear_errors
 from bridgemem.outofcore.sources import common_kinds, describe, mining_options
@@ -97,21 +98,16 @@ def mine_files(
         rows = limits.rows or max(limits.for_duckdb(settings) // ROW_BYTES, 1)
         ranges = _Ranges(corpus, mining, place, corpus.bounds(rows, MOST_RANGES))
         ranges.mine(2 * found["events"], progress)
-        with progress.task("writing the result"):
-            done = write_mined(
-                place,
-                mining,
-                ranges.parts(),
-                ranges.notes(),
-                Clock(**found["clock"]),
-                entities.names if entities else corpus.names("entity", mining.n_entities),
-                relations.names if relations else corpus.names("relation", mining.n_relations),
-                {
-                    "engine": "duckdb",
-                    "files": len(paths),
-                    **{name: found[name] for name in ("rejected", "dropped", "remarks")},
-                },
-            )
+        about = About(
+            out.name,
+            entities.names if entities else tuple(corpus.names("entity", mining.n_entities)),
+            relations.names if relations else tuple(corpus.names("relation", mining.n_relations)),
+            Clock(**found["clock"]),
+        )
+        source = {"engine": "duckdb", "files": len(paths)}
+        source |= {name: found[name] for name in ("rejected", "dropped", "remarks")}
+        made = ranges.parts(), ranges.notes(), corpus.in_order()
+        done = write_mined(place, mining, *made, about=about, source=source, progress=progress)
         corpus.close()
         shutil.rmtree(work, ignore_errors=True)
     return done

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bridgemem.memory.disk.segments import Note, Segment, SegmentWriter, forget
+from bridgemem.memory.disk.segments import Note, Segment, SegmentWriter
+from bridgemem.storage.columns import forget
 
 ROWS = 1 << 20  # taken from a segment at a time, unless one pair alone has more
 JOINED = "all"

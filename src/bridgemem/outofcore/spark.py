@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
@@ -25,6 +26,7 @@ from bridgemem.config import Settings
 from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
 from bridgemem.events.readers.options import ReadOptions
 from bridgemem.memory.disk.segments import Note, SegmentWriter
+from bridgemem.memory.disk.writing import About
 from bridgemem.outofcore.base import BLOCK, COLUMNS, Miner, Mining, Part, Sample, write_mined
 from bridgemem.outofcore.spark_events import numbered
 from bridgemem.outofcore.working_directory import mining_place, prepare
@@ -44,8 +46,9 @@ BATCH = 1 << 16  # rows of an Arrow batch
 PACKAGE = "bridgemem.zip"
 CONNECT = 10  # seconds to wait for a master that does not answer
 
-# One table of three kinds of rows. rows: those of the index, at their place in the segment. examples: by sample key,
-# with the directed relation that came next. part: the rest of what a partition gave, cut into pieces.
+# One table of four kinds of rows. rows: those of the index, at their place in the segment. examples: by sample key,
+# with the directed relation that came next. part: the rest of what a partition gave, cut into pieces. log: the events
+# in total order, subject and object as a pair.
 TABLE = {
     "kind": ("string", "string"),
     "bucket": ("int", "int32"),
@@ -240,12 +243,15 @@ def mine_on_spark(
             partitions = max(-(-2 * found.total // rows), 1)
             with progress.task("mining pairs on the cluster"):
                 _mine_rows(directed(found.events), mining, partitions, place)
+                _keep_log(found.events, mining, partitions, place)
             mined = _Tables(spark, place, mining)
             part, notes = mined.fetch(partitions, home / "index", progress)
             rejected = found.total - int(part.relations.sum()) - sum(found.dropped.values())
-            about = {"engine": "spark", "files": found.files, "rejected": rejected}
-            about |= {"dropped": found.dropped, "remarks": found.remarks}
-            done = write_mined(home, mining, [part], notes, found.clock, found.entities, found.relations, about)
+            source = {"engine": "spark", "files": found.files, "rejected": rejected}
+            source |= {"dropped": found.dropped, "remarks": found.remarks}
+            about = About(out.name, tuple(found.entities), tuple(found.relations), found.clock)
+            made = [part], notes, mined.log(partitions)
+            done = write_mined(home, mining, *made, about=about, source=source, progress=progress)
         shutil.rmtree(work, ignore_errors=True)
     return done
 
@@ -270,6 +276,27 @@ def _mine_rows(rows: DataFrame, mining: Mining, partitions: int, tables: str) ->
     )
     mined = ordered.mapInArrow(partial(_mine_partition, mining=mining), SCHEMA)
     mined.write.partitionBy("kind", "bucket").parquet(tables)
+
+
+def _keep_log(events: DataFrame, mining: Mining, partitions: int, tables: str) -> None:
+    """Add the events in total order to the table: each partition is a range of steps and orders, sorted."""
+    ordered = events.repartitionByRange(partitions, "step", "order").sortWithinPartitions("step", "order")
+    kept = ordered.mapInArrow(partial(_log_partition, n_entities=mining.n_entities), SCHEMA)
+    kept.write.mode("append").partitionBy("kind", "bucket").parquet(tables)
+
+
+def _log_partition(batches: Iterator[pa.RecordBatch], n_entities: int) -> Iterator[pa.RecordBatch]:
+    """On a worker: the events of one range at their places in it."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    bucket, at = context.partitionId() if context else 0, 0
+    for batch in batches:
+        names = ("subject", "object", "step", "relation")
+        subject, object_, step, relation = (batch.column(name).to_numpy().astype(np.int64) for name in names)
+        place = np.arange(at, at + len(step))
+        yield _batch("log", bucket, place, pair=subject * n_entities + object_, step=step, relation=relation)
+        at += len(step)
 
 
 def _mine_partition(batches: Iterator[pa.RecordBatch], mining: Mining) -> Iterator[pa.RecordBatch]:
@@ -359,6 +386,18 @@ class _Tables:
         if segment.note["rows"] != rows:
             raise RunError(f"partition {bucket} lost rows on its way from the workers; run again.")
         return segment.note
+
+    def log(self, partitions: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """All events in total order, in blocks: subject, relation, object, step."""
+        for bucket in range(partitions):
+            for at in itertools.count(0, CHUNK):
+                inside = f"bucket = {bucket} AND at >= {at} AND at < {at + CHUNK}"
+                found = self._of("log", inside, "pair", "step", "relation")
+                pair, step, relation = (found.column(c).to_numpy() for c in ("pair", "step", "relation"))
+                if len(pair):
+                    yield pair // self.mining.n_entities, relation, pair % self.mining.n_entities, step
+                if len(pair) < CHUNK:
+                    break
 
     def _sampled(self) -> Part:
         """A part that is only the sample of all: sample keys are counted first, so that few too many are fetched."""

@@ -18,9 +18,7 @@ from bridgemem.storage.whole import whole_folder
 
 WORK = "work"
 PARTS = "parts"  # in there; what lies in it took long to make
-NAMES = re.compile(
-    rf"{re.escape(DONE)}|index|transitions|{WORK}|examples-\d+\.npz|counts\.safetensors|(?:entities|relations)\.txt"
-)
+NAMES = re.compile(rf"{re.escape(DONE)}|index|{WORK}|examples-\d+\.npz|counts\.safetensors|(?:entities|relations)\.txt")
 
 
 @contextmanager
@@ -66,7 +64,7 @@ def prepare(out: Path, asked: dict[str, Any], force: bool) -> Path:
 def _clear(out: Path) -> None:
     # what says that the folder is whole goes first
     (out / DONE).unlink(missing_ok=True)
-    for folder in ("index", "transitions", WORK):
+    for folder in ("index", WORK):
         shutil.rmtree(out / folder, ignore_errors=True)
     for file in (*out.glob("examples-*.npz"), out / "counts.safetensors", out / "entities.txt", out / "relations.txt"):
         file.unlink(missing_ok=True)

@@ -50,6 +50,7 @@ class Activity:
         )
         self._kept: dict[int, Tensor] = {}
         self._asked = (-1, 0)  # the last cut at which keys were looked up, and how many
+        self.nobody = len(self.keys)
         self._rank: Tensor | None = None
         if span <= min(SPAN, SPARSE * len(key)):
             ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
@@ -140,16 +141,83 @@ def _pairs(one: Tensor, other: Tensor) -> Iterator[tuple[int, int]]:
     return zip(one.tolist(), other.tolist(), strict=True)
 
 
+class MappedActivity:
+    """What occurred under each key in a log on disk: entities, or entities under a directed relation.
+
+    codes int64 [m], mapped: (entity, step) or (entity, directed relation, step) in one number, ascending. A rank is
+    where the codes of a key begin; `nobody` is that of a key that never occurs.
+    """
+
+    def __init__(self, codes: Tensor, index: Index, *, directed: bool = False, candidates: bool = False) -> None:
+        """candidates: an entity is asked for as a candidate, and filed as the actor of the inverse relation."""
+        self.codes, self.nobody = codes, len(codes)
+        self._index, self._directed, self._candidates = index, directed, candidates
+
+    def find(self, key: Tensor) -> Tensor:
+        """As `Activity.find`."""
+        self._index.trim()
+        filed = self._filed(key) << STEP_BITS
+        at = torch.searchsorted(self.codes, filed)
+        found = self.codes[at.clamp(max=self.nobody - 1)] >> STEP_BITS == filed >> STEP_BITS
+        return torch.where(found, at, self.nobody)
+
+    def _filed(self, key: Tensor) -> Tensor:
+        """Keys, relation * entities + entity, as they are filed on disk."""
+        if not self._directed:
+            return key
+        entities, relations = self._index.events.n_entities, self._index.events.n_relations
+        relation, entity = key // entities, key % entities
+        if self._candidates:
+            relation = (relation + relations) % (2 * relations)
+        return self._index.relation_key(entity, relation)
+
+    def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
+        """As `Activity.read`."""
+        return columns_of(self.counts(rank, cut), step)
+
+    def counts(self, rank: Tensor, cut: Tensor) -> Tensor:
+        """As `Activity.counts`."""
+        self._index.trim()
+        known = (rank < self.nobody).nonzero().squeeze(1)
+        made = torch.tensor([NEVER]).repeat(len(rank), 1)
+        start, cut = rank[known], cut[known]
+        key = self.codes[start] >> STEP_BITS
+        stop = torch.searchsorted(self.codes, code(key, self._index.cut(cut)))
+        before = [torch.searchsorted(self.codes, code(key, (cut - r).clamp_(min=0))) for r in RATES]
+        last = torch.where(stop > start, self.codes[(stop - 1).clamp_(min=0)] & ((1 << STEP_BITS) - 1), -1)
+        # where the log ends before the cut, nothing of it lies in a window that begins after its end
+        recent = [(stop - of).clamp_(min=0) for of in before]
+        return made.index_copy_(0, known, torch.stack([stop - start, last, *recent], dim=1))
+
+    def counts_of(self, rank: Tensor, row: Tensor, cut: Tensor) -> Tensor:
+        """As `Activity.counts_of`; each is looked up."""
+        return self.counts(rank, cut[row])
+
+    def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Activity.table`; each key is looked up once a step."""
+        steps, which = torch.unique(step, return_inverse=True)
+        cuts = torch.empty_like(steps).scatter_(0, which, cut)
+        asked, at = torch.unique(rank * len(steps) + which[row], return_inverse=True)
+        when = asked % max(len(steps), 1)
+        return self.read(asked // max(len(steps), 1), steps[when], cuts[when]), at
+
+
 class Activities(NamedTuple):
     """Of one log: every entity, as a candidate under each directed relation, and as an actor under each."""
 
     # an entity is as often an actor as a candidate, since every fact is seen from both sides
-    entities: Activity
-    roles: Activity
-    actor_roles: Activity
+    entities: Activity | MappedActivity
+    roles: Activity | MappedActivity
+    actor_roles: Activity | MappedActivity
 
     @classmethod
     def of(cls, index: Index) -> Activities:
+        if (memory := index.memory) is not None:
+            return cls(
+                MappedActivity(memory.actors, index),
+                MappedActivity(memory.acts, index, directed=True, candidates=True),
+                MappedActivity(memory.acts, index, directed=True),
+            )
         facts, sizes = Queries.of(index.events), (index.events.n_entities, index.events.n_relations)
         assert facts.answer is not None
         actor, relation, candidate, step = (
@@ -168,8 +236,8 @@ class OverlayActivity:
     and that in the delta.
     """
 
-    base: Activity
-    delta: Activity
+    base: Activity | MappedActivity
+    delta: Activity | MappedActivity
     sizes: tuple[int, int]
     known: tuple[int, int]
 
@@ -179,18 +247,18 @@ class OverlayActivity:
         relation, entity = key // entities, key % entities
         known = (entity < old_entities) & (relation % relations < old_relations)
         asked = renumbered(relation, relations, old_relations) * old_entities + entity
-        rank = torch.full_like(key, len(self.base.keys))
+        rank = torch.full_like(key, self.base.nobody)
         rank[known] = self.base.find(asked[known])
-        return rank * (len(self.delta.keys) + 1) + self.delta.find(key)
+        return rank * (self.delta.nobody + 1) + self.delta.find(key)
 
     def read(self, rank: Tensor, step: Tensor, cut: Tensor) -> Tensor:
         """As `Activity.read`."""
-        size = len(self.delta.keys) + 1
+        size = self.delta.nobody + 1
         return columns_of(_added(self.base.counts(rank // size, cut), self.delta.counts(rank % size, cut)), step)
 
     def table(self, rank: Tensor, row: Tensor, step: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
         """As `Activity.table`; each has a row of its own."""
-        size = len(self.delta.keys) + 1
+        size = self.delta.nobody + 1
         parts = ((self.base, rank // size), (self.delta, rank % size))
         counts = _added(*(log.counts_of(own, row, cut) for log, own in parts))
         return columns_of(counts, step[row]), torch.arange(len(rank), device=rank.device)
@@ -204,7 +272,7 @@ def _added(old: Tensor, new: Tensor) -> Tensor:
     return counts
 
 
-def activities_of(past: Past) -> tuple[Activity | OverlayActivity, ...]:
+def activities_of(past: Past) -> tuple[Activity | MappedActivity | OverlayActivity, ...]:
     """The activities of a past, as in `Activities`; those of its base are built once for all pasts that share it."""
     base, *delta = past.indices
     old = base.once(Activities.of)

@@ -22,7 +22,7 @@ from bridgemem.memory.timeline import expand
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.ranking.ranks import batch_size
+from bridgemem.ranking.ranks import batch_of
 from bridgemem.residuals.features import Candidates, FeatureReader, gathered
 from bridgemem.residuals.learned import SCALES
 
@@ -152,7 +152,7 @@ class CaseReader:
     def _cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
         assert batch.answer is not None
         scores = score_queries(scorer, batch, self.past)
-        found = reader.candidates(batch, scores)
+        found = reader.candidates(batch, scores, last=1)
         # every batch draws for itself, whichever comes first
         draw = torch.Generator(device=self.past.device).manual_seed(self.seed + number)
         kept, log_weight = self._kept(found, batch.answer, draw)
@@ -196,7 +196,7 @@ class CaseReader:
 
 def _batches(queries: Queries, past: Past) -> Iterator[Queries]:
     """Queries in batches on the device of the past."""
-    return queries.to(past.device).batches(batch_size(past.events.n_entities, past.device))
+    return queries.to(past.device).batches(batch_of(past.events, past.device))
 
 
 def best_scale(scorer: Scorer, past: Past, queries: Queries, seed: int) -> float:

@@ -19,7 +19,7 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
-from bridgemem.residuals.activity import RATES, OverlayActivity, activities_of
+from bridgemem.residuals.activity import RATES, Activity, OverlayActivity, activities_of
 from bridgemem.residuals.neighbours import DECAY_RATES, Neighbours
 
 # decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
@@ -223,7 +223,9 @@ class FeatureReader:
         cut = int(self.past.cut(torch.tensor(step)))
         self.neighbours.base.before(cut)
         for activity in (self.active, self.roles, self.actor_roles):
-            (activity.base if isinstance(activity, OverlayActivity) else activity).everybody(cut)
+            own = activity.base if isinstance(activity, OverlayActivity) else activity
+            if isinstance(own, Activity):  # on disk each key is looked up
+                own.everybody(cut)
 
     def by(self, transitions: Transitions) -> FeatureReader:
         """The same over other transitions; indices are shared."""
@@ -235,10 +237,13 @@ class FeatureReader:
         """The features of all candidates of a batch, from facts strictly before each query's step."""
         return self.features(queries, scores, self.candidates(queries, scores))
 
-    def candidates(self, queries: Queries, scores: Scores) -> Candidates:
-        """Whose features are read: all that were seen, and some of the others."""
+    def candidates(self, queries: Queries, scores: Scores, last: int = LAST) -> Candidates:
+        """Whose features are read: all that were seen, and some of the others.
+
+        last: how many events of a pair are read; 1 where few of the candidates are going to be taken.
+        """
         moments = _Moments.of(queries, self.past)
-        states = self.past.dyads.partners(moments.actor, moments.step, LAST, 0, until=moments.cut)
+        states = self.past.dyads.partners(moments.actor, moments.step, last, 0, until=moments.cut)
         log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
         shared = self.neighbours.shared(moments.actor, moments.cut)
         bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))
@@ -252,8 +257,9 @@ class FeatureReader:
 
     def features(self, queries: Queries, scores: Scores, found: Candidates) -> Features:
         """The features of candidates that were found for the same batch, or of some of them."""
-        past, moments, states = self.past, found.moments, found.states
-        keys, row, candidate = found.keys, found.row, found.candidate
+        past, moments, everything = self.past, found.moments, found.states
+        found = self._with_events(found)
+        states, keys, row, candidate = found.states, found.keys, found.row, found.candidate
         size, own = len(row), torch.arange(len(row), device=row.device)
         seen = (found.state < len(states.row)).nonzero().squeeze(1)
         evidence, at = self._evidence(queries, found)
@@ -274,7 +280,19 @@ class FeatureReader:
         )
         if scores.members is not None:
             blocks += (Block(scores.members.flatten(1)[:, keys].T.float().contiguous(), own),)
-        return Features(row, candidate, self._of_queries(queries, scores, states, moments), blocks, evidence, at)
+        of_query = self._of_queries(queries, scores, everything, moments)
+        return Features(row, candidate, of_query, blocks, evidence, at)
+
+    def _with_events(self, found: Candidates) -> Candidates:
+        """Candidates with the last events of their pairs, where only the newest were read."""
+        if found.whole or found.states.lag.shape[1] == LAST:
+            return found
+        moments, states = found.moments, found.states
+        used, state = found.state.unique(return_inverse=True)
+        pair = states.take(used[used < len(states.row)])
+        asked = moments.actor[pair.row], pair.candidate, moments.step[pair.row]
+        read = self.past.dyads.read(*asked, LAST, 0, moments.cut[pair.row])
+        return replace(found, state=state, states=replace(read, row=pair.row))
 
     def _unseen_candidates(
         self, most: int, states: PairStates, moments: _Moments, log_p: Tensor, common_neighbours: Tensor

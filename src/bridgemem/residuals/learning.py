@@ -151,7 +151,7 @@ def earlier_source(
     share = settings.cross_fit or FREE_SHARE
     split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
     before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
-    queries = Queries.of(split.valid).sample(settings.train_queries, seed)
+    queries = Queries.sampled(split.valid, settings.train_queries, seed)
     return Source(queries, train(split).to(device), before)
 
 

@@ -23,7 +23,7 @@ from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.ranking.ranks import answer_ranks, batch_size, shared_ranks
+from bridgemem.ranking.ranks import answer_ranks, batch_of, shared_ranks
 from bridgemem.residuals.features import FeatureReader, Features
 
 if TYPE_CHECKING:
@@ -175,11 +175,11 @@ class Scoring:
         progress: Progress = SILENT,
         label: str = "scoring",
     ) -> Iterator[Made]:
-        """What a function reads from all queries, scored in batches; cells bounds the memory, as in `batch_size`.
+        """What a function reads from all queries, scored in batches; cells bounds the memory, as in `batch_of`.
 
         Several batches are scored at once where the backbone permits it.
         """
-        size = batch_size(self.past.events.n_entities, self.past.device, cells)
+        size = batch_of(self.past.events, self.past.device, cells)
         several = self.past.device.type == "cpu" and self.backbone.parallel
 
         def scored(part: Queries) -> tuple[int, Made]:

@@ -31,6 +31,7 @@ PAPER = Choice(lam=1.0, gate="uncertain", tau=100.0)
 PAPER_DATA = frozenset({"icews14", "icews18", "icews05-15", "gdelt", "gdelt-resplit", "wiki"})
 MEMORIES = ((8, 65), (32, 65), (8, 0), (32, 0))
 MEMORY_QUERIES = 3_000
+MEMORY_EVENTS = 1_000_000  # the last of train, that K and window are tried on
 FEWEST_QUERIES = 20  # of validation; what is chosen or compared on fewer is chance
 COUNTS_ALONE = 1e-9  # a tau under which the attention reader has no say where anything was counted
 OFF = Choice(lam=0.0)
@@ -138,10 +139,12 @@ def memories(
 ) -> list[Memory]:
     """Every K and window that validation chooses from, measured by the count reader, which needs no training."""
     queries, found = validation.queries.sample(MEMORY_QUERIES, seed), []
-    choices = [Choice(lam, "none", COUNTS_ALONE) for lam in settings.lambdas]
+    choices, train = [Choice(lam, "none", COUNTS_ALONE) for lam in settings.lambdas], validation.dataset.train
+    if len(train) > MEMORY_EVENTS:
+        train = train.rows(len(train) - MEMORY_EVENTS, len(train))
     for k, window in MEMORIES:
         own = replace(settings, k=k, window=window, max_examples=1)
-        counted, _ = Transitions.fit(validation.dataset.train, own, seed, validation.device, epochs=1)
+        counted, _ = Transitions.fit(train, own, seed, validation.device, epochs=1)
         scoring, label = validation.scoring(counted, choices=choices), f"trying K {k}, window {window or 'unlimited'}"
         replayed = replay(scoring, queries, filters=validation.filters, progress=progress, label=label)
         found.append(Memory(k, window, max(replayed.metrics("time", c).mrr for c in range(scoring.columns))))

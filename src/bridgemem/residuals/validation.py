@@ -18,7 +18,14 @@ from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.scoring import Choice, Scoring
 
+MOST_QUERIES = 1 << 20  # of validation that a fit chooses from; of more that many are drawn
+SEED = 0  # of that draw
 KEPT_BYTES = 3 << 27  # of scores that a fit keeps; queries beyond are scored anew in every pass
+
+
+def validation_queries(dataset: Dataset) -> Queries:
+    """The queries of validation; a sample where they are more than a fit ever needs."""
+    return Queries.sampled(dataset.valid, MOST_QUERIES, SEED)
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,11 @@ class Validation:
         """The validation split of a data set; frozen: no fact of the split itself is read."""
         dataset = dataset.without_test()
         past = Past(dataset.events, dataset.valid_start if frozen else None, device)
-        queries = Queries.of(dataset.valid)
-        return cls(dataset, ScoredOnce(backbone, queries, past), past, Filters(dataset.events, device), queries)
+        queries = validation_queries(dataset)
+        kept = KEPT_BYTES // 4 if past.on_disk else KEPT_BYTES
+        return cls(
+            dataset, ScoredOnce(backbone, queries, past, most=kept), past, Filters(dataset.events, device), queries
+        )
 
     @property
     def device(self) -> str:

@@ -15,7 +15,7 @@ from bridgemem.backbones.check import other_futures
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import training_note
 from bridgemem.errors import BridgeMemError, RunError
-from bridgemem.evaluation.evaluate import history, rank_columns, read
+from bridgemem.evaluation.evaluate import history, queries_of, rank_columns, read
 from bridgemem.evaluation.records import Record, metrics_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -33,6 +33,7 @@ from bridgemem.residuals.learning import late_rows
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
+from bridgemem.residuals.validation import validation_queries
 from bridgemem.runs import Run
 from bridgemem.storage.files import read_names
 from bridgemem.storage.tables import read_table
@@ -193,7 +194,7 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
     if sample is not None:
         yield Finding("validation grid", None, "not checked with --sample: it takes all of validation")
         return
-    queries, points, seed = Queries.of(dataset.valid), grid(run.settings), run.config.seed
+    queries, points, seed = validation_queries(dataset), grid(run.settings), run.config.seed
     chosen_on = sample_rows(len(queries), run.settings.max_queries, seed).numpy()
     late = {name: _late(run, name, queries) for name in SELECTION_FILTERS}
     read = np.unique(np.concatenate([chosen_on, *late.values()]))
@@ -287,7 +288,8 @@ def _ranks(
     run: Run, dataset: Dataset, split: str, sample: int | None, seed: int, device: str, progress: Progress
 ) -> Finding:
     """The table asks the queries of the split, and they, or a sample of them, scored anew are ranked as it says."""
-    check, columns, queries = "ranks from scores", read_table(run.ranks_path(split)), Queries.of(dataset.split(split))
+    check, columns = "ranks from scores", read_table(run.ranks_path(split))
+    queries = queries_of(dataset, split, max(len(columns["step"]), 1))
     assert queries.answer is not None
     asked = {"actor": queries.actor, "relation": queries.relation, "step": queries.step, "answer": queries.answer}
     if not all(np.array_equal(columns[name], column.numpy()) for name, column in asked.items()):

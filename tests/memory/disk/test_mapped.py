@@ -17,15 +17,17 @@ from hypothesis import strategies as st
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.events.mapped import MANIFEST, NAMES, MappedLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.disk import mapped
-from bridgemem.memory.disk.mapped import MappedLog, open_dyads, open_memory
+from bridgemem.memory.disk.mapped import memory_of, open_dyads, open_memory
 from bridgemem.memory.disk.segments import SegmentWriter, open_segments, seal
 from bridgemem.memory.disk.writing import write_memory
 from bridgemem.memory.dyads import DyadMemory, pair_rows
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.storage.checksums import file_checksum, write_manifest
+from bridgemem.storage.columns import forget
 from bridgemem.storage.files import write_json
 from builders import dataset_of, few, logs, random_log
 
@@ -176,11 +178,11 @@ def test_pages_are_let_go_when_more_are_held_than_may_be(home, monkeypatch):
     assert not let_go
     held[0] = 1001
     past.dyads.partners(actor, step, 3, 0)
-    assert let_go == [20], "all columns of the memory and of its index"
+    assert let_go == [22], "all columns of the memory and of its index"
     past.dyads.partners(actor, step, 3, 0)
-    assert let_go == [20], "pages of other files are not let go of again and again"
+    assert let_go == [22], "pages of other files are not let go of again and again"
     monkeypatch.undo()
-    mapped.forget(open_memory(home / "resident").events.memory.columns.values())  # type: ignore[attr-defined]
+    forget(memory_of(open_memory(home / "resident").events).columns.values())  # type: ignore[union-attr]
     equal(past.dyads.partners(actor, step, 3, 0), expected)
 
 
@@ -194,7 +196,7 @@ def test_a_memory_on_disk_on_a_device_is_refused(home):
 def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
     write_memory(dataset_of(random_log(21)), home / "whole")
     files = [file.name for file in (home / "whole").iterdir()]
-    assert len(files) == 23
+    assert len(files) == 25
     for name in files:
         spoilt = Path(shutil.copytree(home / "whole", tmp_path / "spoilt"))
         path = spoilt / name
@@ -205,16 +207,16 @@ def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
         with pytest.raises(RunError, match="missing"):
             open_memory(spoilt)
         shutil.rmtree(spoilt)
-    values = json.loads((home / "whole" / mapped.MANIFEST).read_text())
+    values = json.loads((home / "whole" / MANIFEST).read_text())
     spoilt = Path(shutil.copytree(home / "whole", tmp_path / "other"))
-    (spoilt / mapped.MANIFEST).write_text(json.dumps({**values, "format": 1}))
-    with pytest.raises(RunError, match="format 1, and this program reads 2; write the memory on disk again"):
+    (spoilt / MANIFEST).write_text(json.dumps({**values, "format": 1}))
+    with pytest.raises(RunError, match="format 1, and this program reads 3; write the memory on disk again"):
         open_memory(spoilt)
-    names = json.loads((spoilt / mapped.NAMES).read_text())
+    names = json.loads((spoilt / NAMES).read_text())
     names["entities"][0] = "somebody else"
-    write_json(spoilt / mapped.NAMES, names)
-    values["names"] = file_checksum(spoilt / mapped.NAMES)
-    write_manifest(spoilt / mapped.MANIFEST, {name: value for name, value in values.items() if name != "checksum"})
+    write_json(spoilt / NAMES, names)
+    values["names"] = file_checksum(spoilt / NAMES)
+    write_manifest(spoilt / MANIFEST, {name: value for name, value in values.items() if name != "checksum"})
     with pytest.raises(RunError, match="other names"):
         open_memory(spoilt)
 

@@ -1,16 +1,16 @@
 """Memory on disk: a log, its index of pairs and all that a history asks of it, in a folder that is read by memory map.
 
-A `MappedLog` is an event log whose columns lie in such a folder. Histories and filters of it, or of a prefix of it,
-read the folder's indices and build none of their own, so what is resident is the pages that were read last.
+The past of a `MappedLog`, or of a prefix of it, reads the indices of its folder and builds none of its own, so what is
+resident is the pages that were read last.
 """
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,21 +19,17 @@ from torch import Tensor
 
 from bridgemem.errors import RunError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.memory.disk.segments import AGAIN, HEADER, Segment, Segments, forget, open_column, open_segments
-from bridgemem.memory.dyads import DyadMemory
+from bridgemem.events.log import EventLog
+from bridgemem.events.mapped import EVENTS, MANIFEST, Home, MappedLog, open_mapped
+from bridgemem.memory.disk.segments import Segment, Segments, open_segments
+from bridgemem.memory.dyads import BLOCK_ROWS, DyadMemory
 from bridgemem.memory.timeline import Timeline
-from bridgemem.storage.checksums import VERIFIED, read_manifest, verify_file
-from bridgemem.storage.files import read_json
-from bridgemem.storage.placing import recover
+from bridgemem.storage.checksums import VERIFIED, verify_file
+from bridgemem.storage.columns import HEADER, again, forget, open_column
 
-FORMAT = 2
-MANIFEST = "memory.json"
-NAMES = "names.json"
 RESIDENT = 256 << 20  # bytes of mapped pages that may stay after a read
-BLOCK = 1 << 22  # rows that a pass over a whole column holds at a time
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of glibc's mallopt
 
-EVENTS = ("subject", "relation", "object", "step")
 # the columns next to the segments: whose entries they belong to, and their types
 COLUMNS = {
     **{f"events.{name}": "<i4" for name in EVENTS},
@@ -48,6 +44,8 @@ COLUMNS = {
     "seen.candidate": "<i4",
     "roles.codes": "<i8",
     "roles.candidate": "<i4",
+    "actors.codes": "<i8",
+    "acts.codes": "<i8",
 }
 
 
@@ -63,6 +61,19 @@ class PageBudget:
         if _file_bytes() - self._before > self.most:
             forget(self.columns)
             self._before = _file_bytes()  # none of these pages are the columns' now
+
+
+@cache
+def return_memory() -> None:
+    """Have large blocks that are freed go back to the system at once, where its C library is glibc.
+
+    By default it keeps blocks of up to 32 MB for later, in pieces for each thread: on 2.5 million events that was half
+    a gigabyte of 1.2 that nobody used.
+    """
+    with suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(M_MMAP_THRESHOLD, 1 << 20)
+        libc.mallopt(M_ARENA_MAX, 2)
 
 
 def _file_bytes() -> int:
@@ -96,6 +107,11 @@ class MappedDyads(DyadMemory):
             high = torch.where(earlier, high, torch.where(open_, middle, high))
         return low
 
+    def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
+        for block in super().blocks(rows):
+            self._keep.trim()
+            yield block
+
 
 def open_dyads(folder: Path | str) -> DyadMemory:
     """The index of pairs alone, from a folder with a single segment."""
@@ -110,20 +126,15 @@ def open_dyads(folder: Path | str) -> DyadMemory:
 class Memory:
     """A folder written by `write_memory`, opened; `resident` bounds the mapped pages that reads leave behind."""
 
-    def __init__(
-        self,
-        folder: Path,
-        segments: Segments,
-        lengths: Mapping[str, int],
-        checksums: Mapping[str, str],
-        resident: int = RESIDENT,
-    ) -> None:
+    def __init__(self, home: Home, segments: Segments, resident: int = RESIDENT) -> None:
+        return_memory()
+        folder, lengths, checksums = home.folder, home.manifest["columns"], home.manifest["checksums"]
         self.folder, self.segments, self.end = folder, segments, segments.end
         self._checksums = {name: checksums[name] for name in COLUMNS}
         (self._pairs,) = segments.parts
-        self.columns = {
-            name: open_column(folder / f"{name}.npy", dtype, lengths[name]) for name, dtype in COLUMNS.items()
-        }
+        others = {name: dtype for name, dtype in COLUMNS.items() if name not in home.columns}
+        opened = {name: open_column(folder / f"{name}.npy", dtype, lengths[name]) for name, dtype in others.items()}
+        self.columns = {**home.columns, **opened}
         self._keep = PageBudget((*self.columns.values(), *self._pairs.columns.values()), resident)
 
     def _tensor(self, name: str) -> Tensor:
@@ -135,6 +146,22 @@ class Memory:
     def dyads(self, end: int) -> DyadMemory:
         """The index of pairs, of which nothing at or after `end` is read."""
         return MappedDyads(self._pairs, self.segments.n_entities, end, self._keep)
+
+    def rows(self, end: int, block: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """Pair, step, relation, direction of the rows before a step, int64 [n] each, by pair and total order."""
+        part = self._pairs
+        for at in range(0, len(part.step), block):
+            stop = min(at + block, len(part.step))
+            first, last = np.searchsorted(part.starts, [at, stop - 1], side="right") - 1
+            starts = np.clip(part.starts[first : last + 2], at, stop)
+            pair = np.repeat(part.pairs[first : last + 1], np.diff(starts))
+            columns = (
+                pair,
+                *(column[at:stop].astype(np.int64) for column in (part.step, part.relation, part.direction)),
+            )
+            earlier = columns[1] < end
+            yield columns if earlier.all() else tuple(column[earlier] for column in columns)
+            self._keep.trim()
 
     @cached_property
     def triples(self) -> tuple[Timeline, Tensor, Tensor]:
@@ -156,6 +183,20 @@ class Memory:
         """First interactions of the actor in each of its two roles."""
         return self._line("roles")
 
+    @cached_property
+    def actors(self) -> Tensor:
+        """(actor, step) of both sides of every event in one number, ascending, int64 [2n]."""
+        return self._tensor("actors.codes")
+
+    @cached_property
+    def acts(self) -> Tensor:
+        """(actor, directed relation, step) of both sides of every event in one number, ascending, int64 [2n]."""
+        return self._tensor("acts.codes")
+
+    def trim(self) -> None:
+        """Let go of pages where more are resident than may be."""
+        self._keep.trim()
+
     @property
     def size(self) -> int:
         """Bytes of all columns on disk."""
@@ -165,49 +206,18 @@ class Memory:
         """Read every column, and refuse one that is not what was written; returns how many there are."""
         self.segments.verify()
         for name, expected in self._checksums.items():
-            verify_file(self.folder / f"{name}.npy", expected, AGAIN, HEADER)
+            verify_file(self.folder / f"{name}.npy", expected, again(self.folder), HEADER)
         return len(self._keep.columns)
 
 
-@dataclass(frozen=True, eq=False)
-class MappedLog(EventLog):
-    """Events whose columns are mapped. They were checked when they were written, and are not read to be checked again.
-
-    memory: the indices of these events, which may reach beyond them; None for a slice that is no past of any step.
-    whole: the fingerprint where these are all the events of the memory.
-    """
-
-    memory: Memory | None = None
-    whole: str | None = None
-
-    def __post_init__(self) -> None:
-        pass
-
-    def rows(self, start: int, stop: int) -> EventLog:
-        return self._part(start, stop, None)
-
-    def prefix(self, step: int) -> EventLog:
-        return self._part(0, int(np.searchsorted(self.step, step)), self.memory)
-
-    def _part(self, start: int, stop: int, memory: Memory | None) -> MappedLog:
-        subject, relation, object_, step = (getattr(self, name)[start:stop] for name in EVENTS)
-        return MappedLog(subject, relation, object_, step, self.entities, self.relations, self.clock, memory)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        if self.whole is not None:
-            return self.whole
-        digest = hashlib.sha256(f"{self.n_entities} {self.n_relations} {len(self)}".encode())
-        for name in EVENTS:
-            column = getattr(self, name)
-            for at in range(0, len(column), BLOCK):
-                digest.update(column[at : at + BLOCK].tobytes())
-        return digest.hexdigest()[:16]
-
-
 def memory_of(events: EventLog) -> Memory | None:
-    """The indices on disk of an event log, or None where they have to be built."""
-    return events.memory if isinstance(events, MappedLog) else None
+    """The indices on disk of an event log, opened once, or None where they have to be built."""
+    if not isinstance(events, MappedLog) or events.home is None:
+        return None
+    if events.home.opened is None:
+        events.home.opened = _opened(events, events.home, RESIDENT, None)
+    opened: Memory = events.home.opened
+    return opened
 
 
 def open_memory(folder: Path | str, resident: int = RESIDENT, verify: bool | None = None) -> Dataset:
@@ -215,39 +225,24 @@ def open_memory(folder: Path | str, resident: int = RESIDENT, verify: bool | Non
 
     verify: read all of it and compare checksums; left out, only where it is at most VERIFIED bytes. Sizes always are.
     """
-    folder = Path(folder)
-    recover(folder)
-    if not (folder / MANIFEST).is_file():
-        raise RunError(f"{folder} holds no whole memory on disk: {MANIFEST} is missing; `bridgemem memory` writes one.")
-    values = read_manifest(folder / MANIFEST, FORMAT, "a memory", AGAIN)
-    verify_file(folder / NAMES, values.get("names"), AGAIN)
-    segments, names = open_segments(folder, verify=False), read_json(folder / NAMES)
+    dataset = open_mapped(folder)
+    assert isinstance(dataset.events, MappedLog)
+    assert dataset.events.home is not None
+    dataset.events.home.opened = _opened(dataset.events, dataset.events.home, resident, verify)
+    return dataset
+
+
+def _opened(events: MappedLog, home: Home, resident: int, verify: bool | None) -> Memory:
+    """The indices next to a log, which are of its events and names."""
+    folder, values = home.folder, home.manifest
+    segments = open_segments(folder, verify=False)
+    segments.check_vocabulary(events.entities.names, events.relations.names)
+    if 2 * values["columns"]["events.step"] != segments.rows or values["fingerprint"] != segments.fingerprint:
+        raise RunError(f"{folder} holds an index of other events than its own; {again(folder)}.")
     try:
-        entities, relations = names["entities"], names["relations"]
-        segments.check_vocabulary(entities, relations)
-        memory = Memory(folder, segments, values["columns"], values["checksums"], resident)
-        if verify or (verify is None and memory.size <= VERIFIED):
-            memory.verify()
-        subject, relation, object_, step = (_locked(memory.columns[f"events.{name}"]) for name in EVENTS)
-        if 2 * len(step) != segments.rows or values["fingerprint"] != segments.fingerprint:
-            raise RunError(f"{folder} holds an index of other events than its own; write the memory on disk again.")
-        log = MappedLog(
-            subject,
-            relation,
-            object_,
-            step,
-            Vocabulary("entity", tuple(entities)),
-            Vocabulary("relation", tuple(relations)),
-            Clock(**values["clock"]),
-            memory,
-            values["fingerprint"],
-        )
-        return Dataset(values["name"], log, values["valid_start"], values["test_start"])
+        memory = Memory(home, segments, resident)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise RunError(f"{folder / MANIFEST} is damaged; write the memory on disk again.") from None
-
-
-def _locked(column: np.ndarray) -> np.ndarray:
-    column = column.view()
-    column.flags.writeable = False
-    return column
+        raise RunError(f"{folder / MANIFEST} is damaged; {again(folder)}.") from None
+    if verify or (verify is None and memory.size <= VERIFIED):
+        memory.verify()
+    return memory

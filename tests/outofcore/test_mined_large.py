@@ -1,0 +1,60 @@
+"""Millions of events: a fit from a mined folder is that of the same events in memory, in a fraction of the memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("benchmarks", reason="needs benchmarks/ of the repository; run python -m pytest there")
+
+from benchmarks.outofcore import generate
+
+EVENTS = 2_500_000
+SAMPLES = ("--set", "max_examples=20000", "--set", "max_queries=1000", "--learned-set", "train_queries=1500")
+SAMPLES += ("--learned-set", "valid_queries=1000")
+PEAK = """
+import json, resource, sys
+from bridgemem.cli.main import main
+try:
+    main()
+finally:
+    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss), file=sys.stderr)
+"""
+
+
+def command(*arguments: str | Path) -> float:
+    """Run a command in a process of its own; its peak of resident memory in GB."""
+    program = [sys.executable, "-c", PEAK, *map(str, arguments)]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return float(json.loads(done.stderr.splitlines()[-1])) / 1e6
+
+
+@pytest.mark.long
+def test_a_fit_of_millions_of_events_is_that_in_memory(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    files = generate(tmp_path, EVENTS)
+    peaks = {"mine": command("mine", files / "*.parquet", "--out", tmp_path / "mined", "--memory", "1500MB", "-q")}
+    command("data", "import", *sorted(files.glob("*.parquet")), "--out", tmp_path / "events.npz", "-q")
+    for name, source in (("disk", tmp_path / "mined"), ("memory", tmp_path / "events.npz")):
+        run = tmp_path / name
+        peaks[f"fit, {name}"] = command("fit", "-d", source, "--out", run, *SAMPLES, "-q")
+        peaks[f"evaluate, {name}"] = command("evaluate", run, "--queries", "500", "-q")
+    for file in ("model.safetensors", "backbone/weights.safetensors"):
+        here, there = (load_file(tmp_path / name / file) for name in ("memory", "disk"))
+        assert here.keys() == there.keys()
+        assert all(torch.equal(values, there[tensor]) for tensor, values in here.items())
+    ranks = [pd.read_parquet(tmp_path / name / "ranks.parquet") for name in ("memory", "disk")]
+    pd.testing.assert_frame_equal(ranks[0], ranks[1], check_exact=True)
+    assert max(peak for name, peak in peaks.items() if "memory" not in name) < 2
+    record_property("events", EVENTS)
+    record_property("peak_gb", {name: round(peak, 2) for name, peak in peaks.items()})
