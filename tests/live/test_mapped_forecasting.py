@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_eventstore import same_log
 
-from bridgemem.errors import RunError, SettingsError
+from bridgemem.errors import RunError
 from bridgemem.events.naming import NewEvent
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
@@ -120,15 +120,19 @@ def test_a_duplicate_of_the_run_is_dropped_where_duplicates_are(run, memory, tmp
         assert len(live.events) == len(events) + 1
 
 
-def test_what_holds_all_events_is_refused_over_a_memory_on_disk(run, memory, tmp_path, own_csv, walk):
-    (tmp_path / "copy").mkdir()
+def test_the_learned_residual_follows_new_events_over_a_memory_on_disk(run, memory, tmp_path, own_csv, walk):
     learned = tmp_path / "learned"
     residual = ("--residual", "learned", "--learned-set", "epochs=1")
     assert bridgemem("fit", "-d", own_csv, "-b", walk.backbone, "-o", learned, *TINY_READER, *residual).code == 0
+    with EventStore(tmp_path / "0.duckdb") as here, EventStore(tmp_path / "1.duckdb") as there:
+        plain = LiveForecaster(loaded(learned, residual="learned"), here)
+        mapped = LiveForecaster(loaded(learned, residual="learned", memory_dir=memory), there)
+        for live in (plain, mapped):
+            live.add(NEWS, "wire", "1")
+            live.tidy(wait=True)
+        for subject in ("Arvan", "Kel", "Nova"):
+            assert mapped.forecast(subject, "visit") == plain.forecast(subject, "visit"), subject
     with EventStore(tmp_path / "store.duckdb") as store:
-        with pytest.raises(SettingsError, match="--residual bridgemem"):
-            LiveForecaster(loaded(learned, residual="learned", memory_dir=memory), store)
-        LiveForecaster(loaded(learned, residual="bridgemem", memory_dir=memory), store)
         (learned / MERGED).write_bytes(b"")
         with pytest.raises(RunError, match="refreshed"):
             LiveForecaster(loaded(learned, residual="bridgemem", memory_dir=memory), store)
