@@ -1,4 +1,4 @@
-"""Many queries in one request, limits that are told, the page at /docs, and rows that are counted one way."""
+"""Limits that are told and kept, the page at /docs, and rows that are counted one way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from bridgemem.live.eventstore import EventStore, NewNames
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.service.app import create_app
 from bridgemem.service.limits import Limits
-from commands import ACTORS
 from fits import loaded
 
 pytest_plugins = ("small_runs",)
@@ -36,41 +35,7 @@ def client(live: LiveForecaster) -> Any:
     return TestClient(create_app(live, limits=Limits(concurrent=3)))
 
 
-def without_scores(forecast: dict[str, Any]) -> Any:
-    """A forecast without its figures, which a batch may round otherwise."""
-    return {**forecast, "candidates": [(c["name"], c["rank"]) for c in forecast["candidates"]]}
-
-
 # --- many at once ----------------------------------------------------------------------------------------------------
-
-
-def test_many_queries_are_answered_as_each_alone_would_be(client: Any) -> None:
-    queries: list[dict[str, Any]] = [{"subject": name, "relation": "visit"} for name in ACTORS[:4]]
-    queries += [{"object": "Kel", "relation": "consult", "at": "2024-01-20"}]
-    found = client.post("/v1/forecasts", json={"queries": queries, "top": 3}).json()["forecasts"]
-    alone = [client.post("/v1/forecast", json={**query, "top": 3}).json() for query in queries]
-    assert list(map(without_scores, found)) == list(map(without_scores, alone))
-    for one, other in zip(found, alone, strict=True):
-        for c, d in zip(one["candidates"], other["candidates"], strict=True):
-            assert c["score"] == pytest.approx(d["score"], rel=1e-4, abs=1e-4)
-
-
-def test_a_horizon_holds_for_all_queries(client: Any) -> None:
-    queries = [{"subject": name, "relation": "visit"} for name in ACTORS[:2]]
-    found = client.post("/v1/forecasts", json={"queries": queries, "top": 1, "horizon": 7}).json()["forecasts"]
-    assert [one["horizon"] for one in found] == [7, 7]
-    assert {one["until"] for one in found} == {"2024-02-16"}
-
-
-def test_every_query_that_cannot_be_asked_is_named(client: Any) -> None:
-    queries = [ASKED, {**ASKED, "subject": "Arvann"}, {"relation": "visit"}, {**ASKED, "at": "soon"}, {**ASKED}]
-    error = refused(client.post("/v1/forecasts", json={"queries": queries}), 422)["error"]
-    assert error.startswith("the request has 3 rows that cannot be asked, and nothing was answered: query 2: ")
-    assert "did you mean 'Arvan'" in error
-    assert "; query 3: " in error
-    assert "; query 4: " in error
-    numbers = [{**ASKED, "subject": "3"}, {**ASKED, "relation": "1"}]  # ids are no names
-    assert "2 rows" in refused(client.post("/v1/forecasts", json={"queries": numbers}), 422)["error"]
 
 
 def test_too_many_answers_are_refused(client: Any) -> None:

@@ -31,6 +31,8 @@ GROUPS = {
         "stored": "List the events of a store with their ids.",
         "retract": "Retract stored events by their ids.",
         "refresh": "Fit a run again on everything known now.",
+        "promote": "Point the link that is served to a run.",
+        "rollback": "Point the link that is served to the run before.",
     },
     "Scale": {
         "mine": "Mine counts, examples and a pair index out of core.",

@@ -29,6 +29,7 @@ from bridgemem.cli import (
     results,
     schema,
     serve,
+    versions,
 )
 from bridgemem.cli.groups import Grouped
 from bridgemem.cli.output import fail, say, wants_json, warn
@@ -58,6 +59,7 @@ hub.register(app)
 serve.register(app)
 explore.register(app)
 live.register(app)
+versions.register(app)
 mine.register(app)
 memory.register(app)
 schema.register(app)

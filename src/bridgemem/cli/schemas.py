@@ -390,6 +390,16 @@ class Refreshed(Document):
     backbone: str
 
 
+class LinkMoved(Document):
+    """The run that a link points to now."""
+
+    link: str
+    run: str
+    version: str = Field(description="Of the model.")
+    before: str | None = Field(description="The run that it pointed to; null: none.")
+    removed: list[str] = Field(description="Folders that were deleted, as older than what is kept.")
+
+
 class ConfigShown(Document):
     """What a command would start with if it were called without any option."""
 
@@ -472,6 +482,8 @@ DOCUMENTS: dict[str, Any] = {
     "stored": StoredListed,
     "retract": Retracted,
     "refresh": Refreshed,
+    "promote": LinkMoved,
+    "rollback": LinkMoved,
     "config show": ConfigShown,
     "mine": Mined,
     "memory": MemoryWritten,

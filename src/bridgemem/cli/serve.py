@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 
 def serve(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder, or a link to one that is watched.")],
     store: NewEvents = None,
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
@@ -53,6 +55,15 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
     ] = None,
+    admin_token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--admin-token-file", help="File with the token of admin routes (default: a new one at each start)."
+        ),
+    ] = None,
+    watch: Annotated[
+        float, typer.Option("--watch", min=0, help="Seconds between two looks at the run's link; 0 for none.")
+    ] = 2.0,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 64,
     timeout: Annotated[
@@ -69,7 +80,8 @@ def serve(
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
     from bridgemem.forecaster import Forecaster
-    from bridgemem.live.forecasting import LiveForecaster
+    from bridgemem.live.switching import Switch
+    from bridgemem.service.admin import Admin
     from bridgemem.service.app import create_app
     from bridgemem.service.limits import Limits
     from bridgemem.service.logs import set_up_logs
@@ -79,18 +91,16 @@ def serve(
         warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
-    model = Forecaster.load(
-        run,
-        residual=residual,
-        data_dir=data_dir,
-        memory_dir=memory_dir,
-        relation_names=relation_names,
+    load = partial(
+        Forecaster.load, residual=residual, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names
     )
+    secret = secrets.token_hex(16) if admin_token_file is None else read_token(admin_token_file)
+    load(run.resolve())  # what is wrong with it is told before anything is made
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
-        live = LiveForecaster(model, events)
-        del model  # its index is another's once new events are merged
+        live = Switch(run, events, load)
         set_up_logs(log_format, log_level)
-        listen_forever(create_app(live, token, limits, hosts), place, f"Serving {run}", limits)
+        admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
+        listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
 
 
 def open_store(run: Path, store: Path | None, duplicates: str, max_new_relations: int | None = None) -> EventStore:

@@ -66,6 +66,7 @@ class View:
     predictor: Predictor
     ids: np.ndarray
     at: Snapshot
+    version: str  # of the model
 
     @property
     def events(self) -> EventLog:
@@ -83,8 +84,13 @@ class LiveForecaster:
         self,
         model: Forecaster,
         store: EventStore,
+        *,
+        asking: threading.Lock | None = None,
     ) -> None:
-        """model: one that is saved; its forecasts go on from its own predictor, and it stays as it is."""
+        """model: one that is saved; its forecasts go on from its own predictor, and it stays as it is.
+
+        asking: the lock of another one, where both may be asked for a moment.
+        """
         self.run, self.store = (run := model.run), store
         self._opened = opened = model.predictor
         self.base = opened.past.base
@@ -93,8 +99,8 @@ class LiveForecaster:
         # what the run's own data hold of the store; a memory on disk, which is never merged, none
         mapped = isinstance(self.base, MappedLog)
         self.merged = np.empty(0, np.int64) if mapped else merged_ids(run, self.base)
-        store.follow(opened.events, run.origin)
-        self._updating, self._asking = threading.Lock(), threading.Lock()
+        self._follow(opened.events)
+        self._updating, self._asking = threading.Lock(), asking or threading.Lock()
         self._adding: Together[Batch, Receipt] = Together(self._add, "adding")
         self._tidying: Together[None, None] = Together(self._tidy, "tidying")
         self._base = Base(opened.past, self.merged)
@@ -114,6 +120,11 @@ class LiveForecaster:
     def stored(self) -> int:
         """How many events of the store are known now that the run's own data do not hold."""
         return self._base.merged + int((self._view.ids >= 0).sum())
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held by whoever asks the backbone."""
+        return self._asking
 
     @contextmanager
     def asking(self) -> Iterator[View]:
@@ -171,6 +182,14 @@ class LiveForecaster:
         with self.asking() as view:
             return view.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
+    def follow_again(self) -> None:
+        """Let the store continue this run's log, after another run was tried on it."""
+        self._follow(self._followed)
+
+    def _follow(self, events: EventLog) -> None:
+        self._followed = events
+        self.store.follow(events, self.run.origin)
+
     def _update(self) -> None:
         view, at = self._view, self.store.snapshot()
         if at == view.at:
@@ -191,7 +210,7 @@ class LiveForecaster:
             if own is not self.base:
                 past = Past(own).with_delta(past.delta)
                 # what was taken back makes no later event late, nor a duplicate
-                self.store.follow(past.events, self.run.origin)
+                self._follow(past.events)
             self._base = Base(past, self.merged[~np.isin(self.merged, gone)])
         base = self._base
         return self._built(base.past, self.store.read(base.past.delta, at, since=base.batches, held=base.ids))
@@ -253,7 +272,7 @@ class LiveForecaster:
         predictor = self._opened.with_past(now)
         # queries wait for the backbone alone, and for none of the indices
         predictor.warm(lambda: self._asking)
-        return View(predictor, ids, reading.at)
+        return View(predictor, ids, reading.at, self.run.version)
 
 
 def _check_mapped(run: Run, opened: Predictor) -> None:

@@ -17,25 +17,23 @@ from fastapi.security import HTTPBearer
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.live.storefile import StoreError, system_reason
+from bridgemem.live.switching import RefusedRunError
+from bridgemem.service.admin import ADMIN, Admin, Reloading, admin_router
 from bridgemem.service.asking import Live, Service
 from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
-from bridgemem.service.limits import Guard, Limits, refusal, retry_later
+from bridgemem.service.limits import Guard, Limits, Tokens, refusal, retry_later
 from bridgemem.service.logs import note
 from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
 from bridgemem.service.models import (
     MOST_NAMES,
     MOST_STORED,
-    BridgeMemExplained,
     ExplainQuery,
-    Explanation,
-    Forecast,
     ForecastQueries,
     ForecastQuery,
     Forecasts,
     KnownLimits,
     KnownSources,
-    LearnedExplained,
     Model,
     NamesFound,
     NewEvents,
@@ -43,6 +41,10 @@ from bridgemem.service.models import (
     Refusal,
     Retracted,
     Retraction,
+    ServedBridgeMem,
+    ServedExplanation,
+    ServedForecast,
+    ServedLearned,
     State,
     StoredEvents,
 )
@@ -62,6 +64,7 @@ WHY: dict[int, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong."},
     404: {"description": "A name does not occur; the suggestions are close to it."},
     408: {"description": "The headers or the body did not arrive in time."},
+    409: {"description": "The run was refused; the old one is served on."},
     413: {"description": "The request is too long."},
     421: {"description": "The Host header names another machine."},
     422: {"description": "Something has the wrong type or a value that cannot be used."},
@@ -82,20 +85,28 @@ def create_app(
     limits: Limits | None = None,
     hosts: Sequence[str] = (),
     page: Callable[[Service], APIRouter] | None = None,
+    *,
+    admin: Admin | None = None,
 ) -> FastAPI:
     """The application over a live forecaster.
 
     token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
-    people on this machine, next to those for programs.
+    people on this machine, next to those for programs; admin: whoever runs the service, and what they may change.
     """
     service, metrics, ready = Service(live), Metrics(), asyncio.Event()
     limits = limits or Limits()
+    metrics.serves(live.run.version)
+    # another model is served at once, and made quick by the first query that it is asked
+    reloading = admin and Reloading(admin.live, metrics, lambda: metrics.serves(live.run.version))
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         warming = asyncio.create_task(_warm(service, ready))
+        watching = asyncio.create_task(reloading.watch(admin.watch)) if reloading and admin and admin.watch else None
         yield
         ready.clear()
+        if watching is not None:
+            watching.cancel()
         await warming
 
     app = FastAPI(
@@ -118,6 +129,8 @@ def create_app(
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
     open_to_all = [_health(ready), docs_router()]
     guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
+    if reloading:
+        guarded.append(admin_router(reloading, _refusals(409)))
     if page is not None:
         open_to_all.append(page(service))
     for router in (*open_to_all, *guarded):
@@ -126,10 +139,9 @@ def create_app(
     paths |= {*DOCS, "/openapi.json"}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
     _errors(app, () if page is not None else (live.store.path, live.run.folder))
-    app.add_middleware(Guard, limits=limits, token=token, hosts=hosts)
-    app.add_middleware(
-        Measured, metrics=metrics, paths=paths | DOCS | {"/openapi.json"}, version=lambda: live.run.version
-    )
+    tokens = Tokens(token, admin.token if admin else None)
+    app.add_middleware(Guard, limits=limits, tokens=tokens, hosts=hosts, admin=ADMIN)
+    app.add_middleware(Measured, metrics=metrics, paths=paths, version=lambda: live.run.version)
     return app
 
 
@@ -205,7 +217,7 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
 def _queries(service: Service) -> APIRouter:
     router = APIRouter(tags=["forecasts"])
 
-    @router.post("/v1/forecast", summary="Forecast", response_model=Forecast, responses=_refusals(404, 422))
+    @router.post("/v1/forecast", summary="Forecast", response_model=ServedForecast, responses=_refusals(404, 422))
     async def forecast(query: ForecastQuery) -> Response:
         """The likeliest answers, best first, from the events strictly before the time asked."""
         found = await service.forecast_soon(query)
@@ -219,9 +231,9 @@ def _queries(service: Service) -> APIRouter:
         return service.forecasts(queries)
 
     @router.post(
-        "/v1/explain", summary="Explain a candidate", response_model=Explanation, responses=_refusals(404, 422)
+        "/v1/explain", summary="Explain a candidate", response_model=ServedExplanation, responses=_refusals(404, 422)
     )
-    def explain(query: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
+    def explain(query: ExplainQuery) -> ServedBridgeMem | ServedLearned:
         """Why a candidate has its score: parts that add up, and the events they come from."""
         return service.explain(query)
 
@@ -271,6 +283,9 @@ def _errors(app: FastAPI, places: Sequence[Path]) -> None:
     async def known(request: Request, problem: BridgeMemError) -> JSONResponse:
         if isinstance(problem, NotFoundError):
             return refusal(404, _without(places, str(problem)), problem.suggestions, reason=problem.code)
+        if isinstance(problem, RefusedRunError):
+            LOG.error("%s", problem)
+            return refusal(409, _without(places, str(problem)), reason=problem.code)
         if isinstance(problem, DataError | SettingsError):
             return refusal(422, _without(places, str(problem)), reason=problem.code)
         LOG.error("%s %s: %s", request.method, request.url.path, problem)

@@ -24,7 +24,7 @@ from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
 from bridgemem.service.limits import Limits
-from bridgemem.service.logs import note_names
+from bridgemem.service.logs import note, note_names
 from bridgemem.service.models import (
     LONGEST_HORIZON,
     MOST_ANSWERS,
@@ -35,9 +35,7 @@ from bridgemem.service.models import (
     MOST_RETRACTED,
     MOST_STORED,
     BatchQuery,
-    BridgeMemExplained,
     ExplainQuery,
-    Explanation,
     Forecast,
     ForecastQueries,
     ForecastQuery,
@@ -45,7 +43,6 @@ from bridgemem.service.models import (
     KnownLimits,
     KnownSource,
     KnownSources,
-    LearnedExplained,
     Model,
     NameFound,
     NamesFound,
@@ -54,13 +51,17 @@ from bridgemem.service.models import (
     Received,
     Retracted,
     Retraction,
+    ServedBridgeMem,
+    ServedExplanation,
+    ServedForecast,
+    ServedLearned,
     StoredEvent,
     StoredEvents,
 )
 from bridgemem.service.scores import ScoreCache, Used
 
 NAMED = 20  # events of a batch that are named one by one
-_EXPLANATION: TypeAdapter[BridgeMemExplained | LearnedExplained] = TypeAdapter(Explanation)
+_EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
 
 
 class View(Protocol):
@@ -70,6 +71,8 @@ class View(Protocol):
     def events(self) -> EventLog: ...
     @property
     def predictor(self) -> Predictor: ...
+    @property
+    def version(self) -> str: ...
 
 
 class Live(Protocol):
@@ -117,7 +120,7 @@ class Service:
     def __init__(self, live: Live) -> None:
         self.live = live
         self.kept = Kept(live.asking)
-        self._forecasting: Together[ForecastQuery, Forecast] = Together(self._together, "forecasting")
+        self._forecasting: Together[ForecastQuery, ServedForecast] = Together(self._together, "forecasting")
 
     def warm(self) -> None:
         """One forecast, so that the memory's indices are built before anyone waits for them."""
@@ -153,7 +156,7 @@ class Service:
     def sources(self) -> KnownSources:
         return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 
-    def forecast(self, request: ForecastQuery) -> Forecast:
+    def forecast(self, request: ForecastQuery) -> ServedForecast:
         """The answers to one query; queries that come at the same time are scored together."""
         note_names(subject=request.subject, relation=request.relation, object=request.object)
         try:
@@ -161,15 +164,17 @@ class Service:
         except MisspeltError as problem:
             raise problem.told() from None
 
-    async def forecast_soon(self, request: ForecastQuery) -> Forecast:
+    async def forecast_soon(self, request: ForecastQuery) -> ServedForecast:
         """The same for a caller that has other things to do meanwhile."""
         note_names(subject=request.subject, relation=request.relation, object=request.object)
         try:
-            return await asyncio.wrap_future(self._forecasting.submit(request))
+            found = await asyncio.wrap_future(self._forecasting.submit(request))
         except MisspeltError as problem:
             raise await asyncio.to_thread(problem.told) from None
+        note(model_version=found.model_version)
+        return found
 
-    def _together(self, requests: Sequence[ForecastQuery]) -> list[Forecast | Exception]:
+    def _together(self, requests: Sequence[ForecastQuery]) -> list[ServedForecast | Exception]:
         """The answers to each query, from what is known now, or why it has none."""
         view, found = self.live.view, dict[int, Answers | Exception]()
         alike: dict[tuple[int, int | None], dict[int, Queries]] = {}  # by top and horizon: queries by their places
@@ -185,7 +190,7 @@ class Service:
         for wanted, queries in alike.items():
             found |= _answers(self.kept.of(view.predictor), queries, *wanted)
         told = (found[place] for place in range(len(requests)))
-        return [one if isinstance(one, Exception) else _forecast(one) for one in told]
+        return [one if isinstance(one, Exception) else _served(one, view) for one in told]
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
         """Many queries at once; every one that cannot be asked is named."""
@@ -201,19 +206,21 @@ class Service:
             problem = "" if unknown is None else str(unknown.told()).rstrip(".")
             asked.append(Query(q.subject, q.relation, q.object, q.at, problem=problem))
         found = answer(self.kept.of(view.predictor), asked, request.top, request.horizon, "the request")
-        return Forecasts(forecasts=[_forecast(each) for each in found.candidates])
+        note(model_version=view.version)
+        return Forecasts(forecasts=[_forecast(each) for each in found.candidates], model_version=view.version)
 
-    def explain(self, request: ExplainQuery) -> BridgeMemExplained | LearnedExplained:
+    def explain(self, request: ExplainQuery) -> ServedBridgeMem | ServedLearned:
         view = self.live.view
         forecaster = self._asked(view, request)
         sides = (request.subject, request.relation, request.object)
         found = forecaster.explain(*sides, at=request.at, candidate=request.candidate)
-        return _EXPLANATION.validate_python(found.as_dict())
+        return _EXPLANATION.validate_python({**found.as_dict(), "model_version": view.version})
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config
         events = view.events
         return Model(
+            model_version=view.version,
             version=__version__,
             dataset=config.dataset,
             fingerprint=config.fingerprint,
@@ -262,6 +269,7 @@ class Service:
 
     def _asked(self, view: View, request: ForecastQuery | ExplainQuery) -> Predictor:
         """Who answers; names that do not occur are refused with suggestions."""
+        note(model_version=view.version)
         note_names(subject=request.subject, relation=request.relation, object=request.object)
         if (unknown := _unknown(view.events, request)) is not None:
             raise unknown.told()
@@ -290,6 +298,10 @@ def _unknown(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuer
 def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
     names: Names = getattr(events, kind)
     return names.unknown(name)
+
+
+def _served(found: Answers, view: View) -> ServedForecast:
+    return ServedForecast(**_forecast(found).model_dump(), model_version=view.version)
 
 
 def _forecast(found: Answers) -> Forecast:

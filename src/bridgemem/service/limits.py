@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from fastapi.responses import JSONResponse
@@ -21,6 +21,7 @@ RETRY_SECONDS = 1
 REASONS = {
     401: "token",
     404: "address",
+    409: "refused",
     405: "method",
     408: "timeout",
     413: "too_large",
@@ -72,6 +73,23 @@ def retry_later(status: int, error: str, reason: str | None = None) -> JSONRespo
     return refusal(status, error, headers={"Retry-After": str(RETRY_SECONDS)}, reason=reason)
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """client: what clients must send, None for nothing. admin: what whoever runs the service sends, None for nobody."""
+
+    client: str | None = None
+    admin: str | None = None
+
+    def admit(self, given: bytes | None, admin: bool) -> bool:
+        """Whether a request with this token may pass; the admin token opens every route."""
+        if not admin and self.client is None:
+            return True
+        wanted = (self.admin,) if admin else (self.admin, self.client)
+        return given is not None and any(
+            token is not None and hmac.compare_digest(given, token.encode()) for token in wanted
+        )
+
+
 class TooLargeError(Exception):
     """A body is longer than the limit."""
 
@@ -87,13 +105,23 @@ class CrowdedError(Exception):
 class Guard:
     """The application under its limits. Health is told to anyone; all else needs the token, where there is one.
 
+    admin: the paths that need the admin token.
+
     hosts: the only values of the Host header that are answered, or none for any. A page in a browser can make any name
     of its own point to this machine, but cannot send another Host than that name.
     """
 
-    def __init__(self, app: App, limits: Limits, token: str | None = None, hosts: Sequence[str] = ()) -> None:
-        self.app, self.limits, self.hosts = app, limits, frozenset(hosts)
-        self._token = None if token is None else token.encode()
+    def __init__(
+        self,
+        app: App,
+        limits: Limits,
+        tokens: Tokens | None = None,
+        hosts: Sequence[str] = (),
+        *,
+        admin: Collection[str] = (),
+    ) -> None:
+        self.app, self.limits, self.hosts, self.admin = app, limits, frozenset(hosts), frozenset(admin)
+        self.tokens = tokens or Tokens()
         self._in_work, self._gathered = 0, 0  # requests, and bytes of large bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,13 +140,14 @@ class Guard:
     def _refused(self, path: str, headers: Mapping[str, bytes]) -> JSONResponse | None:
         if self.hosts and _host(headers.get("host", b"")) not in self.hosts:
             return refusal(421, f"this service answers to {' or '.join(sorted(self.hosts))} alone.")
-        if self._token is None or path in OPEN:
-            return None
         scheme, _, given = headers.get("authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token):
+        token = given.strip() if scheme.lower() == b"bearer" else None
+        admin = path in self.admin
+        if self.tokens.admit(token, admin) or path in OPEN:
             return None
+        which = "admin token, which only those who run it have," if admin else "token"
         wanted = {"WWW-Authenticate": "Bearer"}
-        return refusal(401, "send the service's token as `Authorization: Bearer TOKEN`.", headers=wanted)
+        return refusal(401, f"send the service's {which} as `Authorization: Bearer TOKEN`.", headers=wanted)
 
     async def _let_in(self, scope: Scope, headers: Mapping[str, bytes], receive: Receive, send: Send) -> None:
         """Gather the body, and only then take one of the places for requests in work: slow clients hold none."""

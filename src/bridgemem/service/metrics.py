@@ -41,11 +41,18 @@ class Metrics:
         self.duplicates = Counter("bridgemem_events_duplicate", "Events that were known already.", registry=registry)
         self.late = Counter("bridgemem_events_late", "Events older than the newest known one.", registry=registry)
         self.retracted = Counter("bridgemem_events_retracted", "Events taken back.", registry=registry)
+        self.reloads = Counter("bridgemem_reloads", "Times another run was loaded.", ("outcome",), registry=registry)
+        self.model = Gauge("bridgemem_model", "1 for the model that is served.", ("version",), registry=registry)
         self.replayed = Counter("bridgemem_batches_replayed", "Batches delivered again.", registry=registry)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """A gauge that asks for its value whenever it is read."""
         Gauge(name, text, registry=self.registry).set_function(value)
+
+    def serves(self, version: str) -> None:
+        """Name the model that is served now."""
+        self.model.clear()
+        self.model.labels(version).set(1)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -228,8 +228,18 @@ class Forecast(Answer):
     candidates: list[RankedCandidate]
 
 
-class Forecasts(Answer):
-    """The answers to several queries, in their order; all are made from the same events."""
+class FromModel(Answer):
+    """Names the model that gave the answer."""
+
+    model_version: str = Field(description="The run's name, and a digest of what its answers depend on.")
+
+
+class ServedForecast(Forecast, FromModel):
+    """A forecast, and the model that made it."""
+
+
+class Forecasts(FromModel):
+    """One forecast for each query, in their order, all by one model."""
 
     forecasts: list[Forecast]
 
@@ -340,10 +350,28 @@ class LearnedExplained(Explained):
 Explanation = Annotated[BridgeMemExplained | LearnedExplained, Field(discriminator="residual_name")]
 
 
-class Model(Answer):
+class ServedBridgeMem(BridgeMemExplained, FromModel):
+    """An explanation by the paper's residual, and the model that it explains."""
+
+
+class ServedLearned(LearnedExplained, FromModel):
+    """An explanation by the learned residual, and the model that it explains."""
+
+
+ServedExplanation = Annotated[ServedBridgeMem | ServedLearned, Field(discriminator="residual_name")]
+
+
+class Reloaded(FromModel):
+    """What is served now, and what was before; changed: whether they are two versions."""
+
+    before: str
+    changed: bool
+
+
+class Model(FromModel):
     """What is served, and what it knows by now."""
 
-    version: str
+    version: str = Field(description="Of the program.")
     dataset: str
     fingerprint: str
     backbone: str
