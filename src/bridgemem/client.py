@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from bridgemem.config import Positive, Size, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
@@ -139,6 +139,18 @@ class Client:
     def stored(self, source: str | None = None, *, last: int = 20) -> list[dict[str, Any]]:
         """List the events that were stored last, with their ids."""
         return self.get("/v1/events", source=source, last=last)["events"]
+
+    def stored_event(self, event_id: str) -> dict[str, Any]:
+        """Describe one stored event, by its id."""
+        return self.get(f"/v1/events/{quote(event_id, safe='')}")
+
+    def backup(self, to: Path | str, *, replace: bool = False) -> dict[str, Any]:
+        """Copy the event store to a file of the machine that the service runs on; needs the admin token."""
+        return self.post("/v1/backup", {"to": str(to), "replace": replace})
+
+    def reload(self) -> dict[str, Any]:
+        """Serve the run as it is on disk now; needs the admin token."""
+        return self.post("/v1/reload", {})
 
     def sources(self) -> list[dict[str, Any]]:
         """List who sent events, and the last key and offset of each."""

@@ -48,6 +48,7 @@ OPERATIONS = (
     ("/v1/entities", "get"),
     ("/v1/events", "get"),
     ("/v1/events", "post"),
+    ("/v1/events/{id}", "get"),
     ("/v1/explain", "post"),
     ("/v1/forecast", "post"),
     ("/v1/forecasts", "post"),

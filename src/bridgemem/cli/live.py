@@ -22,6 +22,7 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to
+from bridgemem.cli.running import opened_store, store_to_read
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def ingest(
         "new_entities": len({name for s, _, o, _ in events for name in (s, o) if name not in base.entities}),
         "new_relations": len({r for _, r, _, _ in events if r not in base.relations}),
     }
-    with open_store() as opened:
+    with opened_store(store, open_store) as opened:
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         reached = opened.last_offset(whose)
@@ -188,7 +189,7 @@ def stored(
     """List what an event store holds, with the ids that retract takes."""
     from bridgemem.live.eventstore import EventStore
 
-    with EventStore(store, create=False, read_only=True) as opened:
+    with opened_store(store, lambda: EventStore(store, create=False, read_only=True)) as opened:
         found = opened.stored(source, last)
 
     def text() -> None:
@@ -213,7 +214,7 @@ def retract(
     """Take a stored event back: forecasts are then as if it had never come."""
     from bridgemem.live.eventstore import EventStore
 
-    with EventStore(store, create=False) as opened:
+    with opened_store(store, lambda: EventStore(store, create=False)) as opened:
         (before,) = opened.retract(event, reason)
     again = before.retracted is not None
     names = {name: getattr(before, name) for name in ("subject", "relation", "object", "time")}
@@ -246,13 +247,12 @@ def refresh(
     quiet: Quiet = False,
 ) -> None:
     """Make a run that was fitted on everything known now; its backbone and selection stay those of the old one."""
-    from bridgemem.live.eventstore import EventStore
     from bridgemem.live.refresh import refresh as bring_up
     from bridgemem.runs import Run
     from bridgemem.training.devices import check_device
 
     opened_run = Run(run, data_dir=data_dir)
-    with EventStore(store, create=False, duplicates=duplicates) as opened, terminal_progress(quiet=quiet) as progress:
+    with store_to_read(store, duplicates) as opened, terminal_progress(quiet=quiet) as progress:
         device = check_device(device)
         made = bring_up(opened_run, opened, out, warm=warm, device=device, replace_out=force, progress=progress)
 

@@ -29,6 +29,7 @@ from bridgemem.cli import (
     results,
     schema,
     serve,
+    storing,
     versions,
 )
 from bridgemem.cli.groups import Grouped
@@ -59,6 +60,7 @@ hub.register(app)
 serve.register(app)
 explore.register(app)
 live.register(app)
+storing.register(app)
 versions.register(app)
 mine.register(app)
 memory.register(app)

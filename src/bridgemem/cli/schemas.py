@@ -17,7 +17,7 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.live.eventstore import Stored
 from bridgemem.ranking.intervals import Gain
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.service.models import Answer, Explanation, Forecast, NameFound
+from bridgemem.service.models import Answer, BackedUp, Explanation, Forecast, NameFound
 from bridgemem.studies.audit import Finding
 from bridgemem.studies.compare import Difference
 
@@ -388,6 +388,11 @@ class Refreshed(Document):
     chosen_until: int = Field(description="The step at which the validation of the fit ended; -1: at its data's end.")
     origin: str
     backbone: str
+    selection: str
+
+
+class StoreCopied(BackedUp, Document):
+    """A copy of an event store, read back; `digest` of all rows at its moment."""
 
 
 class LinkMoved(Document):
@@ -482,6 +487,7 @@ DOCUMENTS: dict[str, Any] = {
     "stored": StoredListed,
     "retract": Retracted,
     "refresh": Refreshed,
+    "backup": StoreCopied,
     "promote": LinkMoved,
     "rollback": LinkMoved,
     "config show": ConfigShown,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 import socket
 from functools import partial
@@ -26,6 +25,7 @@ from bridgemem.cli.options import (
     Residual,
 )
 from bridgemem.cli.output import say, warn
+from bridgemem.cli.running import noted_service
 from bridgemem.client import read_token
 from bridgemem.errors import BridgeMemError, SettingsError
 
@@ -94,13 +94,15 @@ def serve(
     load = partial(
         Forecaster.load, residual=residual, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names
     )
-    secret = secrets.token_hex(16) if admin_token_file is None else read_token(admin_token_file)
+    if admin_token_file is not None:
+        read_token(admin_token_file)
     load(run.resolve())  # what is wrong with it is told before anything is made
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = Switch(run, events, load)
         set_up_logs(log_format, log_level)
-        admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
-        listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
+        with noted_service(events.path, host, place.getsockname()[1], admin_token_file) as secret:
+            admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
+            listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
 
 
 def open_store(run: Path, store: Path | None, duplicates: str, max_new_relations: int | None = None) -> EventStore:

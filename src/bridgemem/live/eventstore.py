@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +58,7 @@ __all__ = [
 
 Made = TypeVar("Made")
 
+NEXT_CHECKPOINT = 10.0  # seconds after one that failed
 _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
     "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
@@ -135,7 +137,7 @@ class EventStore:
     ) -> None:
         check("duplicates", duplicates, Duplicates)
         self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
-        self._writer = threading.Lock()
+        self._writer, self._not_before = threading.Lock(), 0.0
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
@@ -416,6 +418,7 @@ class EventStore:
             try:
                 with self._transaction("written") as cursor:
                     yield cursor
+                self._checkpoint()
             except BaseException:
                 # what was not written may count among what is kept
                 self._intake.forget()
@@ -423,6 +426,29 @@ class EventStore:
                 raise
             finally:
                 self._at = None if self._last is None else Snapshot(self._last[0], self._last[2])
+
+    def reading(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A transaction that sees the store as it is now."""
+        return self._reading()
+
+    def _checkpoint(self) -> None:
+        """Bring what was committed into the file itself, so that a copy of the file alone is whole.
+
+        It is safe in the write-ahead log already: where this fails, such as on a full disk, a later one makes it good.
+        """
+        import duckdb
+
+        database = self._database
+        if database is None or time.monotonic() < self._not_before:
+            return
+        try:
+            with database.cursor() as cursor:
+                cursor.execute("CHECKPOINT")
+        except (duckdb.Error, OSError) as problem:
+            self._not_before = time.monotonic() + NEXT_CHECKPOINT
+            if isinstance(problem, duckdb.FatalException):
+                database.close()
+                self._database = connect(self.path, self.read_only)
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:

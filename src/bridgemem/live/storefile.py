@@ -28,6 +28,8 @@ CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VAR
 INSERT INTO about VALUES ('format', '{FORMAT}');
 """
 
+TABLES = ("about", "batches", "events", "retractions")
+
 # what the system says of a file that may be as whole as ever
 _KEPT_OUT = (
     errno.EACCES,

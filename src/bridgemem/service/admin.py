@@ -11,14 +11,16 @@ from typing import Any, Protocol
 
 from fastapi import APIRouter
 
-from bridgemem.errors import BridgeMemError
+from bridgemem.errors import BridgeMemError, SettingsError
+from bridgemem.live.backup import backup
+from bridgemem.live.eventstore import EventStore
 from bridgemem.live.switching import RefusedRunError, Switched
 from bridgemem.service.logs import Noted, log_fields, note
 from bridgemem.service.metrics import Metrics
-from bridgemem.service.models import Reloaded
+from bridgemem.service.models import BackedUp, BackupWanted, Reloaded
 
 LOG = logging.getLogger(__name__)
-ADMIN = frozenset({"/v1/reload"})
+ADMIN = frozenset({"/v1/reload", "/v1/backup"})
 
 
 class Switchable(Protocol):
@@ -75,7 +77,7 @@ class Reloading:
                 LOG.exception("a reload failed")
 
 
-def admin_router(reloading: Reloading, responses: dict[int | str, dict[str, Any]]) -> APIRouter:
+def admin_router(reloading: Reloading, store: EventStore, responses: dict[int | str, dict[str, Any]]) -> APIRouter:
     router = APIRouter(tags=["admin"])
 
     @router.post("/v1/reload", summary="Serve what the run's link points to now", responses=responses)
@@ -84,5 +86,12 @@ def admin_router(reloading: Reloading, responses: dict[int | str, dict[str, Any]
         done = reloading.reload()
         note(model_version=done.model_version)
         return Reloaded.model_validate(done)
+
+    @router.post("/v1/backup", summary="Copy the event store", responses=responses)
+    def copy(wanted: BackupWanted) -> BackedUp:
+        """Write a copy of the store as it is now, on the machine of the service, and read it back."""
+        if not Path(wanted.to).is_absolute():
+            raise SettingsError(f"{wanted.to!r} is no whole path; write it from the root on.")
+        return BackedUp.model_validate(backup(store, wanted.to, replace=wanted.replace))
 
     return router

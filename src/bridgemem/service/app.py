@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
+from fastapi import Path as PathParameter
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -46,6 +47,7 @@ from bridgemem.service.models import (
     ServedForecast,
     ServedLearned,
     State,
+    StoredEvent,
     StoredEvents,
 )
 
@@ -53,6 +55,7 @@ LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
 Most = Annotated[int, Query(ge=1, le=MOST_NAMES)]
 Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]
+EventId = Annotated[str, PathParameter(min_length=1, max_length=40, description="As answers to /v1/events name it.")]
 Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="That many, those that came last.")]
 
 NO_STORE = "the event store cannot be used now ({}); send the same request again later."
@@ -130,7 +133,7 @@ def create_app(
     open_to_all = [_health(ready), docs_router()]
     guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
     if reloading:
-        guarded.append(admin_router(reloading, _refusals(409)))
+        guarded.append(admin_router(reloading, live.store, _refusals(409, 422)))
     if page is not None:
         open_to_all.append(page(service))
     for router in (*open_to_all, *guarded):
@@ -198,6 +201,11 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
     def stored(source: Whose = None, last: Last = 20) -> StoredEvents:
         """What was stored last, with the ids that /v1/retract takes."""
         return service.stored(source, last)
+
+    @router.get("/v1/events/{id}", summary="One stored event", responses=_refusals(404, 422))
+    def one(id: EventId) -> StoredEvent:
+        """A stored event with what became of it."""
+        return service.stored_event(id)
 
     @router.post("/v1/retract", summary="Take events back", responses=_refusals(404, 422))
     def retract(retraction: Retraction) -> Retracted:

@@ -153,6 +153,9 @@ class Service:
     def stored(self, source: str | None, last: int) -> StoredEvents:
         return StoredEvents(events=[StoredEvent.model_validate(e) for e in self.live.store.stored(source, last)])
 
+    def stored_event(self, event_id: str) -> StoredEvent:
+        return StoredEvent.model_validate(self.live.store.stored_event(event_id))
+
     def sources(self) -> KnownSources:
         return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 

@@ -361,6 +361,24 @@ class ServedLearned(LearnedExplained, FromModel):
 ServedExplanation = Annotated[ServedBridgeMem | ServedLearned, Field(discriminator="residual_name")]
 
 
+class BackupWanted(Asked):
+    """A file of the machine that the service runs on."""
+
+    to: str = Field(min_length=1, max_length=4000, description="Its whole path, from the root on.")
+    replace: bool = Field(False, description="Whether a file that is there gives way.")
+
+
+class BackedUp(Answer):
+    """A copy of the store, read back. digest: of all rows at its moment."""
+
+    path: str
+    events: int
+    batches: int
+    retractions: int
+    bytes: int
+    digest: str
+
+
 class Reloaded(FromModel):
     """What is served now, and what was before; changed: whether they are two versions."""
 

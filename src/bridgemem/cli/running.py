@@ -1,0 +1,152 @@
+"""The service that has a store open: found by the note next to the store, and asked in place of the file.
+
+DuckDB lets one process at a time have a file open. While `serve` has a store, commands that need it ask the service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bridgemem.client import Client, ServiceError, read_token
+from bridgemem.errors import BridgeMemError
+
+if TYPE_CHECKING:
+    from bridgemem.events.naming import NewEvent
+    from bridgemem.live.eventstore import EventStore, Receipt, Stored
+
+ONE_BATCH = 10_000  # events that a service takes at once
+
+
+def _beside(store: Path, ending: str) -> Path:
+    return store.with_name(f"{store.name}.{ending}")
+
+
+@contextmanager
+def noted_service(store: Path, host: str, port: int, admin_token_file: Path | None) -> Iterator[str]:
+    """Note where a service listens next to its store, and with which admin token, which is given, until it ends.
+
+    The files can be read by nobody else. Those of a service that was killed are of no harm: they are read only while a
+    process has the store open.
+    """
+    note, own = _beside(store, "service.json"), _beside(store, "admin-token")
+    token = secrets.token_hex(16) if admin_token_file is None else read_token(admin_token_file)
+    if admin_token_file is None:
+        _write_private(own, f"{token}\n")
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    address = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"
+    file = (admin_token_file or own).absolute()
+    _write_private(note, json.dumps({"address": address, "token_file": str(file), "process": os.getpid()}) + "\n")
+    try:
+        yield token
+    finally:
+        note.unlink(missing_ok=True)
+        if admin_token_file is None:
+            own.unlink(missing_ok=True)
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def service_of(store: Path) -> Client | None:
+    """The service that noted itself next to a store, if its note can be read."""
+    with suppress(OSError, ValueError, KeyError, TypeError, BridgeMemError):
+        noted = json.loads(_beside(store, "service.json").read_text(encoding="utf-8"))
+        return Client(noted["address"], token_file=noted["token_file"], retries=2)
+    return None
+
+
+@contextmanager
+def opened_store(path: Path, open_file: Callable[[], EventStore]) -> Iterator[EventStore | RemoteStore]:
+    """The store, or the service that has it open; the same methods on both."""
+    from bridgemem.live.eventstore import StoreInUseError
+
+    try:
+        opened = open_file()
+    except StoreInUseError as held:
+        yield RemoteStore(path, _client(path, held))
+    else:
+        with opened:
+            yield opened
+
+
+@contextmanager
+def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventStore]:
+    """The store, or a copy that the service that has it open makes for the moment."""
+    from bridgemem.live.eventstore import EventStore, StoreInUseError
+
+    how: dict[str, Any] = {} if duplicates is None else {"duplicates": duplicates}
+    try:
+        opened = EventStore(path, create=False, **how)
+    except StoreInUseError as held:
+        with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".copy-") as aside:
+            copy = Path(aside) / path.name
+            _client(path, held).backup(copy.resolve())
+            with EventStore(copy, create=False, **how) as opened:
+                yield opened
+    else:
+        with opened:
+            yield opened
+
+
+def _client(path: Path, held: BridgeMemError) -> Client:
+    client = service_of(path)
+    if client is None:
+        raise held
+    try:
+        client.get("/v1/limits")
+    except ServiceError as problem:
+        said = str(problem).rstrip(".")
+        raise type(held)(f"{path} is open in another process, which does not answer ({said}); stop that one.") from None
+    return client
+
+
+@dataclass
+class RemoteStore:
+    """An event store through the service that has it open."""
+
+    path: Path
+    client: Client
+
+    def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
+        from bridgemem.errors import DataError
+        from bridgemem.live.eventstore import Receipt
+
+        if len(events) > ONE_BATCH:
+            raise DataError(
+                f"a service has {self.path} open, which takes {ONE_BATCH:,} events at once, and these are "
+                f"{len(events):,}; split the file, or stop the service."
+            )
+        return Receipt(**self.client.add(events, source=source, key=key, offset=offset))
+
+    def retract(self, event_ids: str, reason: str = "") -> list[Stored]:
+        before = self.stored_event(event_ids)
+        self.client.retract([event_ids], reason=reason)
+        return [before]
+
+    def stored(self, source: str | None = None, last: int | None = None) -> list[Stored]:
+        from bridgemem.live.eventstore import Stored
+
+        return [Stored(**event) for event in self.client.stored(source, last=min(last or 1000, 1000))]
+
+    def stored_event(self, event_id: str) -> Stored:
+        from bridgemem.live.eventstore import Stored
+
+        return Stored(**self.client.stored_event(event_id))
+
+    def sender(self, key: str) -> str | None:
+        """The source whose last batch came under a key."""
+        return next((one["source"] for one in self.client.sources() if one["last_key"] == key), None)
+
+    def last_offset(self, source: str) -> str | None:
+        return next((one["last_offset"] for one in self.client.sources() if one["source"] == source), None)
