@@ -55,12 +55,19 @@ def test_a_service_keeps_its_events_and_ends_well(recurrence_run: Path, tmp_path
         asked = urllib.request.Request(f"{address}/v1/events", body, headers)
         with urllib.request.urlopen(asked, timeout=60) as answer:
             assert json.load(answer)["ids"] == ["e1"]
+        slip = json.dumps({"source": "test", "key": "two", "events": [{**event, "time": "2031-02-10"}]}).encode()
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            urllib.request.urlopen(urllib.request.Request(f"{address}/v1/events", slip, headers), timeout=60)
     finally:
         process.terminate()
         out, err = process.communicate(timeout=60)
     lines = [json.loads(line) for line in err.splitlines()]
     assert process.returncode == 0
-    assert [(line["route"], line["status"]) for line in lines] == [("/v1/model", 401), ("/v1/events", 200)]
+    assert [(line["route"], line["status"]) for line in lines] == [
+        ("/v1/model", 401),
+        ("/v1/events", 200),
+        ("/v1/events", 422),
+    ]
     assert out.startswith("Ended")
     with EventStore(store, create=False) as kept:
         assert kept.events().entities.names == ("Arvan", "Newland")

@@ -88,6 +88,7 @@ def forecast(
     three: whether and when.
     """
     from bridgemem.errors import SettingsError
+    from bridgemem.events.leaps import remark_ahead
     from bridgemem.forecasting.ahead import percent
 
     opened = partial(
@@ -131,6 +132,8 @@ def forecast(
     # a relation that came after the fit has no residual, and is not foreseen
     if horizon is not None and forecaster.heads is not None and memory_dir is None and found.query.residual:
         p_event = forecaster.whether(subject, relation, object=object, at=at, horizon=horizon).query.p_event
+    if far := remark_ahead(forecaster.events, found.query.step):
+        warn(f"bridgemem: {far}")
 
     def text() -> None:
         by = ", by the learned residual" if found.query.residual == "learned" else ""

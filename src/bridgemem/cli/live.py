@@ -16,8 +16,10 @@ from bridgemem.cli.options import (
     Device,
     Duplicates,
     Json,
+    MaxAhead,
     MaxNewRelations,
     Quiet,
+    max_ahead_of,
 )
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
@@ -70,6 +72,7 @@ def ingest(
     rejects: RejectsFile = None,
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
+    max_ahead: MaxAhead = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -88,6 +91,8 @@ def ingest(
     def open_store() -> EventStore:
         opened = EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations))
         opened.follow(in_force(base, merged_ids(opened_run, base), opened, opened.snapshot()), opened_run.origin)
+        if not follow or max_ahead is not None:  # a feed does not stop at a leap unless it is told to
+            opened.max_ahead = max_ahead_of(max_ahead, base)
         return opened
 
     feed = FollowOptions(until_end, from_start, event_field, offset_field)

@@ -18,11 +18,13 @@ from bridgemem.cli.options import (
     Duplicates,
     LogFormat,
     LogLevel,
+    MaxAhead,
     MaxNewRelations,
     MemoryDir,
     NewEvents,
     RelationNames,
     Residual,
+    max_ahead_of,
 )
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
@@ -48,6 +50,7 @@ def serve(
     store: NewEvents = None,
     duplicates: Duplicates = "keep",
     max_new_relations: MaxNewRelations = None,
+    max_ahead: MaxAhead = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all interfaces.")
     ] = "127.0.0.1",
@@ -99,6 +102,7 @@ def serve(
     load(run.resolve())  # what is wrong with it is told before anything is made
     with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
         live = Switch(run, events, load)
+        events.max_ahead = max_ahead_of(max_ahead, live.view.events)
         set_up_logs(log_format, log_level)
         with noted_service(events.path, host, place.getsockname()[1], admin_token_file) as secret:
             admin = Admin(live, secret, watch if run.is_symlink() else 0.0)

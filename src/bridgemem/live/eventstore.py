@@ -142,6 +142,7 @@ class EventStore:
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
         self._at: Snapshot | None = None  # the store as it is now, where that was written here
+        self.max_ahead: int | None = None  # steps that a batch may leap after the last event; None for any number
         if not self.path.exists():
             if read_only or not create:
                 raise NotFoundError(f"there is no event store at {self.path}; `bridgemem ingest` makes one.")
@@ -226,7 +227,11 @@ class EventStore:
                     "its own."
                 )
             return replace(self._receipt(cursor, found[0]), replayed=True)
-        duplicates, late = self._intake.take(cursor, batch.rows, self.new_names) if batch.rows else (0, 0)
+        duplicates, late = 0, 0
+        if batch.rows:
+            duplicates, late = self._intake.take(
+                cursor, batch.rows, self.new_names, clock=clock, max_ahead=self.max_ahead
+            )
         if batch.rows and not self._told:
             self._tell(cursor, clock)
         if self._last is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bridgemem.events.leaps import check_ahead
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.naming import NewEvent, NewNames, checked, ids_of, stored_text
 
@@ -74,11 +75,21 @@ class Intake:
         self._latest: int | None = None
         self._facts: dict[int, set[Fact]] = {}
 
-    def take(self, cursor: duckdb.DuckDBPyConnection, rows: Sequence[Row], limits: NewNames) -> tuple[int, int]:
+    def take(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        rows: Sequence[Row],
+        limits: NewNames,
+        max_ahead: int | None,
+        clock: Clock,
+    ) -> tuple[int, int]:
         """How many rows are duplicates, and how many late; from now on they count among what is stored.
 
-        A batch with more new names than the limits allow is refused, and counts nowhere.
+        A batch with more new names than the limits allow, or one that leaps more than max_ahead steps, is refused, and
+        counts nowhere.
         """
+        if max_ahead is not None:
+            check_ahead([row[4] for row in rows], self._last(cursor), max_ahead, clock)
         self._take_names(cursor, rows, limits)
         return self._duplicates(cursor, rows), self._late(cursor, rows)
 
@@ -132,10 +143,14 @@ class Intake:
 
     def _late(self, cursor: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> int:
         """How many of the rows are earlier than one in force that came before them."""
-        if self._latest is None:
-            stored = cursor.execute(f"SELECT coalesce(max(step), 0) {IN_FORCE}").fetchall()[0][0]
-            self._latest = max(stored, 0 if self._base is None else self._base.end - 1)
-        steps = np.array([self._latest, *(row[4] for row in rows)], np.int64)
+        steps = np.array([self._last(cursor), *(row[4] for row in rows)], np.int64)
         highest = np.maximum.accumulate(steps)
         self._latest = int(highest[-1])
         return int((steps[1:] < highest[:-1]).sum())
+
+    def _last(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        """The latest step in force."""
+        if self._latest is None:
+            stored = cursor.execute(f"SELECT coalesce(max(step), 0) {IN_FORCE}").fetchall()[0][0]
+            self._latest = max(stored, 0 if self._base is None else self._base.end - 1)
+        return self._latest

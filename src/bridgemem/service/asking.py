@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.events.leaps import remark_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
@@ -304,7 +305,8 @@ def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
 
 
 def _served(found: Answers, view: View) -> ServedForecast:
-    return ServedForecast(**_forecast(found).model_dump(), model_version=view.version)
+    remark = remark_ahead(view.events, found.query.step)
+    return ServedForecast(**_forecast(found).model_dump(), model_version=view.version, remark=remark)
 
 
 def _forecast(found: Answers) -> Forecast:

@@ -237,6 +237,8 @@ class FromModel(Answer):
 class ServedForecast(Forecast, FromModel):
     """A forecast, and the model that made it."""
 
+    remark: str | None = Field(description="Where the time asked for lies far after the last known event; else null.")
+
 
 class Forecasts(FromModel):
     """One forecast for each query, in their order, all by one model."""
