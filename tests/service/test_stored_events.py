@@ -66,7 +66,7 @@ def test_a_source_is_told_where_it_was_left_off(client: Any) -> None:
     client.post("/v1/events", json=batch(told, told, key="2"))
     client.post("/v1/events", json={**batch(told, key="1"), "source": "other"})
     assert client.get("/v1/sources").json()["sources"] == [
-        {"source": "other", "batches": 1, "events": 1, "last_key": "1", "last_offset": None},
-        {"source": "test", "batches": 2, "events": 3, "last_key": "2", "last_offset": "7"},
+        {"source": "other", "batches": 1, "events": 1, "duplicates": 1, "last_key": "1", "last_offset": None},
+        {"source": "test", "batches": 2, "events": 3, "duplicates": 2, "last_key": "2", "last_offset": "7"},
     ]
     assert {e["source"] for e in client.get("/v1/events", params={"source": "other"}).json()["events"]} == {"other"}

@@ -43,7 +43,7 @@ def explore(
 
     asset(CHARTS)  # what is not installed is told before anything is opened
     model = Forecaster.load(run, residual=residual, data_dir=data_dir, relation_names=relation_names)
-    with listen(HOST, port) as place, open_store(run, store, "keep") as events:
+    with listen(HOST, port) as place, open_store(run, store, None) as events:
         live = LiveForecaster(model, events)
         limits = Limits()
         set_up_logs("text", "warning")

@@ -70,7 +70,7 @@ def ingest(
     *,
     reading: ReadOptions,
     rejects: RejectsFile = None,
-    duplicates: Duplicates = "keep",
+    duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
     max_ahead: MaxAhead = None,
     data_dir: DataDir = None,
@@ -146,10 +146,21 @@ def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
     say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} of them count.")
     if ids:
         say(f"Ids, in the file's order: {', '.join(receipt.ids)}.")
-    say(f"Known already: {receipt.duplicates:,}; late: {receipt.late:,}.")
+    say(f"Known already: {receipt.duplicates:,}{_counted_how(receipt)}; late: {receipt.late:,}.")
     if any(new.values()):
         entities, relations = counted(new["new_entities"], "entity"), counted(new["new_relations"], "relation")
         say(f"New names: {entities}, {relations}.")
+
+
+def _counted_how(receipt: Receipt) -> str:
+    """Whether the events that were known already count; nothing where there are none."""
+    if not receipt.duplicates:
+        return ""
+    size = len(receipt.ids)
+    share = f" ({receipt.duplicates / size:.0%})" if size > 1 else ""
+    if receipt.accepted == size:
+        return f"{share}, which count again (--duplicates drop lets an event count once, whoever sends it)"
+    return f"{share}, which do not count again"
 
 
 def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[list[NewEvent], list[Reject], int, str]:
@@ -244,7 +255,7 @@ def refresh(
     warm: Annotated[
         bool, typer.Option("--warm/--anew", help="Continue from the reader's weights, or fit it from scratch.")
     ] = True,
-    duplicates: Duplicates = "keep",
+    duplicates: Duplicates = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     device: Device = "cpu",
     data_dir: DataDir = None,

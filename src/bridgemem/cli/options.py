@@ -87,8 +87,12 @@ NewEvents = Annotated[Path | None, typer.Option("--store", help="Event store (de
 
 
 Duplicates = Annotated[
-    config.Duplicates,
-    one_of(config.Duplicates, "--duplicates", help="keep: repeated events count again; drop: they do not."),
+    config.Duplicates | None,
+    one_of(
+        config.Duplicates,
+        "--duplicates",
+        help="keep: repeated events count again; drop: they do not (default: as the store remembers, or keep).",
+    ),
 ]
 MaxNewRelations = Annotated[
     int | None,

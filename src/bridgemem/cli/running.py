@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bridgemem.client import Client, ServiceError, read_token
 from bridgemem.errors import BridgeMemError
@@ -85,14 +85,13 @@ def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventSt
     """The store, or a copy that the service that has it open makes for the moment."""
     from bridgemem.live.eventstore import EventStore, StoreInUseError
 
-    how: dict[str, Any] = {} if duplicates is None else {"duplicates": duplicates}
     try:
-        opened = EventStore(path, create=False, **how)
+        opened = EventStore(path, create=False, duplicates=duplicates)
     except StoreInUseError as held:
         with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".copy-") as aside:
             copy = Path(aside) / path.name
             _client(path, held).backup(copy.resolve())
-            with EventStore(copy, create=False, **how) as opened:
+            with EventStore(copy, create=False, duplicates=duplicates) as opened:
                 yield opened
     else:
         with opened:

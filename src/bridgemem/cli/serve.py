@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
 def serve(
     run: Annotated[Path, typer.Argument(help="A run folder, or a link to one that is watched.")],
     store: NewEvents = None,
-    duplicates: Duplicates = "keep",
+    duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
     max_ahead: MaxAhead = None,
     host: Annotated[
@@ -109,7 +109,9 @@ def serve(
             listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
 
 
-def open_store(run: Path, store: Path | None, duplicates: str, max_new_relations: int | None = None) -> EventStore:
+def open_store(
+    run: Path, store: Path | None, duplicates: str | None, max_new_relations: int | None = None
+) -> EventStore:
     """The store that was named, or the run's own; where no such can be made, the sentence says how to name another."""
     from bridgemem.live.eventstore import EventStore, NewNames
 

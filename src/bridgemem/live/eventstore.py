@@ -94,11 +94,15 @@ class Stored:
 
 @dataclass(frozen=True)
 class Source:
-    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told."""
+    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told.
+
+    duplicates: how many of its events were known already when they came.
+    """
 
     source: str
     batches: int
     events: int
+    duplicates: int
     last_key: str
     last_offset: str | None
 
@@ -123,6 +127,7 @@ class Reading:
 class EventStore:
     """One DuckDB file; a new one is whole or absent. Methods may be called from several threads.
 
+    duplicates: "keep" or "drop", remembered in the file; left out, as it was last told, or "keep".
     read_only: the file is there, and stays as it is; any number of processes may read it so, while none writes.
     new_names: how many names of later batches may be unknown to the log that is followed.
     """
@@ -131,12 +136,12 @@ class EventStore:
         self,
         path: Path | str,
         create: bool = True,
-        duplicates: str = "keep",
+        duplicates: str | None = None,
         read_only: bool = False,
         new_names: NewNames | None = None,
     ) -> None:
-        check("duplicates", duplicates, Duplicates)
-        self.path, self.duplicates, self.read_only = Path(path), duplicates, read_only
+        check("duplicates", duplicates, Duplicates | None)
+        self.path, self.read_only = Path(path), read_only
         self._writer, self._not_before = threading.Lock(), 0.0
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
@@ -154,6 +159,12 @@ class EventStore:
         about = self._about()
         self.clock = Clock(*json.loads(about["clock"])) if "clock" in about else None
         self._origin, self._told = about.get("origin"), False  # whether clock and origin are surely in the file
+        known = about.get("duplicates", "keep")
+        self.duplicates = duplicates or known
+        if self.duplicates != known and not read_only:
+            with self._writing() as cursor:
+                cursor.execute("DELETE FROM about WHERE name = 'duplicates'")
+                cursor.execute("INSERT INTO about VALUES ('duplicates', ?)", [self.duplicates])
 
     def close(self) -> None:
         """Let the file go; a store that is not closed loses nothing either."""
@@ -359,7 +370,8 @@ class EventStore:
         """Who sent what is stored, by name, and where each was left off."""
         with self._reading() as cursor:
             found = cursor.execute(
-                'SELECT source, count(*), sum(size)::BIGINT, arg_max(key, id), arg_max("offset", id) '
+                "SELECT source, count(*), sum(size)::BIGINT, sum(duplicates)::BIGINT, arg_max(key, id), "
+                'arg_max("offset", id) '
                 "FROM batches GROUP BY source ORDER BY source"
             ).fetchall()
         return [Source(*row) for row in found]
