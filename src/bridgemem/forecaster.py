@@ -406,6 +406,27 @@ class Forecaster:
         """
         return self.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
+    def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
+        """What if: answers as if these events had happened too; the forecaster itself stays as it is.
+
+        Args:
+            events: As in `update`.
+            progress: Where reading a long file is shown.
+
+        Returns:
+            What has `forecast`, `what`, `partners`, `whether` and `explain` of its own.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> (one, two), visit = world.entities[:2], world.relations[0]
+            >>> whatif = model.assume([(one, visit, two, world.events.clock.label(60))])
+            >>> len(whatif.events) - len(world.events)
+            1
+        """
+        return self.predictor.assume(events, progress=progress)
+
     def update(self, events: Any, *, progress: Progress = SILENT) -> Self:
         """Add events that came after the fit: forecasts and explanations reflect them at once.
 

@@ -114,3 +114,41 @@ def test_who_within_a_horizon_also_says_whether(recurrence_run: Path) -> None:
     made = json.loads(bridgemem(*asked, "--horizon", "3", "--json").out)
     assert 0 < made["p_event"] <= 1
     assert json.loads(bridgemem(*asked, "--json").out)["p_event"] is None
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--subject", "Arvan", "--relation", "visit"),
+        ("--subject", "Arvan", "--object", "Kel"),
+        ("--subject", "Arvan"),
+        ("--subject", "Arvan", "--relation", "visit", "--object", "Kel"),
+    ],
+    ids=["who", "what", "partners", "whether"],
+)
+def test_assumed_events_change_the_answer_and_are_not_kept(
+    recurrence_run: Path, tmp_path: Path, asked: tuple[str, ...]
+) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("subject,relation,object,time\n" + "Arvan,visit,Kel,2024-02-20\n" * 3)
+    options = ("forecast", recurrence_run, *asked, "--top", "20")
+    found = json.loads(bridgemem(*options, "--assume", events, "--json").out)
+    document("forecast").validate_python(found)
+    assert found["assumed"]["events"] == 3
+    assert found["time"] == "2024-02-21"
+    changed = {one["answer"]: one for one in found["assumed"]["changes"]}
+    raised = changed.get("Kel") or changed.get("Arvan - visit -> Kel") or changed["within 1 step"]
+    assert (raised["plain"] or 0) < raised["assumed"]
+    plain = json.loads(bridgemem(*options, "--at", "2024-02-21", "--json").out)
+    assert plain["assumed"] is None
+    shown = bridgemem(*options, "--assume", events)
+    assert "As if 3 events had happened; nothing is kept." in shown.out
+    assert "What the assumed events change" in shown.out
+
+
+def test_events_that_cannot_be_assumed_are_refused(recurrence_run: Path, tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("subject,relation,object,time\nArvan,visit,Kel,someday\n")
+    found = bridgemem("forecast", recurrence_run, "--subject", "Arvan", "--assume", events)
+    assert found.code == 2
+    assert "someday" in found.err

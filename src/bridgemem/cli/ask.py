@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bridgemem.events.queries import Queries
     from bridgemem.forecasting.ahead import Chance
     from bridgemem.forecasting.explanations import Explanation
-    from bridgemem.forecasting.predictor import Candidate, Predictor
+    from bridgemem.forecasting.predictor import Answers, Candidate, Predictor
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
 Subject = Annotated[str | None, typer.Option("--subject", help="Subject, by name; left out to ask for it.")]
@@ -57,6 +57,9 @@ def forecast(
     horizon: Annotated[
         int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
+    assume: Annotated[
+        Path | None, typer.Option("--assume", help="Table of events: answer as if they had happened; none is kept.")
+    ] = None,
     queries: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +79,7 @@ def forecast(
     force: Force = False,
     residual: Residual = None,
     store: Store = None,
-    duplicates: Duplicates = None,
+    duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,
@@ -88,8 +91,6 @@ def forecast(
     three: whether and when.
     """
     from bridgemem.errors import SettingsError
-    from bridgemem.events.leaps import remark_ahead
-    from bridgemem.forecasting.ahead import percent
 
     opened = partial(
         opened_run,
@@ -104,6 +105,8 @@ def forecast(
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
+        if assume is not None:
+            raise SettingsError("--assume is for a single forecast; leave it or --queries out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         if resume and force:
@@ -122,83 +125,133 @@ def forecast(
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
     if subject is None and object is None:
         raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
-    if relation is None or (subject is not None and object is not None):
-        asked = (subject, relation, object)
-        _forecast_ahead(opened(), asked, at=at, horizon=horizon, top=top, as_json=as_json)
-        return
-    forecaster, stored, remark = opened()
-    found = forecaster.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
-    p_event = None
-    # a relation that came after the fit has no residual, and is not foreseen
-    if horizon is not None and forecaster.heads is not None and memory_dir is None and found.query.residual:
-        p_event = forecaster.whether(subject, relation, object=object, at=at, horizon=horizon).query.p_event
-    if far := remark_ahead(forecaster.events, found.query.step):
-        warn(f"bridgemem: {far}")
-
-    def text() -> None:
-        by = ", by the learned residual" if found.query.residual == "learned" else ""
-        _show_candidates(f"{found.query}{by}", found)
-        say(found.query.meaning)
-        if p_event is not None:
-            say(f"p_event: {percent(p_event)}, that there is such an event with anybody {_within(horizon or 1)}.")
-        if remark:
-            say(remark)
-
-    made = {**asdict(found.query), "candidates": found, "p_event": p_event, "stored_events": stored}
-    emit(made, as_json, text)
+    asked = _Asked(subject, relation, object, at, horizon, top)
+    _forecast_one(opened(), asked, assume, as_json)
 
 
-def _forecast_ahead(
-    opened: tuple[Predictor, int, str],
-    asked: tuple[str | None, str | None, str | None],
-    *,
-    at: str | None,
-    horizon: int | None,
-    top: int,
-    as_json: bool,
-) -> None:
-    """What, with whom, or whether and when: all but who under a relation."""
-    (forecaster, stored, remark), (subject, relation, object_) = opened, asked
-    if relation is not None:
-        chance = forecaster.whether(subject, relation, object=object_, at=at, horizon=horizon)
-        _show_chance(chance, stored, remark, as_json)
-        return
-    if subject is not None and object_ is not None:
-        found: Any = forecaster.what(subject, object_, at=at, horizon=horizon, top=top)
-    else:
-        found = forecaster.partners(subject or object_ or "", at=at, horizon=horizon, top=top)
-    from bridgemem.forecasting.ahead import percent
+@dataclass(frozen=True)
+class _Asked:
+    """One query as the options give it."""
 
-    query = found.query
+    subject: str | None
+    relation: str | None
+    object: str | None
+    at: str | None
+    horizon: int | None
+    top: int
 
-    def text() -> None:
-        if found:
-            table(str(query), found[0].header, [one.cells() for one in found])
+    def of(self, forecaster: Predictor, top: int | None = None) -> Any:
+        """Answers to who, ranked events or partners, or a chance: as what is left out asks."""
+        how: dict[str, Any] = {"at": self.at, "horizon": self.horizon}
+        if self.relation is not None and self.subject is not None and self.object is not None:
+            return forecaster.whether(self.subject, self.relation, object=self.object, **how)
+        how["top"] = self.top if top is None else top
+        if self.relation is not None:
+            return forecaster.forecast(self.subject, self.relation, object=self.object, **how)
+        if self.subject is not None and self.object is not None:
+            return forecaster.what(self.subject, self.object, **how)
+        return forecaster.partners(self.subject or self.object or "", **how)
+
+
+def _forecast_one(opened: tuple[Predictor, int, str], asked: _Asked, assume: Path | None, as_json: bool) -> None:
+    """Answer one query, and with assumed events tell what they change."""
+    forecaster, stored, remark = opened
+    assumed, changes = None, list[list[str]]()
+    if assume is not None:
+        plain, forecaster = forecaster, forecaster.assume(assume)
+        count = len(forecaster.events) - len(plain.events)
+        # both are asked for the same step: the first after the assumed events unless a time was named
+        asked = replace(asked, at=asked.at or forecaster.events.clock.label(forecaster.end))
+        before = dict(_told(asked.of(plain, plain.events.n_entities)))
+        made = [(answer, before.get(answer), now) for answer, now in _told(asked.of(forecaster))]
+        told = [{"answer": answer, "plain": then, "assumed": now} for answer, then, now in made]
+        assumed = {"events": count, "changes": told}
+        changes = [[answer, _shown(then), _shown(now)] for answer, then, now in made]
+        remark = " ".join(filter(None, (f"As if {counted(count, 'event')} had happened; nothing is kept.", remark)))
+    found = asked.of(forecaster)
+    result, text = _shown_as(found, forecaster, asked)
+
+    def whole() -> None:
+        text()
+        if changes:
+            table("\nWhat the assumed events change", ["answer", "plain", "assumed"], changes)
+        _say_all(remark)
+
+    emit({**result, "assumed": assumed, "stored_events": stored}, as_json, whole)
+
+
+def _told(found: Any) -> list[tuple[str, float | None]]:
+    """Each answer and its probability: of a chance and of partners p_event, else p_given_event."""
+    from bridgemem.forecasting.ahead import Chance, PartnerCandidate, RelationCandidate
+
+    if isinstance(found, Chance):
+        return [(f"within {counted(one.steps, 'step')}", one.p_event) for one in found.within]
+    made: list[tuple[str, float | None]] = []
+    for one in found:
+        if isinstance(one, RelationCandidate):
+            made.append((one.cells()[0], one.p_given_event))
         else:
-            say(f"{query}: nothing happened before that a partner could be known from.")
-        if query.p_event is not None:
-            say(f"p_event of any event between the two: {percent(query.p_event)}, from {_times(query.past_events)}.")
-        _say_all(query.meaning, query.remark, remark)
-
-    emit({**asdict(query), "candidates": list(map(asdict, found)), "stored_events": stored}, as_json, text)
+            made.append((one.name, one.p_event if isinstance(one, PartnerCandidate) else one.p_given_event))
+    return made
 
 
-def _show_chance(chance: Chance, stored: int, remark: str, as_json: bool) -> None:
+def _shown(p: float | None) -> str:
     from bridgemem.forecasting.ahead import percent
 
+    return "" if p is None else percent(p)
+
+
+def _shown_as(found: Any, forecaster: Predictor, asked: _Asked) -> tuple[dict[str, Any], Callable[[], None]]:
+    """The document of an answer, and what prints it."""
+    from bridgemem.forecasting.ahead import Chance, Ranked
+
+    if isinstance(found, Chance):
+        made = {**asdict(found.query), "within": list(map(asdict, found.within)), "median": found.median}
+        return made, partial(_show_chance, found)
+    if isinstance(found, Ranked):
+        made = {**asdict(found.query), "candidates": list(map(asdict, found))}
+        return made, partial(_show_ranked, found)
+    p_event = _with_anybody(found, forecaster, asked)
+    return {**asdict(found.query), "candidates": found, "p_event": p_event}, partial(_show_answers, found, p_event)
+
+
+def _with_anybody(found: Answers, forecaster: Predictor, asked: _Asked) -> float | None:
+    """p_event of such an event with anybody within a horizon; None without a horizon, or where it is not known."""
+    # a relation that came after the fit has no residual, and is not foreseen; events on disk are not tallied
+    if asked.horizon is None or forecaster.heads is None or found.query.residual is None or forecaster.mapped:
+        return None
+    who, what = {"object": asked.object, "at": asked.at}, (asked.subject, asked.relation)
+    return forecaster.whether(*what, **who, horizon=asked.horizon).query.p_event
+
+
+def _show_answers(found: Answers, p_event: float | None) -> None:
+    by = ", by the learned residual" if found.query.residual == "learned" else ""
+    _show_candidates(f"{found.query}{by}", found)
+    say(found.query.meaning)
+    if p_event is not None:
+        steps = _within(found.query.horizon or 1)
+        say(f"p_event: {_shown(p_event)}, that there is such an event with anybody {steps}.")
+
+
+def _show_ranked(found: Any) -> None:
+    query = found.query
+    if found:
+        table(str(query), found[0].header, [one.cells() for one in found])
+    else:
+        say(f"{query}: nothing happened before that a partner could be known from.")
+    if query.p_event is not None:
+        say(f"p_event of any event between the two: {_shown(query.p_event)}, from {_times(query.past_events)}.")
+    _say_all(query.meaning, query.remark)
+
+
+def _show_chance(chance: Chance) -> None:
     query = chance.query
-
-    def text() -> None:
-        rows = [[str(one.steps), one.until, percent(one.p_event)] for one in chance.within]
-        table(str(query), ["steps", "until", "p_event"], rows)
-        chances = f"{percent(query.p_event or 0.0)}, from {_times(query.past_events)}"
-        say(f"{_within(query.horizon).capitalize()}: {chances}.")
-        if chance.median is not None:
-            say(f"As likely as not within {counted(chance.median, 'step')}.")
-        _say_all(query.meaning, query.remark, remark)
-
-    made = {**asdict(query), "within": list(map(asdict, chance.within)), "median": chance.median}
-    emit({**made, "stored_events": stored}, as_json, text)
+    rows = [[str(one.steps), one.until, _shown(one.p_event)] for one in chance.within]
+    table(str(query), ["steps", "until", "p_event"], rows)
+    say(f"{_within(query.horizon).capitalize()}: {_shown(query.p_event)}, from {_times(query.past_events)}.")
+    if chance.median is not None:
+        say(f"As likely as not within {counted(chance.median, 'step')}.")
+    _say_all(query.meaning, query.remark)
 
 
 def _within(horizon: int) -> str:
@@ -214,7 +267,7 @@ def _say_all(*sentences: str) -> None:
         say(sentence)
 
 
-def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:
+def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, int, str]:
     """The forecaster of a run over its own events and the stored ones, how many these are, and a sentence about them.
 
     The stored events are read once, as the service reads them, and the file is let go. how: as in Forecaster.load.
@@ -349,7 +402,7 @@ def explain(
     force: Force = False,
     residual: Residual = None,
     store: Store = None,
-    duplicates: Duplicates = None,
+    duplicates: Duplicates = "keep",
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,

@@ -78,12 +78,28 @@ class Reported(Measured):
     files: list[str]
 
 
+class Change(Answer):
+    """One answer: its probability without and with the assumed events; null where it has none."""
+
+    answer: str
+    plain: float | None
+    assumed: float | None
+
+
+class Assumed(Answer):
+    """With --assume: how many events were assumed, and what they change."""
+
+    events: int
+    changes: list[Change]
+
+
 class Forecasted(Forecast, Document):
     """The candidates of one query, best first."""
 
     p_event: float | None = Field(
         description="With --horizon: that there is such an event with anybody; null without, or where it is not known."
     )
+    assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
 
@@ -102,6 +118,7 @@ class AskedAhead(Document):
     past_events: int = Field(description="How often it happened before.")
     meaning: str = Field(description="What the probabilities are probabilities of.")
     remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Count, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, RunError, SettingsError
+from bridgemem.events.naming import followed_by, new_events
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
@@ -24,6 +25,7 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
+from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
@@ -158,6 +160,16 @@ class Predictor:
         """The same predictor over another past."""
         own = (self.scorer, self.transitions, self.choice, self.learned, self.calibration)
         return Predictor(past, *own, heads=self.heads)
+
+    def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
+        """The same predictor as if these events had happened; this one stays as it is. events: as in `update`."""
+        added = new_events(events, self.events, progress=progress)
+        return self.with_past(self.past.with_delta(followed_by(self.past.delta, added)))
+
+    @property
+    def mapped(self) -> bool:
+        """Whether events are read from disk."""
+        return any(memory_of(index.events) is not None for index in self.past.indices)
 
     def with_scorer(self, scorer: Scorer) -> Predictor:
         """The same predictor, on the same indices, with another scorer."""
