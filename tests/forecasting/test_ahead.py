@@ -11,6 +11,9 @@ from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.ahead import Chance
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.refresh import refresh
+from bridgemem.runs import Run
 from builders import small_world
 
 
@@ -108,7 +111,22 @@ def test_an_update_counts_at_once() -> None:
     assert len(model.what(one, two, top=1000)) == 2 * events.n_relations
 
 
-def test_bad_questions_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_refreshed_run_goes_on_with_the_heads_of_its_fit(tmp_path: Path) -> None:
+    events = small_world().events
+    one, relation, two = seen_pair()
+    run = fitted().save(tmp_path / "run")
+    later = events.clock.label(61)
+    with EventStore(tmp_path / "events.duckdb") as store:
+        store.follow(events, Run(run).origin)
+        store.append([(one, "brand new", two, later), ("Newcomer", relation, two, later)], source="wire", key="1")
+        refresh(Run(run), store, out=tmp_path / "later")
+    model = Forecaster.load(tmp_path / "later")
+    assert len(model.what(one, two, top=1000)) == 2 * events.n_relations
+    assert [c.name for c in model.partners("Newcomer")] == [two]
+    assert model.whether(one, relation, object=two).query.p_event
+
+
+def test_bad_queries_are_refused_in_one_sentence(tmp_path: Path) -> None:
     one, relation, two = seen_pair()
     with pytest.raises(SettingsError, match="give two of subject, relation and object"):
         fitted().whether(one)
