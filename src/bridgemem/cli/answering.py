@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridgemem.cli.output import counted, emit, say, table
+from bridgemem.cli.output import counted, emit, say, table, warn
 
 if TYPE_CHECKING:
     from bridgemem.forecasting.ahead import Chance
@@ -41,6 +41,8 @@ class Asked:
 
 def answer_one(opened: tuple[Predictor, int, str], asked: Asked, assume: Path | None, as_json: bool) -> None:
     """Answer one query, and with assumed events tell what they change."""
+    from bridgemem.events.leaps import remark_ahead
+
     forecaster, stored, remark = opened
     assumed, changes = None, list[list[str]]()
     if assume is not None:
@@ -55,6 +57,8 @@ def answer_one(opened: tuple[Predictor, int, str], asked: Asked, assume: Path | 
         changes = [[answer, _shown(then), _shown(now)] for answer, then, now in made]
         remark = " ".join(filter(None, (f"As if {counted(count, 'event')} had happened; nothing is kept.", remark)))
     found = asked.of(forecaster)
+    if far := remark_ahead(forecaster.events, found.query.step):
+        warn(f"bridgemem: {far}")
     result, text = _shown_as(found, forecaster, asked)
 
     def whole() -> None:

@@ -78,7 +78,7 @@ def forecast(
     force: Force = False,
     residual: Residual = None,
     store: Store = None,
-    duplicates: Duplicates = "keep",
+    duplicates: Duplicates = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,
@@ -127,7 +127,7 @@ def forecast(
     answer_one(opened(), Asked(subject, relation, object, at, horizon, top), assume, as_json)
 
 
-def opened_run(run: Path, store: str | None, duplicates: str, **how: Any) -> tuple[Predictor, int, str]:
+def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:
     """The forecaster of a run over its own events and the stored ones, how many these are, and a sentence about them.
 
     The stored events are read once, as the service reads them, and the file is let go. how: as in Forecaster.load.
@@ -245,7 +245,7 @@ def explain(
     force: Force = False,
     residual: Residual = None,
     store: Store = None,
-    duplicates: Duplicates = "keep",
+    duplicates: Duplicates = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,
