@@ -305,7 +305,10 @@ class Ahead:
     def whether(self, keys: Keys, ids: tuple[int | None, int | None, int | None], *, horizon: int) -> Chance:
         """Whether and when one key occurs next."""
         shown = tuple(sorted({*HORIZONS, horizon}))
-        p = -torch.expm1(self.log_survival(keys, shown)[0])
+        # all at once: the features are read a single time
+        survival = self.log_survival(keys, (*shown, *range(1, LONGEST + 1)))[0]
+        p, late = -torch.expm1(survival[: len(shown)]), (survival[len(shown) :] <= math.log(0.5)).nonzero()
+        median = int(late[0]) + 1 if len(late) else None
         step, clock = int(keys.step), self.names.clock
         within = tuple(
             Within(steps, clock.label(step + steps - 1), chance)
@@ -314,18 +317,7 @@ class Ahead:
         )
         meaning = f"p_event: that it happens at least once{_in_steps(horizon)}."
         own = float(p[shown.index(horizon)])
-        return Chance(self._query(keys, ids, step, horizon, meaning=meaning, p=own), within, self._median(keys))
-
-    def _median(self, keys: Keys) -> int | None:
-        """The fewest steps within which the event has come with 50 %."""
-        low, high = 0, LONGEST
-        if float(self.log_survival(keys, (high,))[0, 0]) > math.log(0.5):
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            over = float(self.log_survival(keys, (middle,))[0, 0]) <= math.log(0.5)
-            low, high = (low, middle) if over else (middle, high)
-        return high
+        return Chance(self._query(keys, ids, step, horizon, meaning=meaning, p=own), within, median)
 
     # ---- names -----------------------------------------------------------------------------------------------------
 
