@@ -53,14 +53,3 @@ def test_a_short_soak_loses_nothing(recurrence_run: Path, tmp_path: Path) -> Non
     figures = soaked(recurrence_run, tmp_path, seconds=2, every=1)
     assert figures["backups"] >= 4
     assert min(figures["batches"], figures["forecasts"]) > 10
-
-
-@linux_only
-@pytest.mark.long
-def test_a_long_soak_loses_nothing_and_memory_stays(
-    recurrence_run: Path, tmp_path: Path, record_property: object
-) -> None:
-    figures = soaked(recurrence_run, tmp_path, seconds=10 * 60, every=60)
-    for name, value in figures.items():
-        record_property(name, value)
-    assert figures["memory_last_mb"] < figures["memory_first_mb"] + 200
