@@ -110,8 +110,14 @@ def parse(words: list[str]) -> list[str]:
     """
     command: Any = get_command(app)
     while hasattr(command, "commands") and words:
+        words = parsed(command, words)  # options of the program stand before the command
         assert words[0] in command.commands, f"there is no command {words[0]!r}"
         command, words = command.commands[words[0]], words[1:]
+    return parsed(command, words)
+
+
+def parsed(command: Any, words: list[str]) -> list[str]:
+    """The words that the parser of a command leaves."""
     context = command.make_context(command.name, [], resilient_parsing=True)
     context.resilient_parsing = False  # from here on a mistake counts
     _, rest, _ = command.make_parser(context).parse_args(list(words))

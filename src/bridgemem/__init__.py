@@ -20,6 +20,8 @@ _PUBLIC = {
     "WorldSettings": "bridgemem.events.world",
     "Backbone": "bridgemem.backbones.base",
     "Scorer": "bridgemem.backbones.scorer",
+    "evaluate": "bridgemem.studies.own_model",
+    "register": "bridgemem.backbones.own",
     "check_backbone": "bridgemem.backbones.check",
     "simulate": "bridgemem.events.world",
     "Client": "bridgemem.client",

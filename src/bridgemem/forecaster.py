@@ -609,7 +609,7 @@ class Forecaster:
         given = as_backbone(self.backbone)
         if isinstance(given, Backbone):
             given.check(dataset)
-            return given.to(self.device), None, TrainingNote()
+            return self._twice(given).to(self.device), None, TrainingNote()
         if isinstance(given, Path):
             backbone = open_backbone(given)
             backbone.check(dataset)
@@ -626,10 +626,10 @@ class Forecaster:
 
     def _twice(self, backbone: Backbone) -> Backbone:
         """A backbone, refused where cross-fitting has to train it again and cannot."""
-        if self._learning(backbone).cross_fit and backbone.name == "stored":
+        if self._learning(backbone).cross_fit and not backbone.retrained:
             raise SettingsError(
-                "cross_fit trains the backbone again, on earlier events, and stored scores cannot be trained; leave "
-                "cross_fit out."
+                f"cross_fit trains the backbone again, on earlier events, and {backbone.name} scores cannot be "
+                "trained; leave cross_fit out."
             )
         return backbone
 

@@ -214,7 +214,9 @@ def test_a_saved_backbone_of_a_class_that_is_not_installed_says_how_to_install_i
     world: Dataset, tmp_path: Path
 ) -> None:
     run = forecaster(Own()).fit(world).save(tmp_path / "run")
-    with pytest.raises(NotFoundError, match=r"called 'own', which no installed package offers.*entry-point group"):
+    with pytest.raises(
+        NotFoundError, match=r"called 'own' \(class Own\), which no installed package offers.*entry-point group"
+    ):
         bm.Forecaster.load(run).forecast(0, 0)
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import bridgemem as bm
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.hri import Hri
@@ -407,3 +408,17 @@ def test_the_loop_in_the_documents_writes_the_same_as_the_function(
     queries, past = asked()
     found = load_backbone(tmp_path / "own" / "scores").score(queries, past).log_p
     assert torch.equal(found, load_backbone(folder).score(queries, past).log_p)
+
+
+def test_scores_may_have_the_name_of_their_model(tmp_path: Path) -> None:
+    dataset = small()
+    write_scores(tmp_path / "scores", dataset, outside, name="my model")
+    run = bm.Forecaster(tmp_path / "scores", residual="bridgemem", settings=SMALL_READER).fit(dataset)
+    saved = bm.Forecaster.load(run.save(tmp_path / "run"))
+    for made in (run, saved):
+        rows = [row[0] for row in made.evaluate("test").table().rows]
+        assert rows[-2:] == ["my model", "my model + bridgemem"]
+    for name in ("cenet", "two\nlines"):
+        with pytest.raises(BackboneError, match="name is what tables call your model"):
+            write_scores(tmp_path / "other", dataset, outside, name=name)
+    assert not (tmp_path / "other").exists()

@@ -1,9 +1,12 @@
-"""What is corrected: forecasters under one contract, built in or added by other installed packages."""
+"""What is corrected: forecasters under one contract: built in, of other installed packages, or registered."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import inspect
 import tomllib
+import warnings
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata, resources
@@ -64,6 +67,9 @@ BACKBONES = {
 }
 
 
+REGISTERED: dict[str, type[Backbone]] = {}  # what `register` made known in this process
+
+
 @dataclass(frozen=True)
 class Listed:
     """A backbone as a list shows it; package names the distribution it comes from, broken says why it is of no use."""
@@ -76,8 +82,8 @@ class Listed:
 
 
 def backbone_names() -> list[str]:
-    """All that can be asked for by name: the built-in ones, then those of other packages."""
-    return [*BACKBONES, *sorted(_outside())]
+    """All that can be asked for by name: the built-in ones, then those of other packages and registered ones."""
+    return [*BACKBONES, *sorted({*_outside(), *REGISTERED})]
 
 
 def backbone_class(name: str) -> type[Backbone]:
@@ -85,9 +91,11 @@ def backbone_class(name: str) -> type[Backbone]:
     if name in BACKBONES:
         module, attribute, *_ = BACKBONES[name]
         return getattr(importlib.import_module(module), attribute)
+    if name in REGISTERED:
+        return REGISTERED[name]
     outside = _outside()
     if name not in outside:
-        known = ", ".join([*BACKBONES, *sorted(outside)])
+        known = ", ".join(backbone_names())
         raise NotFoundError(f"there is no backbone called {name!r}; choose from {known}.")
     return _load(name, outside[name])
 
@@ -95,16 +103,23 @@ def backbone_class(name: str) -> type[Backbone]:
 def list_backbones() -> list[Listed]:
     """Every backbone with one line for people; those of other packages are loaded to see whether they can be."""
     found = [Listed(name, _kind(entry.trained), entry.line) for name, entry in BACKBONES.items()]
+    for name, kind in sorted(REGISTERED.items()):
+        found.append(Listed(name, _kind(getattr(kind, "trained", True)), _first_line(kind), "registered"))
     for name, points in sorted(_outside().items()):
+        if name in REGISTERED:
+            continue
         package = ", ".join(map(_package, points))
         try:
             kind = _load(name, points)
         except BackboneError as problem:
             found.append(Listed(name, "unknown", "", package, str(problem)))
             continue
-        line = (kind.__doc__ or "").strip().partition("\n")[0]
-        found.append(Listed(name, _kind(getattr(kind, "trained", True)), line, package))
+        found.append(Listed(name, _kind(getattr(kind, "trained", True)), _first_line(kind), package))
     return found
+
+
+def _first_line(kind: type[Backbone]) -> str:
+    return (kind.__doc__ or "").strip().partition("\n")[0]
 
 
 def _kind(trained: bool) -> str:
@@ -174,10 +189,35 @@ def load_backbone(folder: Path | str) -> Backbone:
 
     # the class loads itself, since not all of a backbone need lie in its settings and weights
     config, _ = load_tensors(Path(folder))
-    name = config.get("backbone", {}).get("name", "")
+    noted = config.get("backbone", {})
+    name = noted.get("name", "")
     if name not in backbone_names():
+        of = f" (class {noted['class']})" if isinstance(noted.get("class"), str) else ""
         raise NotFoundError(
-            f"{folder} holds a backbone called {name!r}, which no installed package offers; install the one that does, "
-            f"or name its class in the entry-point group {GROUP} of your own, see docs/how-to/own-model.md."
+            f"{folder} holds a backbone called {name!r}{of}, which no installed package offers, and a folder holds no "
+            "code; give its class again with `bridgemem --register FILE.py:CLASS ...`, bridgemem.register(CLASS), or "
+            f"the entry-point group {GROUP}, see docs/how-to/own-model.md."
         )
-    return backbone_class(name).load(Path(folder))
+    kind = backbone_class(name)
+    if "digest" in noted and noted["digest"] != source_digest(kind):
+        warnings.warn(
+            f"{folder} was saved by other source code of {kind.__name__}; its scores may differ, so evaluate it again.",
+            stacklevel=2,
+        )
+    return kind.load(Path(folder))
+
+
+def origin(kind: type[Backbone]) -> dict[str, str]:
+    """What a folder notes of the class that saved it: its name, and of one's own class its source too; never code."""
+    if kind.name in BACKBONES:
+        return {"name": kind.name}
+    return {"name": kind.name, "class": kind.__qualname__, "digest": source_digest(kind)}
+
+
+def source_digest(kind: type[Backbone]) -> str:
+    """A digest of the file that defines a class; empty where there is none, as in an interpreter."""
+    try:
+        path = inspect.getsourcefile(kind)
+        return "" if path is None else hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return ""

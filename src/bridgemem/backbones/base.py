@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from bridgemem.backbones import origin
 from bridgemem.backbones.scorer import Scorer, score_queries
+from bridgemem.config import Declared
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
@@ -33,16 +35,22 @@ def check_trained_events(what: str, fingerprint: str | None, dataset: Dataset) -
         )
 
 
+@dataclass(frozen=True)
+class NoSettings(Declared):
+    """The settings of a backbone that has none."""
+
+
 class Backbone(Scorer, ABC):
     """A scorer that is trained, saved and loaded, and never changed by what is added to it."""
 
     name: ClassVar[str]
-    default: ClassVar[Any]
+    default: ClassVar[Any] = NoSettings()
     own_uncertainty: ClassVar[bool] = False
+    retrained: ClassVar[bool] = True  # whether it can be trained again, on earlier events
     # settings of a learned residual that it asks for where they are left at their defaults
     learning: ClassVar[Mapping[str, Any]] = {}
     n_members: int = 0
-    settings: Any
+    settings: Any = default
     fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process
 
     @classmethod
@@ -116,7 +124,7 @@ class Backbone(Scorer, ABC):
 
     def save(self, folder: Path) -> None:
         """Write config.toml and weights.safetensors, whole or not at all."""
-        save_tensors(folder, {"backbone": {"name": self.name}, "settings": asdict(self.settings)}, self.tensors())
+        save_tensors(folder, {"backbone": origin(type(self)), "settings": asdict(self.settings)}, self.tensors())
 
     @classmethod
     def load(cls, folder: Path) -> Self:

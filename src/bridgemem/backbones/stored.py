@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.backbones import BACKBONES
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import Scores, as_scores
 from bridgemem.config import Count, Declared, HistoryMode, Range, write_toml
@@ -45,6 +46,7 @@ class Store(Declared):
     """What a folder of scores holds, as its config.toml says.
 
     train, known: fingerprints of the train split and of train + validation. rows: how many queries each shard holds.
+    name: what tables call the model that made them; "stored" where it has none.
     """
 
     train: str
@@ -55,6 +57,7 @@ class Store(Declared):
     form: Form
     rows: tuple[Count, ...]
     format: Annotated[int, Range(ge=FORMAT, le=FORMAT)] = FORMAT
+    name: str = ""
 
     def shard(self, folder: Path, number: int) -> Path:
         return folder / f"scores-{number:05d}.{self.form}"
@@ -127,9 +130,16 @@ class ScoreWriter:
 
 @contextmanager
 def score_writer(
-    folder: Path | str, dataset: Dataset, form: Form = "safetensors", history: HistoryMode = "rolling"
+    folder: Path | str,
+    dataset: Dataset,
+    form: Form = "safetensors",
+    history: HistoryMode = "rolling",
+    *,
+    name: str = "",
 ) -> Iterator[ScoreWriter]:
     """A writer of scores for a data set; the folder appears when the block ends well, and else not at all."""
+    if name in BACKBONES or not isinstance(name, str) or any(not letter.isprintable() for letter in name):
+        raise BackboneError(f"name is what tables call your model, and not that of a built-in one, as {name!r} is.")
     events = dataset.events
     store = Store(
         dataset.train.fingerprint,
@@ -139,6 +149,7 @@ def score_writer(
         history,
         form,
         rows=(),
+        name=name,
     )
     with whole_folder(Path(folder)) as aside:
         writer = ScoreWriter(aside, store)
@@ -155,6 +166,8 @@ def write_scores(
     form: Form = "safetensors",
     history: HistoryMode = "rolling",
     progress: Progress = SILENT,
+    *,
+    name: str = "",
 ) -> None:
     """Ask an outside model every query of the splits once, ordered by step, and keep its scores in a new folder.
 
@@ -162,13 +175,13 @@ def write_scores(
 
     score takes queries and returns `Scores`, or log scores as a tensor or array [n, E]; it must look at facts before
     each query's step alone, which nobody can check afterwards. history says how far it looks: "rolling", to that step;
-    "frozen", to the start of the split.
+    "frozen", to the start of the split. name is what tables call the model.
     """
-    with score_writer(folder, dataset, form, history) as writer:
+    with score_writer(folder, dataset, form, history, name=name) as writer:
         asked = distinct(dataset, splits)
         with progress.task("scoring", total=len(asked)) as advance:
             for part in asked.batches(batch):
-                scores = as_scores(score(part), "the model", "cpu")
+                scores = as_scores(score(part), name or "the model", "cpu")
                 writer.add(part, scores.log_p, scores.uncertainty)
                 advance(len(part))
 
@@ -217,10 +230,13 @@ class Stored(Backbone):
     """
 
     name: ClassVar[str] = "stored"
+    retrained: ClassVar[bool] = False
     default: ClassVar[StoredSettings] = StoredSettings()
 
     def __init__(self, settings: StoredSettings, folder: Path, store: Store, index: dict[str, Tensor]) -> None:
         self.settings, self.folder, self.store, self.index = settings, folder, store, index
+        if store.name:
+            self.name = store.name  # type: ignore[misc]  # of the model that made them, for tables and sentences
         n = sum(store.rows)
         specs = {**dict.fromkeys(KEYS, TensorSpec((n,), torch.int64)), "uncertainty": TensorSpec((n,))}
         try:
@@ -314,7 +330,7 @@ class Stored(Backbone):
 
     def save(self, folder: Path) -> None:
         """The same shards under another name, and the settings as they are here."""
-        config = {"backbone": {"name": self.name}, "settings": asdict(self.settings), "scores": asdict(self.store)}
+        config = {"backbone": {"name": Stored.name}, "settings": asdict(self.settings), "scores": asdict(self.store)}
         with whole_folder(folder, replace=True) as aside:
             link_or_copy(self.folder, aside)
             (aside / "config.toml").unlink()

@@ -63,8 +63,9 @@ def as_backbone(given: Any) -> str | Path | Backbone | type[Backbone]:
             "own from bridgemem.Backbone, see docs/how-to/own-model.md."
         )
     raise BackboneError(
-        f"{type(given).__name__} only scores, and a forecaster also saves its backbone; derive it from "
-        "bridgemem.Backbone, or write its scores with bridgemem.backbones.stored.write_scores and give that folder."
+        f"{type(given).__name__} only scores, and a forecaster also saves its backbone; measure it with "
+        "bridgemem.evaluate(data, model), derive it from bridgemem.Backbone, or write its scores with "
+        "bridgemem.backbones.stored.write_scores and give that folder."
     )
 
 
@@ -185,7 +186,7 @@ def trained_again(
 def training_free(backbone: Backbone) -> bool:
     """Whether a backbone can be fitted on any events in a moment: it counts, and nothing of it is trained."""
     if backbone.name in BACKBONES:
-        return not is_trained(backbone.name) and backbone.name != "stored"
+        return not is_trained(backbone.name) and backbone.retrained
     return not getattr(type(backbone), "trained", True)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet
+from bridgemem import config
+from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet, bounded, residual_of
 from bridgemem.cli.output import emit, say, table, warn
+from bridgemem.cli.own_model import given_backbone, show_own
+from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -48,8 +51,13 @@ def _show_model(records: list[Any], run: Path, horizon: int | None, remark: str 
         say(remark)
 
 
+@reads_events
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[str, typer.Argument(metavar="RUN|DATA", help="A run folder; with -b whatever `fit -d` takes.")],
+    backbone: Annotated[
+        str | None,
+        typer.Option("--backbone", "-b", help="Measure a model on DATA: FILE.py:CLASS, a trained folder, or a name."),
+    ] = None,
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
     query: Annotated[str, typer.Option("--query", help="who, what or whether (default: who).")] = "who",
@@ -74,12 +82,26 @@ def evaluate(
     ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
+    residual: Annotated[
+        str | None, typer.Option("--residual", help="With -b: learned, or bridgemem alone (default: learned).")
+    ] = None,
+    seed: Annotated[
+        int | None, bounded(config.Seed, "--seed", help="With -b: random seed of the fit (default: 42).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="With -b: setting of the residual as name=value; repeatable.")
+    ] = None,
+    *,
+    reading: ReadOptions,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run."""
+    """Read a split once under the locked selection; write metrics.json and ranks.parquet into the run.
+
+    With -b, measure a model of your own on data: alone, with each residual, and next to naive forecasters.
+    """
     from bridgemem.errors import SettingsError
     from bridgemem.evaluation import shards
     from bridgemem.evaluation.records import read_records, write_records
@@ -87,14 +109,20 @@ def evaluate(
     from bridgemem.training.devices import check_device
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
+    of_run = (horizon, master, shard, cells, queries, join or workers > 1 or query != "who" or None)
+    _check_target(run, backbone, (residual, seed, set_), of_run)
+    if backbone is not None:
+        wanted = OwnModel(backbone, residual, seed, set_, device, split)
+        _evaluate_own(run, wanted, reading, data_dir, records, as_json, quiet)
+        return
     if queries is not None and (query != "who" or any((horizon, workers > 1, master, shard, join))):
         raise SettingsError("--queries reads a sample by itself; leave --query, --horizon, --workers and the like out.")
     if query != "who":
         _check_query(query, workers, master, shard, join, cells)
-        _evaluate_head(query, run, split, horizon, records, data_dir, as_json, quiet)
+        _evaluate_head(query, Path(run), split, horizon, records, data_dir, as_json, quiet)
         return
     part = None if shard is None else shards.Shard.parse(shard)
-    model = Forecaster.load(run, data_dir=data_dir, memory_dir=memory_dir)
+    model = Forecaster.load(Path(run), data_dir=data_dir, memory_dir=memory_dir)
     opened = model.run
     _check_writable(opened.folder)
     if records is not None and records.exists():
@@ -187,6 +215,81 @@ def _evaluate_head(
         )
 
     emit(result, as_json, text)
+
+
+class OwnModel(NamedTuple):
+    """What is asked of a model on data."""
+
+    backbone: str
+    residual: str | None
+    seed: int | None
+    settings: list[str] | None
+    device: str
+    split: str
+
+
+def _evaluate_own(
+    data: str,
+    wanted: OwnModel,
+    reading: ReadOptions,
+    data_dir: Path | None,
+    records: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Fit the residuals on a model and measure them all on a split of data."""
+    from bridgemem.config import SAMPLED, Settings
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.events.loading import loaded
+    from bridgemem.storage.schema import override
+    from bridgemem.studies import own_model as study
+
+    residual = residual_of(wanted.residual or "learned")
+    base = SAMPLED if residual == "learned" else Settings()
+    settings = override(base, wanted.settings) if wanted.settings else None
+    model = given_backbone(wanted.backbone)
+    if records is not None and records.exists():
+        read_records(records)
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
+        split = no_test(dataset, wanted.split)
+        seed = 42 if wanted.seed is None else wanted.seed
+        found = study.evaluate(
+            dataset,
+            model,
+            split=split,
+            residual=residual,
+            settings=settings,
+            seed=seed,
+            device=wanted.device,
+            progress=progress,
+        )
+    if records is not None:
+        write_records(records, [one for one in found if one.backbone == found[0].backbone])
+    result = {"records": list(found), "split": split, "shard": None, "part": None}
+    emit(result, as_json, lambda: show_own(found))
+
+
+def _check_target(run: str, backbone: str | None, of_data: tuple[Any, ...], of_run: tuple[Any, ...]) -> None:
+    """Refuse a run with a model, data without one, and the options of the other."""
+    from bridgemem.errors import RunError, SettingsError
+
+    is_run = (Path(run) / "selection.json").is_file()
+    if backbone is None:
+        if any(option is not None for option in of_data):
+            raise SettingsError("--residual, --seed and --set are for a model on data; name it with -b.")
+        if run == "world" or Path(run).is_file():
+            raise RunError(f"{run} is no run folder; to measure a model on data say -b, as in -b mymodel.py:MyModel.")
+        return
+    if is_run:
+        raise SettingsError(
+            f"{run} is a run, which has its backbone; leave -b out, and give your own class as "
+            f"`bridgemem --register FILE.py:CLASS evaluate {run}`."
+        )
+    if any(option is not None for option in of_run):
+        raise SettingsError(
+            "--query, --queries, --horizon, --workers, --master, --shard, --join and --cells are for runs; leave them out."
+        )
 
 
 def _check_ways(

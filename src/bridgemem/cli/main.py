@@ -26,6 +26,7 @@ from bridgemem.cli import (
     mine,
     model,
     names,
+    own_model,
     results,
     schema,
     serve,
@@ -52,6 +53,7 @@ app.add_typer(backbones.app, name="backbones")
 app.add_typer(config.app, name="config")
 model.register(app)
 evaluate.register(app)
+own_model.register(app)
 results.register(app)
 ask.register(app)
 names.register(app)
@@ -79,8 +81,12 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an internal error.")] = False,
+    register: Annotated[
+        list[str] | None,
+        typer.Option("--register", metavar="FILE.py:CLASS", help="Import your own backbone; repeatable."),
+    ] = None,
 ) -> None:
-    pass
+    own_model.register_all(register)
 
 
 def _debugging() -> bool:

@@ -27,6 +27,7 @@ from bridgemem.cli.options import (
     seeds_of,
 )
 from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.own_model import registered
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
@@ -134,7 +135,7 @@ def _usable(run: Path) -> Iterator[None]:
 
 @reads_events
 def train(
-    name: Annotated[str, typer.Argument(help="The backbone, as in `cenet`.")],
+    name: Annotated[str, typer.Argument(help="The backbone, as in `cenet`, or your own, FILE.py:CLASS.")],
     data: Data,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trained backbone.")],
     seed: Seed = 42,
@@ -148,15 +149,18 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a backbone on the train split."""
+    from bridgemem.backbones import backbone_class
     from bridgemem.backbones import trained as backbones
+    from bridgemem.backbones.own import blaming
     from bridgemem.events.loading import loaded
     from bridgemem.storage.whole import check_free
 
     check_free(out, force)
+    name = registered(name)
     with terminal_progress(quiet=quiet) as progress:
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset, set_)
-        with _going_on(out):
+        with _going_on(out), blaming(backbone_class(name)):
             trained = backbones.train(name, dataset, out, settings, seed, device, progress, force)
     size = sum(tensor.numel() for tensor in trained.tensors().values())
     result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
@@ -169,7 +173,7 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
     backbone: Annotated[
         str,
-        typer.Option("--backbone", "-b", help="Folder of a trained backbone, or a training-free name; auto: counting."),
+        typer.Option("--backbone", "-b", help="Trained folder, training-free name, or FILE.py:CLASS (default: auto)."),
     ] = "auto",
     seed: Seed = 42,
     device: Device = "cpu",
@@ -190,6 +194,8 @@ def fit(
     """Fit the residual on a backbone, choose on validation, lock the choice, refit on train + validation."""
     import time
 
+    from bridgemem.backbones import REGISTERED
+    from bridgemem.backbones.own import blaming
     from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
     from bridgemem.errors import SettingsError
@@ -207,7 +213,8 @@ def fit(
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()
     settings, learned = override(base, set_) if set_ else None, _learned_settings(residual, learned_set)
-    if backbone != "auto" and not Path(backbone).is_dir():
+    given, backbone = backbone, registered(backbone)
+    if backbone == given != "auto" and not Path(backbone).is_dir():
         _check_training_free(backbone, data)
     model = Forecaster(
         backbone,
@@ -223,7 +230,7 @@ def fit(
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
         share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
         before = earlier_backbone(Path(backbone), share)
-        with _usable(out), _going_on(before):
+        with _usable(out), _going_on(before), blaming(REGISTERED.get(backbone, backbone)):
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted
@@ -241,6 +248,9 @@ def fit(
         "seconds": seconds,
     }
 
+    # its class is in no package, and a run holds no code
+    again = "" if backbone == given else f"--register {given} "
+
     def text() -> None:
         say(f"Fitted on {dataset.name} in {seconds:.1f} s.")
         if held_out or fitted.naive:
@@ -253,7 +263,7 @@ def fit(
             _show_selection(fitted.selections[REPORTED], fitted.train.settings)
         if made.remark():
             say(made.remark())
-        say(f"The run is in {out}; its selection is locked. Next: bridgemem evaluate {out}")
+        say(f"The run is in {out}; its selection is locked. Next: bridgemem {again}evaluate {out}")
 
     emit(result, as_json, text)
 

@@ -50,7 +50,7 @@ class Measured(Document):
 
 
 class Evaluated(Measured):
-    """Figures of a run on a split."""
+    """Figures of a run, or of a model of one's own, on a split."""
 
     split: Literal["test", "valid"]
     shard: str | None = Field(description="With --shard: the part that was read, as 2/8; there are no records then.")
@@ -62,6 +62,13 @@ class EvaluatedWhether(Document):
 
     split: Literal["test", "valid"]
     records: list[OccurrenceRecord]
+
+
+class NewBackbone(Document):
+    """A file that was written to start a model of one's own from."""
+
+    file: str
+    backbone: str = Field(description="What -b takes, as mymodel.py:MyModel.")
 
 
 class PrintedTable(Answer):
@@ -488,6 +495,7 @@ DOCUMENTS: dict[str, Any] = {
     "train": Trained,
     "fit": Fitted,
     "evaluate": Evaluated | EvaluatedWhether,
+    "new-backbone": NewBackbone,
     "calibrate": Calibrated,
     "reproduce": Measured,
     "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether,

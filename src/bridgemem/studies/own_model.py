@@ -1,0 +1,87 @@
+"""evaluate: a model of one's own in one table: alone, with each residual, next to naive forecasters, with intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bridgemem.backbones import BACKBONES
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.own import blaming, own_backbone
+from bridgemem.backbones.stored import Stored
+from bridgemem.config import Settings
+from bridgemem.evaluation.result import Evaluation
+from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
+from bridgemem.forecaster import Forecaster
+from bridgemem.progress import SILENT, Progress
+from bridgemem.residuals.learned import LearnedSettings
+
+
+def evaluate(
+    data: Any,
+    scorer: Any,
+    *,
+    split: str | None = None,
+    residual: str = "learned",
+    settings: Settings | dict[str, Any] | None = None,
+    learned_settings: LearnedSettings | dict[str, Any] | None = None,
+    seed: int = 42,
+    device: str = "cpu",
+    progress: Progress = SILENT,
+) -> Evaluation:
+    """Measure your own model: alone, with each residual on it, and next to naive forecasters.
+
+    The contract of `check_backbone` is checked first. The residuals are fitted and chosen on train and validation; the
+    split is read once. Intervals are paired, over time steps.
+
+    Args:
+        data: Whatever `load` takes.
+        scorer: A callable (actor, relation, step) -> log scores [n, entities], on NumPy arrays of n ids, or tensors
+            where it is a torch module; a `Scorer`; a `Backbone`, or a class of them, which is trained. Any other class
+            is constructed with the data, without its test split. Relation ids from R on ask for the subject.
+        split: "test" or "valid"; test when left out, or validation where there is no test.
+        residual: "learned", next to the paper's, or "bridgemem", the paper's alone.
+        settings: Of the paper's residual.
+        learned_settings: Of the learned residual.
+        seed: Of everything that is drawn.
+        device: "cpu" or "cuda".
+        progress: Where the parts are shown.
+
+    Returns:
+        An `Evaluation`: it prints as a table, and `to_frame()` has all records.
+
+    Raises:
+        BackboneError: The model breaks the contract of a scorer; the sentence says how.
+
+    Example:
+        >>> import bridgemem as bm, numpy as np
+        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+        >>> often = np.bincount(world.train.object, minlength=30)
+        >>> def popular(actor, relation, step):
+        ...     return np.tile(np.log(often + 1.0), (len(actor), 1))
+        >>> found = bm.evaluate(world, popular, residual="bridgemem", settings={"max_epochs": 1})
+        >>> [row[0] for row in found.table().rows][-2:]
+        ['popular', 'popular + bridgemem']
+    """
+    dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
+    backbone, known = own_backbone(scorer, dataset), dataset.without_test().events
+    # built-in ones are checked by tests, and stored scores know none but the queries of validation and test
+    checked = not isinstance(backbone, str | Path | Stored) and backbone.name not in BACKBONES
+    model = Forecaster(
+        backbone,
+        residual=residual,
+        settings=settings,
+        learned_settings=learned_settings,
+        seed=seed,
+        device=device,
+    )
+    with blaming(backbone):
+        if checked and isinstance(backbone, Backbone):
+            backbone.check(dataset)
+            check_backbone(backbone.to(device), known)
+        model.fit(dataset, progress=progress)
+        if checked and isinstance(backbone, type):
+            check_backbone(model.parts.backbone(device), known)  # before the split is read
+        return model.evaluate(split or ("test" if dataset.test_start is not None else "valid"), progress=progress)
