@@ -221,6 +221,19 @@ class Breaks(Table):
         return torch.zeros(3) @ torch.zeros(4)  # type: ignore[return-value]
 
 
+class OneWay(Net):
+    """Has no ids for the relations that ask for the subject."""
+
+    def __init__(self, data: Dataset) -> None:
+        super().__init__(data)
+        self.relation = torch.nn.Embedding(data.events.n_relations, 4)
+
+
+class NoForward(torch.nn.Module):
+    def __init__(self, data: Dataset) -> None:
+        super().__init__()
+
+
 class NoData:
     def __init__(self) -> None: ...
 
@@ -238,6 +251,8 @@ class NoData:
         (embedding, "plain functions get NumPy arrays, torch.from_numpy makes tensors"),
         (lost, r"lost cannot score the queries: KeyError: 'missing' \(test_own.py, line \d+\)"),
         (Breaks, r"breaks failed: RuntimeError: .* \(test_own.py, line \d+\)"),
+        (OneWay, r"IndexError: .*; ids are 0..29 for entities and 0..15 for relations, of which those from 8 on ask"),
+        (NoForward, "NoForward cannot be called; your model must take"),
         (NoData, r"NoData is constructed as NoData\(data\)"),
         (3, "int cannot be called"),
     ],
@@ -252,6 +267,8 @@ class NoData:
         "tensor",
         "raises",
         "train",
+        "one way",
+        "no forward",
         "init",
         "number",
     ],

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from bridgemem.backbones import BACKBONES, REGISTERED
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import Scores, as_scores, called
-from bridgemem.errors import BackboneError, BridgeMemError, NotFoundError
+from bridgemem.errors import NO_MEMORY, BackboneError, BridgeMemError, NotFoundError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
@@ -92,10 +92,21 @@ def asked(model: Any, queries: Queries, past: Past) -> Any:
     except (BridgeMemError, MemoryError):
         raise
     except Exception as problem:
-        tensors = "; plain functions get NumPy arrays, torch.from_numpy makes tensors of them"
-        hint = tensors if arrays and "ndarray" in str(problem) else ""
-        said = f"{_name_of(model)} cannot score the queries: {_said(problem, _file_of(model))}{hint}."
+        if any(words in str(problem) for words in NO_MEMORY):
+            raise
+        said = f"{_name_of(model)} cannot score the queries: {_said(problem, _file_of(model))}{_hint(problem, past)}."
         raise BackboneError(said) from None  # `Backbone.check` takes one with a cause for a model of other data
+
+
+def _hint(problem: Exception, past: Past) -> str:
+    """What most often is behind an error of a model that is asked for the first time."""
+    if "ndarray" in str(problem):
+        return "; plain functions get NumPy arrays, torch.from_numpy makes tensors of them"
+    if isinstance(problem, IndexError):
+        events = past.events
+        ids = f"0..{events.n_entities - 1} for entities and 0..{2 * events.n_relations - 1} for relations"
+        return f"; ids are {ids}, of which those from {events.n_relations} on ask for the subject"
+    return ""
 
 
 def _call_of(model: Any) -> tuple[Callable[..., Any], bool]:
@@ -103,7 +114,8 @@ def _call_of(model: Any) -> tuple[Callable[..., Any], bool]:
     ask = getattr(model, "score", None)
     if not callable(ask):
         ask = model.forward if isinstance(model, nn.Module) else model
-    if isinstance(model, type) or not callable(ask):
+    unfinished = isinstance(model, nn.Module) and ask == model.forward and type(model).forward is nn.Module.forward
+    if isinstance(model, type) or unfinished or not callable(ask):
         raise BackboneError(f"{_name_of(model)} cannot be called; your model must take {SHAPE}.")
     try:
         signature = inspect.signature(ask)
@@ -155,6 +167,8 @@ def blaming(model: Any) -> Iterator[None]:
     except (BridgeMemError, MemoryError):
         raise
     except Exception as problem:
+        if any(words in str(problem) for words in NO_MEMORY):
+            raise
         file = None if isinstance(model, str | Path) else _file_of(model)
         if file is None or file not in {frame.filename for frame in traceback.extract_tb(problem.__traceback__)}:
             raise
