@@ -99,7 +99,7 @@ def asked(model: Any, queries: Queries, past: Past) -> Any:
 
 
 def _hint(problem: Exception, past: Past) -> str:
-    """What most often is behind an error of a model that is asked for the first time."""
+    """The usual cause of an error of a model that is asked for the first time."""
     if "ndarray" in str(problem):
         return "; plain functions get NumPy arrays, torch.from_numpy makes tensors of them"
     if isinstance(problem, IndexError):
