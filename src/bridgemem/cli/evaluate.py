@@ -288,7 +288,8 @@ def _check_target(run: str, backbone: str | None, of_data: tuple[Any, ...], of_r
         )
     if any(option is not None for option in of_run):
         raise SettingsError(
-            "--query, --queries, --horizon, --workers, --master, --shard, --join and --cells are for runs; leave them out."
+            "--query, --queries, --horizon, --workers, --master, --shard, --join and --cells are for runs; leave them "
+            "out."
         )
 
 

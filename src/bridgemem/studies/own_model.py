@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from bridgemem.events.loading import load
 from bridgemem.forecaster import Forecaster
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
+
+NEAR_ONE = 0.97  # above every MRR in the records of this repository, under any filter
+LEAP = 0.1  # in MRR, from validation to test; few queries need more, three times the widest standard error
 
 
 def evaluate(
@@ -34,7 +38,7 @@ def evaluate(
     """Measure your own model: alone, with each residual on it, and next to naive forecasters.
 
     The contract of `check_backbone` is checked first. The residuals are fitted and chosen on train and validation; the
-    split is read once. Intervals are paired, over time steps.
+    split is read once. Intervals are paired, over time steps. Figures that look like leakage are warned of.
 
     Args:
         data: Whatever `load` takes.
@@ -84,4 +88,23 @@ def evaluate(
         model.fit(dataset, progress=progress)
         if checked and isinstance(backbone, type):
             check_backbone(model.parts.backbone(device), known)  # before the split is read
-        return model.evaluate(split or ("test" if dataset.test_start is not None else "valid"), progress=progress)
+        found = model.evaluate(split or ("test" if dataset.test_start is not None else "valid"), progress=progress)
+    if said := alarm(found, model.parts.selection("time").backbone.mrr):
+        warnings.warn(said, stacklevel=2)
+    return found
+
+
+def alarm(found: Evaluation, validation: float) -> str | None:
+    """Why the figures of a backbone look like leakage; None where they do not. validation: its MRR there."""
+    alone, name = found.mrr("backbone"), found[0].backbone
+    if alone >= NEAR_ONE:
+        return (
+            f"{name} has an MRR of {alone:.4f}, which forecasts do not reach: look for events at or after the query's "
+            "step among what it reads or was trained on."
+        )
+    if found[0].split == "test" and alone - validation > max(LEAP, 1.5 / found[0].queries ** 0.5):
+        return (
+            f"{name} is far better on test than on validation (MRR {alone:.4f} and {validation:.4f}): look for test "
+            "events among what it was trained on."
+        )
+    return None
