@@ -181,8 +181,19 @@ def test_registered_models_are_known_by_name(world: Dataset) -> None:
     assert "table" in backbone_names()
     assert next(one for one in list_backbones() if one.name == "table").package == "registered"
     assert bm.Forecaster("table", **QUICK).fit(world).parts.config.backbone == "table"
+
+
+def test_a_registered_function_is_fitted_saved_and_loaded_by_its_name(world: Dataset, tmp_path: Path) -> None:
     bm.register(first_ids(world.events.n_entities), name="ids")
     assert "ids" in backbone_names()
+    model = bm.Forecaster("ids", **QUICK).fit(world)
+    assert model.parts.backbone_note().get("fingerprint") is None  # nobody saw what it was trained on
+    wanted = model.evaluate("valid")
+    run = model.save(tmp_path / "run")
+    assert bm.Forecaster.load(run).evaluate("valid").mrr("backbone") == wanted.mrr("backbone")
+    REGISTERED.clear()
+    with pytest.raises(NotFoundError, match=r"called 'ids' \(class first_ids_first\)"):
+        bm.Forecaster.load(run).forecast(0, 0)
 
 
 class Taken(Table):

@@ -9,8 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, backbone_names, is_trained, load_backbone
+from bridgemem.backbones import (
+    BACKBONES,
+    REGISTERED,
+    backbone_class,
+    backbone_defaults,
+    backbone_names,
+    is_trained,
+    load_backbone,
+)
 from bridgemem.backbones.base import Backbone, check_trained_events
+from bridgemem.backbones.own import Wrapped
 from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
@@ -49,6 +58,8 @@ def as_backbone(given: Any) -> str | Path | Backbone | type[Backbone]:
     if isinstance(given, type) and issubclass(given, Backbone):
         registered = given.name in backbone_names() and backbone_class(given.name) is given
         return given.name if registered else given
+    if isinstance(given, str) and issubclass(kind := REGISTERED.get(given, Backbone), Wrapped):
+        return kind()  # trained elsewhere
     if isinstance(given, str | Path):
         folder = Path(given)
         if (folder / "selection.json").is_file() and (folder / "backbone").is_dir():
