@@ -77,6 +77,16 @@ def test_hazards_find_the_rates_that_were_planted() -> None:
             assert p[own, column].mean() == pytest.approx(1 - (1 - planted) ** horizon, abs=0.08)
 
 
+def test_a_span_that_the_events_do_not_reach_has_the_hazard_of_the_last_that_they_do() -> None:
+    past = Past(random_log(1, n=3000, n_entities=60, steps=80))
+    tallies = PastTallies(past)
+    net = fit_hazard(sampled_outcomes("pair", past, QUICK, 0), tallies, QUICK)
+    assert net.span.tolist() == [0, 1, 2, 3, 4, 5, 5, 5]  # at most 24 steps ahead are known
+    keys = seen_keys("pair", tallies.parts[0], 80)
+    survival = Occurrence(QUICK, {"pair": net}).log_survival(keys, tallies, (14, 15, 100))
+    assert torch.allclose(survival[:, 2] - survival[:, 1], 85 * (survival[:, 1] - survival[:, 0]))
+
+
 def test_weights_come_back_as_they_were() -> None:
     events = small_world().events
     tallies = PastTallies(Past(events))
@@ -87,5 +97,7 @@ def test_weights_come_back_as_they_were() -> None:
     for kind in KINDS:
         keys: Keys = seen_keys(kind, own, 40)
         assert torch.equal(back.probability(keys, tallies, (3,)), head.probability(keys, tallies, (3,)))
+    with pytest.raises(ValueError, match="there are 8 spans"):
+        Occurrence.restore(QUICK, {**head.tensors(), "pair.span": torch.full((8,), 8)})
     with pytest.raises(ValueError, match=r"nothing is known of other\.x"):
         Occurrence.restore(QUICK, {**head.tensors(), "other.x": torch.zeros(1)})

@@ -40,6 +40,7 @@ PARENTS: dict[Kind, tuple[str, ...]] = {
 }
 _NEVER = 10.0  # the log lag of what never happened
 _CHUNK = 1 << 16
+LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
 
 
@@ -139,14 +140,22 @@ class HazardNet(nn.Module):
 
     mean: Tensor
     inverse: Tensor
+    span: Tensor
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
+        # whose hazard each span has: its own, unless the known events do not reach it
+        self.register_buffer("span", torch.arange(len(SPANS)))
         self.body = nn.Sequential(
             nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, len(SPANS))
         )
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("inverse", torch.ones(width))
+
+    def reach(self, steps: Tensor) -> None:
+        """Learn which spans are known, from the steps that keys were watched in each: float [spans]."""
+        known = (steps >= LEAST_STEPS).nonzero()
+        self.span.clamp_(max=int(known.max()) if len(known) else 0)
 
     def begin_at(self, rate: Tensor) -> None:
         """Give the same hazards to all keys, float [spans], which a fit starts from."""
@@ -165,7 +174,7 @@ class HazardNet(nn.Module):
         self.inverse.copy_(variance.clamp(min=1e-6).rsqrt())
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.body(((x - self.mean) * self.inverse).clamp(-8, 8))
+        return self.body(((x - self.mean) * self.inverse).clamp(-8, 8)).index_select(1, self.span)
 
 
 @dataclass(frozen=True)
@@ -288,7 +297,10 @@ class Occurrence:
             raise ValueError(f"nothing is known of {unknown[0]}")
         with torch.device("meta"):
             nets = {kind: HazardNet(width_of(kind), settings.hidden) for kind in KINDS}
-        return cls(settings, {kind: with_weights(net, part_of(tensors, f"{kind}.")) for kind, net in nets.items()})
+        own = {kind: with_weights(net, part_of(tensors, f"{kind}.")) for kind, net in nets.items()}
+        if any(((net.span < 0) | (net.span >= len(SPANS))).any() for net in own.values()):
+            raise ValueError(f"there are {len(SPANS)} spans, and other ones are named")
+        return cls(settings, own)
 
 
 def fit_dates(events: EventLog, settings: OccurrenceSettings) -> list[int]:
@@ -320,6 +332,7 @@ def fit_hazard(
     with seeded(seed, "cpu"):
         net = HazardNet(width_of(kind), settings.hidden)
         net.standardise(x, weight)
+        net.reach((event + survived).sum(0))
         net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
         steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
         with progress.task("fitting whether it happens", total=settings.epochs * batches) as advance:
