@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
 import bridgemem as bm
+from bridgemem.backbones import REGISTERED
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
+from bridgemem.runs import Run
+from bridgemem.studies.audit import audit
 from builders import small_world
 
 QUICK = {"residual": "bridgemem", "settings": {"width": 8, "hidden": 8, "max_epochs": 1}}
@@ -56,3 +61,15 @@ def test_an_honest_model_is_not_warned_of(world: Dataset) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bm.evaluate(world, bm.Forecaster("recurrence-typed", **QUICK).fit(world).parts.backbone(), **QUICK)
+
+
+def test_an_audit_does_not_pass_what_it_cannot_check(world: Dataset, tmp_path: Path) -> None:
+    """A model with its own table does not react to a corrupted future, whether it is honest or not."""
+    with mock.patch.dict(REGISTERED):
+        bm.register(knows(world.events), name="table-at-t")
+        run = bm.Forecaster("table-at-t", **QUICK).fit(world, folder=tmp_path / "run")
+        run.evaluate("test")
+        found = {finding.check: finding for finding in audit(Run(tmp_path / "run"), seed=1)}
+    assert found["backbone blind to the future"].passed is None
+    assert "its maker's word" in found["backbone blind to the future"].seen
+    assert found["evidence blind to the future"].passed

@@ -47,6 +47,7 @@ class Backbone(Scorer, ABC):
     default: ClassVar[Any] = NoSettings()
     own_uncertainty: ClassVar[bool] = False
     retrained: ClassVar[bool] = True  # whether it can be trained again, on earlier events
+    reads_past: ClassVar[bool] = True  # whether it scores from the past that it is given, where that can be checked
     # settings of a learned residual that it asks for where they are left at their defaults
     learning: ClassVar[Mapping[str, Any]] = {}
     n_members: int = 0

@@ -66,10 +66,10 @@ def wrapped(model: Any, name: str | None = None) -> type[Wrapped]:
     name = name or _name_of(model)
     if name in BACKBONES:
         raise BackboneError(f"{name!r} is the name of a built-in backbone; give your model another one.")
-    _call_of(model)  # refuses what cannot be asked
+    _, arrays = _call_of(model)
     if isinstance(model, nn.Module):
         model.eval()  # dropout would make every score a random one
-    held = {"name": name, "model": staticmethod(model) if inspect.isroutine(model) else model}
+    held = {"name": name, "reads_past": not arrays, "model": staticmethod(model) if inspect.isroutine(model) else model}
     held |= {key: value for key in ("own_uncertainty", "n_members") if (value := getattr(model, key, None))}
     held |= {"__module__": getattr(_defined(model), "__module__", ""), "__doc__": _defined(model).__doc__}
     return type(_defined(model).__name__, (Wrapped,), held)

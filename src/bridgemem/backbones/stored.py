@@ -231,6 +231,7 @@ class Stored(Backbone):
 
     name: ClassVar[str] = "stored"
     retrained: ClassVar[bool] = False
+    reads_past: ClassVar[bool] = False
     default: ClassVar[StoredSettings] = StoredSettings()
 
     def __init__(self, settings: StoredSettings, folder: Path, store: Store, index: dict[str, Tensor]) -> None:

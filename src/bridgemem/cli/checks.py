@@ -167,17 +167,20 @@ def audit(
             device=check_device(device),
             progress=progress,
         )
-    passed = not any(finding.passed is False for finding in findings)
+    failed = any(finding.passed is False for finding in findings)
     unknown = sum(finding.passed is None for finding in findings)
+    passed = False if failed else None if unknown else True
 
     def text() -> None:
         words = {True: "pass", False: "FAIL", None: "n/a "}
         for finding in findings:
             say(f"{words[finding.passed]}  {finding.check}: {finding.seen}")
-        say(("pass" if passed else "fail") + (f", {unknown} not checked" if unknown else ""))
+        # "pass" says that all was shown
+        word = {True: "pass", False: "fail", None: "nothing failed"}[passed]
+        say(word + (f", {unknown} not checked" if unknown else ""))
 
     emit({"run": run, "split": split, "passed": passed, "findings": findings}, as_json, text)
-    if not passed:
+    if failed:
         raise typer.Exit(1)
 
 

@@ -224,11 +224,11 @@ class Compared(Document):
 
 
 class Audited(Document):
-    """The checks of a run; `passed` null: it cannot be checked here."""
+    """The checks of a run; `passed` null: it cannot be checked here; of all: none failed, not all were made."""
 
     run: str
     split: Literal["test", "valid"]
-    passed: bool
+    passed: bool | None
     findings: list[Finding]
 
 
