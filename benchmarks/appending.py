@@ -40,6 +40,7 @@ class _Run:
 
     folder: Path
     origin: None = None
+    version: str = "measured"
 
 
 @dataclass(frozen=True)

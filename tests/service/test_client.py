@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,9 @@ def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
 @pytest.fixture
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
-    monkeypatch.setattr(client.time, "sleep", waited.append)
+    # of the client alone: threads of the service sleep by the same name
+    clock = SimpleNamespace(sleep=waited.append)
+    monkeypatch.setattr(client, "time", clock)
     return waited
 
 

@@ -159,7 +159,7 @@ def _counted_how(receipt: Receipt) -> str:
     size = len(receipt.ids)
     share = f" ({receipt.duplicates / size:.0%})" if size > 1 else ""
     if receipt.accepted == size:
-        return f"{share}, which count again (--duplicates drop lets an event count once, whoever sends it)"
+        return f"{share}, which count again (--duplicates drop lets an event count once, from any source)"
     return f"{share}, which do not count again"
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bridgemem.client import Client, ServiceError, read_token
 from bridgemem.errors import BridgeMemError
 
 if TYPE_CHECKING:
+    from bridgemem.client import Client
     from bridgemem.events.naming import NewEvent
     from bridgemem.live.eventstore import EventStore, Receipt, Stored
 
@@ -36,6 +34,10 @@ def noted_service(store: Path, host: str, port: int, admin_token_file: Path | No
     The files can be read by nobody else. Those of a service that was killed are of no harm: they are read only while a
     process has the store open.
     """
+    import secrets
+
+    from bridgemem.client import read_token
+
     note, own = _beside(store, "service.json"), _beside(store, "admin-token")
     token = secrets.token_hex(16) if admin_token_file is None else read_token(admin_token_file)
     if admin_token_file is None:
@@ -60,6 +62,8 @@ def _write_private(path: Path, text: str) -> None:
 
 def service_of(store: Path) -> Client | None:
     """The service that noted itself next to a store, if its note can be read."""
+    from bridgemem.client import Client
+
     with suppress(OSError, ValueError, KeyError, TypeError, BridgeMemError):
         noted = json.loads(_beside(store, "service.json").read_text(encoding="utf-8"))
         return Client(noted["address"], token_file=noted["token_file"], retries=2)
@@ -83,6 +87,8 @@ def opened_store(path: Path, open_file: Callable[[], EventStore]) -> Iterator[Ev
 @contextmanager
 def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventStore]:
     """The store, or a copy that the service that has it open makes for the moment."""
+    import tempfile
+
     from bridgemem.live.eventstore import EventStore, StoreInUseError
 
     try:
@@ -99,6 +105,8 @@ def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventSt
 
 
 def _client(path: Path, held: BridgeMemError) -> Client:
+    from bridgemem.client import ServiceError
+
     client = service_of(path)
     if client is None:
         raise held

@@ -28,7 +28,6 @@ from bridgemem.cli.options import (
 )
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
-from bridgemem.client import read_token
 from bridgemem.errors import BridgeMemError, SettingsError
 
 if TYPE_CHECKING:
@@ -82,6 +81,7 @@ def serve(
 ) -> None:
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
+    from bridgemem.client import read_token
     from bridgemem.forecaster import Forecaster
     from bridgemem.live.switching import Switch
     from bridgemem.service.admin import Admin

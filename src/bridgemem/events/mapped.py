@@ -35,7 +35,7 @@ BLOCK = 1 << 22  # events that a pass over all of them holds at a time
 class Home:
     """The folder of a log, which all parts of it share.
 
-    manifest: what memory.json says. columns: of the events. opened: the indices, kept by whoever opens them first.
+    manifest: what memory.json says. columns: of the events. opened: the indices, kept by the first that opens them.
     """
 
     folder: Path

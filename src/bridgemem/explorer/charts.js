@@ -122,7 +122,7 @@ export function timelineChart(into, past, { clock, step, actor, candidate, relat
       marker: {
         symbol: forward ? "triangle-right" : "triangle-left", color: colour(forward ? "forward" : "backward"),
         size: own.map((mark) => 10 + 3 * Math.log2(mark.count)),
-        opacity: own.map((mark) => 0.22 + 0.78 * Math.exp(-(mark.lag - 1) / decay)),
+        opacity: own.map((mark) => 0.22 + 0.78 * Math.exp(-(mark.lag - 1) / fade)),
         line: { color: colour("ink"), width: own.map((mark) => (part(mark) === undefined ? 0 : 1.6)) },
       },
       customdata: own.map((mark) => [

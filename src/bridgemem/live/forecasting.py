@@ -123,7 +123,7 @@ class LiveForecaster:
 
     @property
     def lock(self) -> threading.Lock:
-        """Held by whoever asks the backbone."""
+        """Held while the backbone is asked."""
         return self._asking
 
     @contextmanager

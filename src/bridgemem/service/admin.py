@@ -1,4 +1,4 @@
-"""Routes for whoever runs the service: they need the admin token."""
+"""Routes for the operator of the service: they need the admin token."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Switchable(Protocol):
 
 @dataclass(frozen=True)
 class Admin:
-    """What whoever runs the service may change. watch: seconds between two looks at the run's link; 0 for none."""
+    """What the operator of the service may change. watch: seconds between two looks at the run's link; 0 for none."""
 
     live: Switchable
     token: str
@@ -42,7 +42,7 @@ class Admin:
 
 
 class Reloading:
-    """Reloads, counted and logged, whoever asks for them. after: called when another model is served."""
+    """Reloads, counted and logged, on request or by the link. after: called when another model is served."""
 
     def __init__(self, live: Switchable, metrics: Metrics, after: Callable[[], object]) -> None:
         self.live, self.metrics, self.after = live, metrics, after

@@ -94,7 +94,7 @@ def create_app(
     """The application over a live forecaster.
 
     token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
-    people on this machine, next to those for programs; admin: whoever runs the service, and what they may change.
+    people on this machine, next to those for programs; admin: the operator of the service, and what they may change.
     """
     service, metrics, ready = Service(live), Metrics(), asyncio.Event()
     limits = limits or Limits()

@@ -75,7 +75,7 @@ def retry_later(status: int, error: str, reason: str | None = None) -> JSONRespo
 
 @dataclass(frozen=True)
 class Tokens:
-    """client: what clients must send, None for nothing. admin: what whoever runs the service sends, None for nobody."""
+    """client: what clients must send, None for nothing. admin: what the operator sends, None for nobody."""
 
     client: str | None = None
     admin: str | None = None
