@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shutil
-import time
 import warnings
 from functools import partial
 from pathlib import Path
@@ -13,27 +12,13 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from bridgemem.backbones import backbone_class
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import called
-from bridgemem.backbones.trained import (
-    TrainingNote,
-    as_backbone,
-    check_name,
-    check_trained_on,
-    default_settings,
-    earlier_backbone,
-    note_of,
-    open_backbone,
-    trained_again,
-    training_free,
-    training_note,
-)
-from bridgemem.config import SAMPLED, HistoryMode, Seed, Settings, check
+from bridgemem.config import HistoryMode, Settings
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
-from bridgemem.evaluation.reliability import calibrations_of, evaluate_horizon
+from bridgemem.evaluation.reliability import evaluate_horizon
 from bridgemem.evaluation.result import Evaluation
 from bridgemem.evaluation.shards import evaluate_in_pool
 from bridgemem.evaluation.what import evaluate_what
@@ -42,24 +27,18 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
 from bridgemem.events.log import Vocabulary
-from bridgemem.events.mapped import data_folder
 from bridgemem.events.naming import Stamped, followed_by, new_events
 from bridgemem.events.queries import Queries
+from bridgemem.fitting import Fitting
 from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
 from bridgemem.forecasting.batch_queries import as_queries, in_ids
 from bridgemem.forecasting.explanations import Explanation
-from bridgemem.forecasting.heads import fit_heads
-from bridgemem.forecasting.model import Model, Parts, RunConfig
+from bridgemem.forecasting.model import Model, Parts
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.hub import pull
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
-from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned, learning_of
-from bridgemem.residuals.selection import PAPER_DATA, Fitted
-from bridgemem.residuals.selection import fit as fit_residual
-from bridgemem.residuals.validation import Validation
 from bridgemem.runs import UPDATES, Run
 from bridgemem.showing import html_table
 from bridgemem.storage.files import write_json
@@ -141,99 +120,27 @@ class Forecaster:
                 only the learned residual is fitted.
             progress: Where the parts of the fit are shown.
         """
-        self._check()
+        fitting = Fitting(
+            self.backbone,
+            residual=self.residual,
+            settings=self.settings,
+            learned_settings=self.learned_settings,
+            backbone_settings=self.backbone_settings,
+            history=self.history,
+            seed=self.seed,
+            device=self.device,
+            take=partial(self._take, folder),
+            progress=progress,
+        )
+        fitting.check()
         dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
         if resume:
-            return self._resumed(dataset, folder, progress)
-        backbone, home, note = self._started(dataset, progress)
-        validation = Validation.of(dataset, backbone, device=self.device, frozen=self.history == "frozen")
-        settings = self.settings or (SAMPLED if self.residual == "learned" else Settings())
-        free = self.settings is None and dataset.name not in PAPER_DATA
-        alone = self.residual == "bridgemem"  # next to the learned residual, later validation compares them all
-        fitted = fit_residual(
-            validation, settings, choose_memory=free, with_naive=alone, seed=self.seed, progress=progress
-        )
-        config = self._config(dataset, backbone, fitted, note)
-        heads = None if self.history == "frozen" else fit_heads(dataset, seed=self.seed, progress=progress)
-        model = Model(dataset, backbone, fitted, config, trained=note, own_heads=heads)
-        model = self._calibrated(model, validation, progress)
-        if alone:
-            self._take(model, home, folder, replace)
-            if fitted.above is not None:
-                warnings.warn(
-                    f"on validation {fitted.above} is above the model (MRR {fitted.naive[fitted.above].mrr:.4f} and "
-                    f"{fitted.selections['time'].chosen.mrr:.4f}); consider it as the backbone, --backbone "
-                    f"{fitted.above}.",
-                    stacklevel=2,
-                )
-            return self
-        # before anything is saved: a backbone may have to be trained again for it
-        earlier = self._earlier(validation, model, home, progress)
-        model = dataclasses.replace(model, unfinished=self._learning(backbone))
-        self._take(model, home, folder, replace)
-        return self._finished_by(model, validation, earlier, home, folder, progress)
-
-    def _finished_by(
-        self,
-        model: Model,
-        validation: Validation,
-        earlier: Source | None,
-        home: Path | None,
-        folder: Path | str | None,
-        progress: Progress,
-    ) -> Self:
-        """Fit the learned residual next to the paper's, and be what does better."""
-        fits = self._learned(validation, model.fitted, earlier, self._learning(model.own_backbone), progress)
-        model = dataclasses.replace(model, fits=fits, unfinished=None)
-        model = self._calibrated(model, validation, progress) if fits else model
-        self._take(model, home, folder, True)
-        held = model.held_out("raw")
-        if held is not None and held.above is not None:
-            self._fall_back(held, model.dataset, folder, progress)
+            fitting.resume(dataset, folder)
+        else:
+            fitting.fit(dataset, replace=replace)
         return self
 
-    def _resumed(self, dataset: Dataset, folder: Path | str | None, progress: Progress) -> Self:
-        """Go on where an interrupted fit had saved the paper's residual."""
-        if folder is None or self.residual != "learned":
-            raise SettingsError("resume fits the learned residual of a run folder; leave --residual bridgemem out.")
-        run = Run(folder)
-        if run.unfinished is None:
-            raise RunError(f"{folder} is a whole run: there is nothing to resume.")
-        given = as_backbone(self.backbone)
-        home = given if isinstance(given, Path) else None  # next to which a cross-fit keeps the one that it trains
-        name = given if isinstance(given, str) else (open_backbone(given) if isinstance(given, Path) else given).name
-        model = dataclasses.replace(run.in_memory(self.device), dataset=dataset)
-        said = {"seed": self.seed, "device": self.device, "backbone": AUTO if name == "auto" else name}
-        wanted = self._learning(model.own_backbone)
-        if other := run.begun_with(dataset, self.settings or SAMPLED, learned=wanted, **said):
-            raise RunError(f"{folder} was begun with {other}; resume with the same command, or fit a new run.")
-        if home is not None and training_note(home) != model.trained:
-            raise RunError(f"{folder} was begun on another backbone than {home}; fit a new run.")
-        validation = Validation.of(dataset, model.own_backbone, device=self.device)
-        earlier = self._earlier(validation, model, home, progress)
-        return self._finished_by(model, validation, earlier, run.folder / "backbone", folder, progress)
-
-    def _fall_back(self, held: HeldOut, dataset: Dataset, folder: Path | str | None, progress: Progress) -> None:
-        """Where a naive forecaster is above both residuals, be that one, with the paper's residual; say so."""
-        name, mrr = held.above or "", max(held.learned, held.bridgemem)
-        auto = self.backbone == "auto"
-        then = "it is used instead" if auto else f"consider it as the backbone, --backbone {name}"
-        warnings.warn(
-            f"on the later part of validation {name} is above the model (MRR {held.naive[name][0]:.4f} and "
-            f"{mrr:.4f}, without a filter); {then}.",
-            stacklevel=3,
-        )
-        if auto:
-            made = Forecaster(name, residual="bridgemem", settings=self.settings, seed=self.seed, device=self.device)
-            made.fit(dataset, folder=folder, replace=True, progress=progress)
-            self._parts, self._folder, self._predictor = made._parts, made._folder, None
-
-    def _calibrated(self, model: Model, validation: Validation, progress: Progress) -> Model:
-        """A model with probabilities for whatever has none yet."""
-        made = calibrations_of(model, validation, known=model.calibrations, progress=progress)
-        return dataclasses.replace(model, calibrations={**model.calibrations, **made})
-
-    def _take(self, model: Model, home: Path | None, folder: Path | str | None, replace: bool) -> None:
+    def _take(self, folder: Path | str | None, model: Model, home: Path | None, replace: bool) -> None:
         """Be the forecaster of a fitted model, and save it where a folder is given. home: of its backbone."""
         self._parts, self._folder, self._predictor, self._added = model, home, None, []
         if folder is not None:
@@ -592,121 +499,6 @@ class Forecaster:
             known |= {"residual": self.residual, "fitted with": f"version {config.version} on {config.device}"}
             known |= {"events added since": f"{len(self._added):,}"}
         return html_table(repr(self), [], known.items())
-
-    def _check(self) -> None:
-        check("residual", self.residual, Residual)
-        check("history", self.history, HistoryMode)
-        check("seed", self.seed, Seed)
-        if self.residual == "learned" and self.history == "frozen":
-            raise SettingsError(
-                "the learned residual is fitted with rolling history only; leave --history frozen out, or say "
-                "--residual bridgemem."
-            )
-        check_device(self.device)
-
-    def _started(self, dataset: Dataset, progress: Progress) -> tuple[Backbone, Path | None, TrainingNote]:
-        """The backbone on its device, the folder it came from if any, and the note of its training."""
-        given = as_backbone(self.backbone)
-        if isinstance(given, Backbone):
-            given.check(dataset)
-            return self._twice(given).to(self.device), None, TrainingNote()
-        if isinstance(given, Path):
-            backbone = open_backbone(given)
-            backbone.check(dataset)
-            check_trained_on(given, dataset)
-            return self._twice(backbone).to(self.device), given, training_note(given)
-        began, own = time.perf_counter(), self.backbone_settings
-        if isinstance(given, str):
-            name = AUTO if given == "auto" else given
-            check_name(name)
-            given, own = backbone_class(name), own or default_settings(name, dataset)
-        backbone = given.fit(dataset.without_test(), own, seed=self.seed, device=self.device, progress=progress)
-        seconds = time.perf_counter() - began
-        return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
-
-    def _twice(self, backbone: Backbone) -> Backbone:
-        """A backbone, refused where cross-fitting has to train it again and cannot."""
-        if self._learning(backbone).cross_fit and not backbone.retrained:
-            raise SettingsError(
-                f"cross_fit trains the backbone again, on earlier events, and {backbone.name} scores cannot be "
-                "trained; leave cross_fit out."
-            )
-        return backbone
-
-    def _learning(self, backbone: Backbone) -> LearnedSettings:
-        """The learned residual's settings; those at their defaults are the backbone's to say."""
-        return learning_of(backbone, self.learned_settings)
-
-    def _config(self, dataset: Dataset, backbone: Backbone, fitted: Fitted, note: TrainingNote) -> RunConfig:
-        return RunConfig(
-            dataset=dataset.name,
-            fingerprint=dataset.events.fingerprint,
-            valid_start=dataset.valid_start,
-            test_start=-1 if dataset.test_start is None else dataset.test_start,
-            backbone=backbone.name,
-            backbone_seed=self.seed if note.seed is None else note.seed,
-            backbone_entities=dataset.events.n_entities,
-            backbone_relations=dataset.events.n_relations,
-            seed=self.seed,
-            device=self.device,
-            history=self.history,
-            epochs=fitted.epochs,
-            select_fit_seconds=fitted.select_fit_seconds,
-            refit_seconds=fitted.refit_seconds,
-            transitions=fitted.examples,
-            parameters=sum(p.numel() for p in fitted.train.reader.parameters()),
-            data=data_folder(dataset.events),
-        )
-
-    def _trained_again(self, backbone: Backbone, folder: Path | None, seed: int, progress: Progress) -> Trains:
-        """How a backbone of the same kind is trained on earlier events, kept next to its folder if it has one."""
-        share = self._learning(backbone).cross_fit
-        home = None if folder is None or not share else earlier_backbone(folder, share)
-        return partial(trained_again, backbone, home, seed, self.device, progress)
-
-    def _earlier(self, validation: Validation, model: Model, home: Path | None, progress: Progress) -> Source | None:
-        """Late train to learn from, where the backbone is not trained or is trained again; None elsewhere."""
-        wanted, fitted = self._learning(model.own_backbone), model.fitted
-        if not wanted.cross_fit and not training_free(model.own_backbone):
-            return None
-        again = self._trained_again(model.own_backbone, home, model.config.backbone_seed, progress)
-        try:
-            return earlier_source(
-                validation,
-                again,
-                wanted,
-                transitions=fitted.train,
-                seed=self.seed,
-                epochs=fitted.epochs,
-                progress=progress,
-            )
-        except DataError:  # train has a single step
-            return None
-
-    def _learned(
-        self,
-        validation: Validation,
-        fitted: Fitted,
-        earlier: Source | None,
-        wanted: LearnedSettings,
-        progress: Progress,
-    ) -> dict[str, Fit]:
-        """The learned residuals; none where there is too little to learn from, which a warning says."""
-        try:
-            return fit_learned(
-                validation,
-                fitted.train,
-                wanted,
-                earlier=earlier,
-                choices=fitted.choices,
-                seed=self.seed,
-                progress=progress,
-            )
-        except DataError as problem:
-            said = str(problem).partition(";")[0].rstrip(".")
-            used = "; forecasts use the paper's" if fitted.choices["time"].lam else ""
-            warnings.warn(f"no learned residual was fitted: {said}{used}.", stacklevel=3)
-            return {}
 
 
 def _fetched(hub_id: str, progress: Progress) -> Run:

@@ -134,7 +134,7 @@ def test_what_is_fitted_before_the_learned_residual_is_saved_before_it(
 
     dataset, run = small_world().dataset, tmp_path / "run"
     with monkeypatch.context() as stopped:
-        stopped.setattr("bridgemem.forecaster.fit_learned", stop)
+        stopped.setattr("bridgemem.fitting.fit_learned", stop)
         with pytest.raises(KeyboardInterrupt):
             Forecaster(settings=QUICK, learned_settings=FEW).fit(dataset, folder=run)
     left = Forecaster.load(run)
@@ -150,7 +150,7 @@ def test_data_that_teaches_no_learned_residual_gets_the_paper_s_and_a_warning(mo
     def too_few(*_: object, **__: object) -> None:
         raise DataError("small has too few queries to learn from; use --residual bridgemem.")
 
-    monkeypatch.setattr("bridgemem.forecaster.fit_learned", too_few)
+    monkeypatch.setattr("bridgemem.fitting.fit_learned", too_few)
     with pytest.warns(UserWarning, match="no learned residual was fitted: small has too few queries to learn from;"):
         model = Forecaster(settings=QUICK).fit(small_world().dataset)
     with warnings.catch_warnings():

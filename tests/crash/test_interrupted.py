@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from bridgemem import forecaster, runs
+from bridgemem import fitting, runs
 from bridgemem.backbones import cenet
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity
@@ -221,7 +221,7 @@ def interrupted(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A fit that was interrupted when the learned residual began."""
     run = tmp_path_factory.mktemp("interrupted") / "run"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(forecaster, "fit_learned", stop)
+        patched.setattr(fitting, "fit_learned", stop)
         outcome = bridgemem(*learned_command(own_csv, run), "-q")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
@@ -239,7 +239,7 @@ def test_an_interrupted_fit_is_a_run_that_can_be_asked(interrupted: Path) -> Non
 def test_a_resumed_fit_ends_where_an_uninterrupted_one_does(interrupted: Path, own_csv: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(interrupted, tmp_path / "run"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(forecaster, "fit_residual", stop)  # what is saved is not fitted again
+        patched.setattr(fitting, "fit_residual", stop)  # what is saved is not fitted again
         assert bridgemem(*learned_command(own_csv, run), "--resume").code == 0
     assert bridgemem(*learned_command(own_csv, tmp_path / "whole")).code == 0
     resumed, whole = Run(run), Run(tmp_path / "whole")

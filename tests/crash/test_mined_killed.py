@@ -88,7 +88,7 @@ def test_a_fit_from_a_mined_folder_that_is_killed_leaves_no_half_run(table: Path
     assert bridgemem(*mining(table, tmp_path)).code == 0
     killed_at("bridgemem.runs", "write_tensors", fitting(tmp_path), tmp_path)
     assert not (tmp_path / "run").exists()
-    killed_at("bridgemem.forecaster", "fit_learned", fitting(tmp_path), tmp_path)
+    killed_at("bridgemem.fitting", "fit_learned", fitting(tmp_path), tmp_path)
     assert Run(tmp_path / "run").unfinished is not None, "the paper's residual was saved before the learned one"
     assert bridgemem(*fitting(tmp_path), "--resume").code == 0
     assert Run(tmp_path / "run").unfinished is None
