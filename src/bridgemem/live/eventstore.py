@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,11 +32,11 @@ import numpy as np
 from bridgemem.config import Duplicates, check
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
-from bridgemem.events.naming import NewEvent, NewNames, numbered, shown_time, stored_text
+from bridgemem.events.naming import NewEvent, NewNames, numbered, stored_text
 from bridgemem.live.intake import Batch, Checked, Intake
+from bridgemem.live.receipts import Reading, Receipt, Snapshot, Source, Stored, event_number, first_of_equals, stored_of
 from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
 from bridgemem.live.storefile import create as create_file
-from bridgemem.memory.timeline import changes
 from bridgemem.storage.files import locked
 
 if TYPE_CHECKING:
@@ -63,65 +63,6 @@ _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
     "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
 )
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What became of a batch. All of its events have ids; `accepted` are those that count under the store's policy."""
-
-    batch: int
-    accepted: int
-    duplicates: int
-    late: int
-    replayed: bool
-    ids: list[str]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """An event and what became of it: `retracted` is when it was taken back, None while it is in force."""
-
-    id: str
-    subject: str
-    relation: str
-    object: str
-    time: str
-    source: str
-    batch: int
-    retracted: str | None
-    reason: str | None
-
-
-@dataclass(frozen=True)
-class Source:
-    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told.
-
-    duplicates: how many of its events were known already when they came.
-    """
-
-    source: str
-    batches: int
-    events: int
-    duplicates: int
-    last_key: str
-    last_offset: str | None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The store after that many batches and retractions."""
-
-    batches: int
-    retractions: int
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Events in force, and where they came from: ids int64 [n], the number of the stored event, -1 for others."""
-
-    events: EventLog
-    ids: np.ndarray
-    at: Snapshot
 
 
 class EventStore:
@@ -276,7 +217,7 @@ class EventStore:
                 cursor.execute(
                     "INSERT INTO retractions SELECT (SELECT coalesce(max(id), 0) + 1 FROM retractions), $1, $2, $3 "
                     "WHERE $1 NOT IN (SELECT event FROM retractions)",
-                    [_number(event.id), _now(), why],
+                    [event_number(event.id), _now(), why],
                 )
             self._intake.forget()
             self._last = None
@@ -333,7 +274,7 @@ class EventStore:
         rows = [np.concatenate([o[stays], n]) for o, n in zip(old, (*new, step, number), strict=True)]
         if self.duplicates == "drop":
             counts = np.arange(len(rows[0])) < stays.sum()
-            rows = [column[counts | _first_of_equals(*rows[:4])] for column in rows]
+            rows = [column[counts | first_of_equals(*rows[:4])] for column in rows]
         order = np.argsort(rows[3], kind="stable")
         s, r, o, t, ids = (column[order] for column in rows)
         return Reading(EventLog(s, r, o, t, *names, base.clock), ids, at)
@@ -351,12 +292,12 @@ class EventStore:
     def stored_event(self, event_id: str) -> Stored:
         """A stored event with what is known of it."""
         with self._reading() as cursor:
-            found = cursor.execute(f"{_STORED} WHERE events.id = ?", [_number(event_id)]).fetchone()
+            found = cursor.execute(f"{_STORED} WHERE events.id = ?", [event_number(event_id)]).fetchone()
         if found is None:
             raise NotFoundError(
                 f"{self.path.name} holds no event called {event_id!r}; receipts and `bridgemem stored` name the ids."
             )
-        return _stored(found)
+        return stored_of(found)
 
     def stored(self, source: str | None = None, last: int | None = None) -> list[Stored]:
         """What the store holds, retracted or not, in the order in which it came; of one source, and the last alone."""
@@ -364,7 +305,7 @@ class EventStore:
             found = cursor.execute(
                 f"{_STORED} WHERE $1 IS NULL OR source = $1 ORDER BY events.id DESC LIMIT $2", [source, last]
             ).fetchall()
-        return [_stored(row) for row in reversed(found)]
+        return [stored_of(row) for row in reversed(found)]
 
     def sources(self) -> list[Source]:
         """Who sent what is stored, by name, and where each was left off."""
@@ -508,25 +449,5 @@ def _retracted(cursor: duckdb.DuckDBPyConnection, at: Snapshot) -> np.ndarray:
     return cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
 
 
-def _stored(row: Sequence[Any]) -> Stored:
-    number, subject, relation, object_, time, *rest = row
-    return Stored(f"e{number}", subject, relation, object_, shown_time(time), *rest)
-
-
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _number(event_id: str) -> int:
-    digits = str(event_id).removeprefix("e")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
-        raise NotFoundError(f"{str(event_id)[:40]!r} is not the id of a stored event; ids are written as e12.")
-    return int(digits)
-
-
-def _first_of_equals(subject: np.ndarray, relation: np.ndarray, object_: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Whether a row is the first with its values; bool [n]."""
-    order = np.lexsort((object_, relation, subject, step))  # stable: equal rows stay in their order
-    first = np.zeros(len(order), bool)
-    first[order[changes(*(column[order] for column in (step, subject, relation, object_)))]] = True
-    return first
