@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,20 @@ from bridgemem.memory.past import Past
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.selection import Fitted
 from bridgemem.runs import Run
+from builders import small_world
+
+
+@cache
+def small_forecaster() -> Forecaster:
+    """A forecaster of the small world, fitted once; whoever updates or saves one fits their own."""
+    settings = Settings(width=8, hidden=8, max_epochs=1)
+    return Forecaster("recurrence", residual="bridgemem", settings=settings).fit(small_world().dataset)
+
+
+def last_event() -> tuple[str, str, str]:
+    """Subject, relation and object of the last event of the small world."""
+    event = small_world().events[len(small_world().events) - 1]
+    return event.subject, event.relation, event.object
 
 
 def fit_run(

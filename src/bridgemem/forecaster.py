@@ -34,6 +34,7 @@ from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, Relati
 from bridgemem.forecasting.batch_queries import as_queries, in_ids
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.model import Model, Parts
+from bridgemem.forecasting.outlook import Outlook
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.hub import pull
 from bridgemem.memory.past import Past
@@ -261,6 +262,34 @@ class Forecaster:
             horizon: p_event is that of any of that many steps; of one when left out.
         """
         return self.predictor.whether(subject, relation, object=object, at=at, horizon=horizon)
+
+    def outlook(
+        self,
+        *,
+        horizon: int = 7,
+        top: int = 50,
+        surprising: bool = False,
+        watch: Any = None,
+        at: str | int | None = None,
+    ) -> Outlook:
+        """The likeliest events of the coming steps; prints as a table, with `to_frame` and `write`.
+
+        Args:
+            horizon: How many steps.
+            top: How many events.
+            surprising: Those whose probability rose most against their usual rate, instead of the likeliest.
+            watch: A list of names (actors, relations) and of pairs of actors, or a file with one or two names in each
+                row; everything when left out. Of a watched pair every relation is asked, seen or not.
+            at: The first step that is asked about; the first one after the data when left out.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> [event.rank for event in model.outlook(horizon=3, top=2, watch=[world.entities[0]])]
+            [1, 2]
+        """
+        return self.predictor.outlook(horizon=horizon, top=top, surprising=surprising, watch=watch, at=at)
 
     @property
     def entities(self) -> Vocabulary:

@@ -12,7 +12,9 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.forecasting.ahead import Ahead
 from bridgemem.forecasting.heads import Heads, fit_heads
 from bridgemem.forecasting.occurrence import KINDS, Keys, OccurrenceSettings, features
+from bridgemem.forecasting.outlook import outlook
 from bridgemem.forecasting.relations import PairQueries, RelationReader, RelationSettings
+from bridgemem.forecasting.watching import Watch
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import PastTallies
 from builders import futures, small_world
@@ -59,6 +61,19 @@ def test_answers_do_not_see_the_future(future: str) -> None:
     for actor, other in ((0, 1), (3, 29), (5, 5)):
         assert one.what(actor, other, NOW, horizon=7, top=5) == two.what(actor, other, NOW, horizon=7, top=5)
         assert one.partners(actor, NOW, horizon=7, top=5) == two.partners(actor, NOW, horizon=7, top=5)
+
+
+@pytest.mark.parametrize("future", FUTURES)
+@pytest.mark.parametrize("surprising", [False, True])
+def test_an_outlook_does_not_see_the_future(future: str, surprising: bool) -> None:
+    events = small_world().events
+    one, two = (Ahead(Past(log), heads()) for log in (events, futures(events, NOW)[future]))
+    watched = Watch(frozenset({3}), frozenset({0}), frozenset({(1, 2), (5, 29)}), ("some",))
+    for watch in (None, watched):
+        found = [outlook(a, NOW, horizon=7, top=500, surprising=surprising, watch=watch) for a in (one, two)]
+        assert found[0]
+        assert found[0] == found[1]
+        assert found[0].query == found[1].query
 
 
 def test_a_fit_reads_neither_test_nor_its_names() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -15,18 +15,8 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.refresh import refresh
 from bridgemem.runs import Run
 from builders import small_world
-
-
-@cache
-def fitted() -> Forecaster:
-    return Forecaster("recurrence", residual="bridgemem", settings=Settings(width=8, hidden=8, max_epochs=1)).fit(
-        small_world().dataset
-    )
-
-
-def seen_pair() -> tuple[str, str, str]:
-    event = small_world().events[len(small_world().events) - 1]
-    return event.subject, event.relation, event.object
+from fits import last_event as seen_pair
+from fits import small_forecaster as fitted
 
 
 def chance(subject: str, relation: str | int | None, object: str, horizon: int = 1) -> Chance:
@@ -89,8 +79,8 @@ def test_what_never_happened_has_a_small_probability_above_zero() -> None:
 def test_a_saved_forecaster_gives_the_same_answers(tmp_path: Path) -> None:
     one, relation, two = seen_pair()
     before = fitted().what(one, two), fitted().partners(one), chance(one, relation, two)
-    copy = Forecaster("recurrence", residual="bridgemem", settings=Settings(width=8, hidden=8, max_epochs=1))
-    copy.fit(small_world().dataset).save(tmp_path / "run")
+    own = Forecaster("recurrence", residual="bridgemem", settings=Settings(width=8, hidden=8, max_epochs=1))
+    own.fit(small_world().dataset).save(tmp_path / "run")
     loaded = Forecaster.load(tmp_path / "run")
     assert (loaded.what(one, two), loaded.partners(one), loaded.whether(one, relation, object=two)) == before
 
@@ -114,7 +104,7 @@ def test_an_update_counts_at_once() -> None:
 def test_a_refreshed_run_goes_on_with_the_heads_of_its_fit(tmp_path: Path) -> None:
     events = small_world().events
     one, relation, two = seen_pair()
-    run = fitted().save(tmp_path / "run")
+    run = copy(fitted()).save(tmp_path / "run")
     later = events.clock.label(61)
     with EventStore(tmp_path / "events.duckdb") as store:
         store.follow(events, Run(run).origin)
@@ -136,7 +126,7 @@ def test_bad_queries_are_refused_in_one_sentence(tmp_path: Path) -> None:
         chance(one, relation, two, 10**18)
     with pytest.raises(NotFoundError, match="no entity is called 'Nobody'"):
         fitted().partners("Nobody")
-    run = fitted().save(tmp_path / "run")
+    run = copy(fitted()).save(tmp_path / "run")
     (run / "heads.json").unlink()
     with pytest.raises(RunError, match="fit it again"):
         Forecaster.load(run).what(one, two)

@@ -184,7 +184,7 @@ def _forecast_all(
     how: dict[str, Any],
 ) -> None:
     """Answer a table of queries and write the answers to a file, or neither."""
-    from bridgemem.forecasting.batch_queries import check_format
+    from bridgemem.forecasting.answer_files import check_format
     from bridgemem.forecasting.query_sources import query_source
     from bridgemem.forecasting.query_tables import answer_table, check_parts
 

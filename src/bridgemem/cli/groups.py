@@ -17,6 +17,7 @@ GROUPS = {
     },
     "Ask": {
         "forecast": "Rank the candidates of one query or of a file of queries.",
+        "outlook": "List the likeliest or most surprising events ahead.",
         "explain": "Explain the score of a candidate by the pair's events.",
         "names": "Find names of a run by what one would type.",
         "explore": "Ask and inspect a run in the browser.",

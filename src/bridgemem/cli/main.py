@@ -26,6 +26,7 @@ from bridgemem.cli import (
     mine,
     model,
     names,
+    outlook,
     own_model,
     results,
     schema,
@@ -57,6 +58,7 @@ own_model.register(app)
 results.register(app)
 ask.register(app)
 names.register(app)
+outlook.register(app)
 checks.register(app)
 hub.register(app)
 serve.register(app)

@@ -14,6 +14,7 @@ from bridgemem.events.aliases import MergedName
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate, Within
 from bridgemem.forecasting.calibration import Calibration
+from bridgemem.forecasting.outlook import ExpectedEvent
 from bridgemem.live.eventstore import Stored
 from bridgemem.ranking.intervals import Gain
 from bridgemem.ranking.metrics import Metrics
@@ -146,6 +147,23 @@ class ForecastedWhether(AskedAhead):
 
     within: list[Within]
     median: int | None = Field(description="Steps until it has happened with 50 %; null where that is far ahead.")
+
+
+class OutlookListed(Document):
+    """The likeliest events of the coming steps, or with --surprising those that rose most, best first."""
+
+    time: str
+    until: str = Field(description="The last of the steps that are asked about.")
+    step: int
+    horizon: int
+    surprising: bool
+    watch: list[str] = Field(description="What is watched; empty for everything.")
+    events: int = Field(description="Events that were compared.")
+    meaning: str = Field(description="What the probabilities are probabilities of.")
+    remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    candidates: list[ExpectedEvent]
+    out: str | None = Field(description="With --out: the file of the table.")
+    stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
 
 class ForecastedFile(Document):
@@ -499,6 +517,7 @@ DOCUMENTS: dict[str, Any] = {
     "calibrate": Calibrated,
     "reproduce": Measured,
     "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether,
+    "outlook": OutlookListed,
     "explain": Explained,
     "names": NamesListed,
     "data list": DataListed,

@@ -30,7 +30,13 @@ class UnknownNameError(NotFoundError):
         hint = f"did you mean {close}?" if close else "`bridgemem names` searches all names of a run."
         shown = name if len(name) <= LONGEST else name[: LONGEST - 3] + "..."
         super().__init__(f"no {kind} is called {shown!r}; {hint}")
-        self.suggestions = suggestions
+        self.kind, self.name, self.suggestions = kind, name, suggestions
+
+    def at(self, where: str) -> UnknownNameError:
+        """The same with the place where the name stands before it."""
+        made = UnknownNameError(self.kind, self.name, list(self.suggestions))
+        made.args = (f"{where}{self}",)
+        return made
 
 
 class Found(NamedTuple):

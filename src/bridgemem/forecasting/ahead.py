@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -153,17 +153,19 @@ class Chance:
 Row = TypeVar("Row", bound=Shown)
 
 
-class Ranked(list[Row], Generic[Row]):
-    """Ranked answers, best first; prints as a table. query: what was asked."""
+class Listed(list[Row], Generic[Row]):
+    """Rows that print as a table. query: what was asked, with what its probabilities mean."""
 
-    def __init__(self, rows: Iterable[Row], query: AheadQuery) -> None:
-        super().__init__(rows)
-        self.query = query
+    query: Any
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The table by column."""
+        names = [field.name for field in fields(self[0])] if self else []  # type: ignore[arg-type]
+        return {name: [getattr(one, name) for one in self] for name in names}
 
     def to_frame(self) -> Any:
         """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
-        names = list(asdict(self[0])) if self else []  # type: ignore[call-overload]
-        return as_frame({name: [getattr(one, name) for one in self] for name in names})
+        return as_frame(self.columns())
 
     def __str__(self) -> str:
         rows = [self[0].header, *(one.cells() for one in self)] if self else []
@@ -172,11 +174,19 @@ class Ranked(list[Row], Generic[Row]):
         return "\n".join(line.rstrip() for line in lines)
 
     def __repr__(self) -> str:
-        return f"Ranked({len(self)} to {self.query})"
+        return f"{type(self).__name__}({len(self)} to {self.query})"
 
     def _repr_html_(self) -> str:
         header = self[0].header if self else []
         return html_table(str(self.query), header, [one.cells() for one in self], self.query.meaning)
+
+
+class Ranked(Listed[Row]):
+    """Ranked answers, best first; prints as a table. query: what was asked."""
+
+    def __init__(self, rows: Iterable[Row], query: AheadQuery) -> None:
+        super().__init__(rows)
+        self.query = query
 
 
 def percent(p: float) -> str:
@@ -222,10 +232,12 @@ class Ahead:
         """
         steps = torch.tensor(horizons, dtype=torch.float64)
         if keys.kind == "triple":
-            pairs = Keys("pair", keys.subject, keys.relation, keys.object, keys.step)
-            p = -torch.expm1(self.log_survival(pairs, horizons))
-            share = self.scores(keys.subject, keys.object, keys.step).softmax(1).gather(1, keys.relation[:, None])
-            return torch.log1p(-(p * share).clamp(max=1 - 1e-12))
+            # several relations of one pair are asked at once
+            asked, row = torch.unique(torch.stack([keys.subject, keys.object, keys.step]), dim=1, return_inverse=True)
+            one, two, step = asked
+            p = -torch.expm1(self.log_survival(Keys("pair", one, torch.zeros_like(one), two, step), horizons))
+            share = self.scores(one, two, step).softmax(1)[row, keys.relation][:, None]
+            return torch.log1p(-(p[row] * share).clamp(max=1 - 1e-12))
         if keys.kind == "pair":
             sides = [self._partners_of(who, keys.step) for who in (keys.subject, keys.object)]
         else:
@@ -233,8 +245,8 @@ class Ahead:
             asked = zip(keys.relation.tolist(), keys.step.tolist(), strict=True)
             actors = [sum(_actors_of(part, *one) for part in self.tallies.parts) for one in asked]
             sides = [torch.bincount(rows, minlength=len(keys)), torch.tensor(actors)]
-        rates = [self._first_time_rate(keys.kind, step) for step in keys.step.tolist()]
-        each = torch.tensor(rates, dtype=torch.float64) * sides[0] * sides[1]
+        rates = {step: self._first_time_rate(keys.kind, step) for step in set(keys.step.tolist())}
+        each = torch.tensor([rates[step] for step in keys.step.tolist()], dtype=torch.float64) * sides[0] * sides[1]
         return -each[:, None] * steps
 
     def _partners_of(self, actor: Tensor, step: Tensor) -> Tensor:
@@ -273,12 +285,12 @@ class Ahead:
         triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
         columns = (best.tolist(), p[best].tolist(), self.p_event(triples, horizon).clamp(max=whole).tolist())
         rows = [
-            RelationCandidate(*self._fact(first, directed, second), rank, given, event, self._label(directed))
+            RelationCandidate(*self.fact(first, directed, second), rank, given, event, self.label(directed))
             for rank, (directed, given, event) in enumerate(zip(*columns, strict=True), 1)
         ]
         meaning = (
             "p_given_event: that an event between the two is this one. p_event: that this one happens at least once"
-            f"{_in_steps(horizon)}."
+            f"{in_steps(horizon)}."
         )
         return Ranked(rows, self._query(pair, (first, None, second), step, horizon, meaning=meaning, p=whole))
 
@@ -294,10 +306,10 @@ class Ahead:
             given, relation = self.scores(keys.subject[best], partner[best], keys.step[best]).softmax(1).max(1)
             columns = (partner[best].tolist(), p[best].tolist(), given.tolist(), relation.tolist())
             for rank, (other, event, of, directed) in enumerate(zip(*columns, strict=True), 1):
-                fact = self._fact(actor, directed, other)
-                rows.append(PartnerCandidate(self._name(other), rank, event, *fact, of, self._label(directed)))
+                fact = self.fact(actor, directed, other)
+                rows.append(PartnerCandidate(self._name(other), rank, event, *fact, of, self.label(directed)))
         meaning = (
-            f"p_event: that the two interact at least once{_in_steps(horizon)}, under any relation. "
+            f"p_event: that the two interact at least once{in_steps(horizon)}, under any relation. "
             "p_given_event: that an event between them is the one shown."
         )
         return Ranked(rows, self._query(keys, (actor, None, None), step, horizon, meaning=meaning, p=None))
@@ -315,7 +327,7 @@ class Ahead:
             for steps, chance in zip(shown, p.tolist(), strict=True)
             if clock.holds(step + steps - 1)
         )
-        meaning = f"p_event: that it happens at least once{_in_steps(horizon)}."
+        meaning = f"p_event: that it happens at least once{in_steps(horizon)}."
         own = float(p[shown.index(horizon)])
         return Chance(self._query(keys, ids, step, horizon, meaning=meaning, p=own), within, median)
 
@@ -339,17 +351,17 @@ class Ahead:
             past_events=int(before.sum()),
             meaning=meaning,
             remark=f"Probabilities like these: {remark}." if remark else "",
-            relation_label=None if relation is None else self._label(relation),
+            relation_label=None if relation is None else self.label(relation),
         )
 
     def _name(self, entity: int) -> str:
         return self.names.entities.names[entity]
 
-    def _label(self, directed: int) -> str | None:
+    def label(self, directed: int) -> str | None:
         relations = self.names.relations
         return relations.label(relations.names[directed % self.heads.n_relations])
 
-    def _fact(self, first: int, directed: int, second: int) -> tuple[str, str, str]:
+    def fact(self, first: int, directed: int, second: int) -> tuple[str, str, str]:
         """(subject, relation, object) of a directed relation from the first to the second."""
         back, relation = divmod(directed, self.heads.n_relations)
         name = self.names.relations.names[relation]
@@ -357,7 +369,7 @@ class Ahead:
         return (two, name, one) if back else (one, name, two)
 
 
-def _in_steps(horizon: int) -> str:
+def in_steps(horizon: int) -> str:
     return " in this step" if horizon == 1 else f" within {horizon:,} steps"
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from bridgemem.errors import BridgeMemError, DataError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError
 from bridgemem.events.queries import Queries
 from bridgemem.events.readers.rejects import ABOUT, MOST, RejectedError
 from bridgemem.events.readers.table import open_table
 from bridgemem.events.readers.text import Reject
+from bridgemem.forecasting.answer_files import read_cell, write_answers, write_csv, write_typed_parquet
 from bridgemem.forecasting.horizon import check_horizon
 from bridgemem.forecasting.predictor import Answers as Ranked
 from bridgemem.forecasting.predictor import Candidate, Predictor
 from bridgemem.memory.past import Past
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.showing import as_frame
-from bridgemem.storage.whole import whole_file
 
 COLUMNS = ("subject", "relation", "object", "time")
 ANSWER = (
@@ -42,15 +38,12 @@ ANSWER = (
     "backbone_score",
     "residual",
 )
-WHOLE = ("query", "horizon", "rank", "backbone_rank")
-REAL = ("p_given_event", "score", "backbone_score", "residual")
-FORMATS = (".csv", ".parquet")
+KINDS = dict.fromkeys(("query", "horizon", "rank", "backbone_rank"), int) | dict.fromkeys(
+    ("p_given_event", "score", "backbone_score", "residual"), float
+)
 HEADER = ",".join(ANSWER) + "\n"
 BLOCK = 10_000  # rows that are read at a time
 NAMED = 100  # bad rows that are named one by one
-# What a spreadsheet would calculate: a text that begins so, also in full width and after spaces. A CSV file has a
-# single quote before it. Quotes that stand there already are passed over, so that taking one away gives the text.
-FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ def text_queries(path: Path, size: int) -> Iterator[list[Query]]:
 
 
 def query_of(header: list[str], cells: list[str], line: int) -> Query:
-    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(_read_cell, cells), strict=True))
+    named = dict.fromkeys(COLUMNS, "") | dict(zip(header, map(read_cell, cells), strict=True))
     subject, relation, object_, at = (named[name] or None for name in COLUMNS)
     return Query(subject, relation, object_, at, line, query_problem(named))
 
@@ -173,66 +166,18 @@ class Answers:
 
         The names in a .csv are safe in a spreadsheet.
         """
-        if check_format(path) == ".csv":
-            self._write_csv(path, replace, HEADER)
-        else:
-            self._write_parquet(path, replace)
+        write_answers(path, self.columns(), KINDS, replace)
 
     def write_part(self, path: Path) -> None:
         """The rows as a part of a table that is joined from several: as `write`, but a .csv has no header."""
         if path.suffix == ".csv":
-            self._write_csv(path, True, "")
+            write_csv(path, self.columns(), True, header=False)
         else:
-            self._write_parquet(path, True)
-
-    def _write_csv(self, path: Path, replace: bool, header: str) -> None:
-        with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
-            handle.write(header)
-            handle.writelines(map(_line, zip(*self.columns().values(), strict=True)))
-
-    def _write_parquet(self, path: Path, replace: bool) -> None:
-        from bridgemem.storage.tables import write_parquet
-
-        write_parquet(path, {name: _array(name, values) for name, values in self.columns().items()}, replace)
-
-
-def _line(values: Iterable[Any]) -> str:
-    """A line of a CSV file that people open: a name that a spreadsheet would calculate has a quote before it."""
-    safe = (f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value for value in values)
-    line = io.StringIO(newline="")
-    # with any other end of a line, not every version of the module quotes a name that holds a carriage return
-    csv.writer(line, lineterminator="\r\n").writerow(safe)
-    return line.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _read_cell(text: str) -> str:
-    """The name that `_line` put a quote before, or any other as it is."""
-    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
+            write_typed_parquet(path, self.columns(), KINDS, True)
 
 
 def _values(c: Candidate) -> tuple[Any, ...]:
     return c.name, c.rank, c.backbone_rank, c.p_given_event, c.score, c.backbone_score, c.residual
-
-
-def _array(name: str, values: list[Any]) -> np.ndarray:
-    """A column as Parquet holds it: null where there is no value."""
-    if name not in (*WHOLE, *REAL):
-        return np.array(["" if value is None else str(value) for value in values], dtype=object)
-    nothing = [value is None for value in values]
-    kept = [0 if value is None else value for value in values]
-    return np.ma.array(kept, dtype=np.int64 if name in WHOLE else np.float64, mask=nothing)
-
-
-def check_format(path: Path) -> str:
-    """The ending of a file of answers, if it is one that can be written here."""
-    if path.suffix.lower() not in FORMATS:
-        raise SettingsError(f"answers are written as {' or '.join(FORMATS)}, and {path.name} is neither.")
-    if path.suffix.lower() == ".parquet":
-        try:
-            import duckdb  # noqa: F401
-        except ImportError:
-            raise SettingsError("Parquet needs DuckDB, which is not installed; write a .csv file.") from None
-    return path.suffix.lower()
 
 
 def answer(

@@ -25,6 +25,8 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explanations import Explanation, attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
+from bridgemem.forecasting.outlook import Outlook, outlook
+from bridgemem.forecasting.watching import watch_of
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
@@ -469,6 +471,21 @@ class Predictor:
             directed = what + (self.ahead.heads.n_relations if who[0] is None else 0)
             key = keys_of("role_relation", actor or 0, directed, 0, step)
         return self.ahead.whether(key, ids, horizon=steps)
+
+    def outlook(
+        self,
+        *,
+        horizon: int = 7,
+        top: int = 50,
+        surprising: bool = False,
+        watch: Any = None,
+        at: str | int | None = None,
+    ) -> Outlook:
+        """The likeliest events of the next steps, or those whose probability rose most; see `Forecaster.outlook`."""
+        check("top", top, Count)
+        step, steps = self._ahead_of(at, horizon)
+        wanted = None if watch is None else watch_of(watch, self.events)
+        return outlook(self.ahead, step, horizon=steps, top=top, surprising=surprising, watch=wanted)
 
     def _ahead_of(self, at: str | int | None, horizon: int | None) -> tuple[int, int]:
         """The first step that is asked about, and how many."""

@@ -27,11 +27,11 @@ from bridgemem.config import Count, check
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.readers.rejects import MOST, RejectedError
 from bridgemem.events.readers.text import Reject
+from bridgemem.forecasting.answer_files import check_format
 from bridgemem.forecasting.batch_queries import (
     HEADER,
     Query,
     answer,
-    check_format,
     in_ids,
     named_problems,
 )

@@ -1,9 +1,10 @@
-"""Two columns of texts, one next to the other: tables of labels and of aliases."""
+"""Small tables of texts: labels, aliases, groups and watch lists."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 from bridgemem.errors import DataError, NotFoundError
@@ -17,6 +18,28 @@ def read_pairs(path: Path | str, headings: tuple[frozenset[str], frozenset[str]]
 
     headings: the words that may stand over each column, in small letters.
     """
+    found: dict[str, str] = {}
+    for line, name, value in read_twos(path, headings):
+        if found.setdefault(name, value) != value:
+            raise DataError(
+                f"{path}, line {line}: {short(name)!r} stands there already, as {short(found[name])!r}; keep one of "
+                "both."
+            )
+    return found
+
+
+def read_twos(path: Path | str, headings: tuple[frozenset[str], frozenset[str]]) -> Iterator[tuple[int, str, str]]:
+    """Both texts of each row with its line; headings as in `read_pairs`."""
+    for place, (line, cells) in enumerate(read_rows(path)):
+        if place == 0 and len(cells) == 2 and _over(cells, headings):
+            continue
+        if len(cells) != 2 or not cells[0]:
+            raise DataError(f"{path}, line {line}: expected two texts, found {short(', '.join(cells))!r}.")
+        yield line, cells[0], cells[1]
+
+
+def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row with its line, without empty ones at its end; rows without any are passed over."""
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST:
@@ -30,27 +53,16 @@ def read_pairs(path: Path | str, headings: tuple[frozenset[str], frozenset[str]]
         raise DataError(f"{path} is not a text file in UTF-8; save it as CSV UTF-8.") from None
     first = text.partition("\n")[0]
     separator = next((sign for sign in ("\t", ";", ",") if sign in first), ",")
-    found: dict[str, str] = {}
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for row in rows:
             cells = [cell.strip() for cell in row]
             while cells and not cells[-1]:
                 cells.pop()
-            if not cells or (not found and len(cells) == 2 and _over(cells, headings)):
-                continue
-            if len(cells) != 2 or not cells[0]:
-                raise DataError(
-                    f"{path}, line {rows.line_num}: expected two texts, found {short(separator.join(row))!r}."
-                )
-            if found.setdefault(cells[0], cells[1]) != cells[1]:
-                raise DataError(
-                    f"{path}, line {rows.line_num}: {short(cells[0])!r} stands there already, as "
-                    f"{short(found[cells[0]])!r}; keep one of both."
-                )
+            if cells:
+                yield rows.line_num, cells
     except csv.Error as problem:
         raise DataError(f"{path}, line {rows.line_num}: {problem}; give a table of two columns.") from None
-    return found
 
 
 def _over(cells: list[str], headings: tuple[frozenset[str], frozenset[str]]) -> bool:

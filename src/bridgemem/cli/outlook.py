@@ -1,0 +1,63 @@
+"""`bridgemem outlook`: the likeliest and the most surprising events of the coming steps."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.ask import RunFolder, Store, opened_run
+from bridgemem.cli.options import DataDir, Duplicates, Force, Json, RelationNames
+from bridgemem.cli.output import check_new, emit, say, table
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(outlook)
+
+
+def outlook(
+    run: RunFolder,
+    horizon: Annotated[int, typer.Option("--horizon", help="Forecast horizon in time steps (default: 7).")] = 7,
+    top: Annotated[int, typer.Option(help="Events to show (default: 50).")] = 50,
+    surprising: Annotated[
+        bool, typer.Option("--surprising", help="Events whose probability rose most against their usual rate.")
+    ] = False,
+    watch: Annotated[
+        Path | None,
+        typer.Option("--watch", help="Watch list: rows of an actor or a relation, or of two actors (default: all)."),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", help="First step that is asked about (default: the first unknown step).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the table: .csv or .parquet.")] = None,
+    force: Force = False,
+    store: Store = None,
+    duplicates: Duplicates = None,
+    data_dir: DataDir = None,
+    relation_names: RelationNames = None,
+    as_json: Json = False,
+) -> None:
+    """List the most likely events of the coming steps, or those that are likelier than usual."""
+    from bridgemem.forecasting.answer_files import check_format
+
+    if out is not None:
+        check_format(out)
+        check_new(out, force)
+    forecaster, stored, remark = opened_run(run, store, duplicates, data_dir=data_dir, relation_names=relation_names)
+    found = forecaster.outlook(horizon=horizon, top=top, surprising=surprising, watch=watch, at=at)
+    if out is not None:
+        found.write(out, replace=force)
+
+    def text() -> None:
+        if found:
+            table(str(found.query), found[0].header, [one.cells() for one in found])
+        else:
+            say(f"{found.query}: none.")
+        for sentence in (found.query.meaning, found.query.remark, f"Wrote {out}." if out else "", remark):
+            if sentence:
+                say(sentence)
+
+    made = {**asdict(found.query), "candidates": list(map(asdict, found)), "out": out, "stored_events": stored}
+    emit(made, as_json, text)

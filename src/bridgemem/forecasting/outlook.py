@@ -1,0 +1,166 @@
+"""Outlook: the likeliest events of the coming steps, and those whose probability rose most against their usual rate.
+
+The events are the triples that occurred before, and of watched pairs every relation, seen or not. `usual` is the
+probability of as many steps at the triple's mean rate since the first event of all. `surprise` is the Kullback-Leibler
+divergence of p_event from it in bits, 0 where p_event is not above it: large where a probability is both high now and
+far above what is usual.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bridgemem.forecasting.ahead import Ahead, Listed, Shown, in_steps, percent
+from bridgemem.forecasting.answer_files import write_answers
+from bridgemem.forecasting.occurrence import Keys, seen_keys
+from bridgemem.forecasting.watching import Watch
+
+_LEAST = 1e-9
+
+
+@dataclass(frozen=True)
+class ExpectedEvent(Shown):
+    """An event that may come: p_event, its usual value, and how far it rose, in bits.
+
+    past_events: how often it happened before. last: when it did last; None if never.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    rank: int
+    p_event: float
+    usual: float
+    surprise: float
+    past_events: int
+    last: str | None
+    relation_label: str | None = None
+    header: ClassVar[list[str]] = ["event", "rank", "p_event", "usual", "surprise", "earlier", "last"]
+
+    def cells(self) -> list[str]:
+        event = f"{self.subject} - {self.relation_label or self.relation} -> {self.object}"
+        chances = [percent(self.p_event), percent(self.usual), f"{self.surprise:.2f}"]
+        return [event, str(self.rank), *chances, f"{self.past_events:,}", self.last or "never"]
+
+
+@dataclass(frozen=True)
+class OutlookQuery:
+    """What was asked, from what was known before `time`; until: the last of the steps.
+
+    watch: the names that are watched; empty for all. events: how many events were compared. remark: how far such
+    probabilities were off on later validation; empty where they were not.
+    """
+
+    time: str
+    until: str
+    step: int
+    horizon: int
+    surprising: bool
+    watch: tuple[str, ...]
+    events: int
+    meaning: str
+    remark: str = ""
+
+    def __str__(self) -> str:
+        when = f"at {self.time}" if self.until == self.time else f"from {self.time} to {self.until}"
+        which = "Most surprising" if self.surprising else "Likeliest"
+        return f"{which} events {when}, of {self.events:,}{' that are watched' * bool(self.watch)}"
+
+
+class Outlook(Listed[ExpectedEvent]):
+    """The likeliest or the most surprising events, best first; prints as a table. query: what was asked."""
+
+    kinds: ClassVar[dict[str, type]] = {
+        **dict.fromkeys(("rank", "past_events"), int),
+        **dict.fromkeys(("p_event", "usual", "surprise"), float),
+    }
+
+    def __init__(self, rows: Iterable[ExpectedEvent], query: OutlookQuery) -> None:
+        super().__init__(rows)
+        self.query = query
+
+    def write(self, path: Any, *, replace: bool = True) -> None:
+        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way."""
+        write_answers(path, self.columns(), self.kinds, replace)
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The table by column, also where it has no row."""
+        return super().columns() or {field.name: [] for field in fields(ExpectedEvent)}
+
+
+def outlook(
+    ahead: Ahead, step: int, *, horizon: int, top: int, surprising: bool = False, watch: Watch | None = None
+) -> Outlook:
+    """The events of the steps from one on, from what was known before it."""
+    keys = _candidates(ahead, step, watch)
+    p = ahead.p_event(keys, horizon)
+    before = ahead.tallies.before("triple", keys.subject, keys.relation, keys.object, keys.step)
+    since = max(step - ahead.past.events.start, 1)
+    usual = -torch.expm1(-before.events.double() / since * horizon)
+    surprise = divergence(p, usual)
+    best = (surprise if surprising else p).sort(descending=True, stable=True).indices[:top]
+    if surprising:
+        best = best[surprise[best] > 0]
+    clock = ahead.names.clock
+    columns = (keys.subject, keys.relation, keys.object, p, usual, surprise, before.events, before.last)
+    rows = []
+    for rank, row in enumerate(zip(*(column[best].tolist() for column in columns), strict=True), 1):
+        s, r, o, chance, often, bits, events, last = row
+        when = clock.label(last) if events else None
+        rows.append(ExpectedEvent(*ahead.fact(s, r, o), rank, chance, often, bits, events, when, ahead.label(r)))
+    remark = ahead.heads.note.remark("triple", horizon)
+    query = OutlookQuery(
+        time=clock.label(step),
+        until=clock.label(step + horizon - 1),
+        step=step,
+        horizon=horizon,
+        surprising=surprising,
+        watch=() if watch is None else watch.names,
+        events=len(keys),
+        meaning=(
+            f"p_event: that it happens at least once{in_steps(horizon)}. usual: the same at its mean rate so far. "
+            "surprise: how far p_event is above it, in bits."
+        ),
+        remark=f"Probabilities like these: {remark}." if remark else "",
+    )
+    return Outlook(rows, query)
+
+
+def _candidates(ahead: Ahead, step: int, watch: Watch | None) -> Keys:
+    """Every triple that occurred before the step, and of watched pairs all of them, each once, by (s, o, r)."""
+    found = [seen_keys("triple", part, step) for part in ahead.tallies.parts]
+    columns = [torch.cat([getattr(keys, name) for keys in found]) for name in ("subject", "object", "relation")]
+    keys = _once(ahead, step, *columns)
+    if watch is None:
+        return keys
+    kept = keys.take(watch.holds(keys).nonzero().squeeze(1))
+    if not watch.pairs:
+        return kept
+    pairs = torch.tensor(sorted(watch.pairs)).T
+    ends = torch.cat([pairs, pairs.flip(0)], dim=1)
+    relations = torch.arange(ahead.heads.n_relations)
+    every = [ends[0].repeat_interleave(len(relations)), ends[1].repeat_interleave(len(relations))]
+    every.append(relations.repeat(ends.shape[1]))
+    own = (kept.subject, kept.object, kept.relation)
+    return _once(ahead, step, *(torch.cat(both) for both in zip(own, every, strict=True)))
+
+
+def _once(ahead: Ahead, step: int, subject: Tensor, object: Tensor, relation: Tensor) -> Keys:
+    """Each key once, by subject, object and relation: what comes later changes neither their order nor their number."""
+    entities, relations = ahead.past.events.n_entities, ahead.past.events.n_relations
+    code = torch.unique((subject * entities + object) * relations + relation)
+    link, r = code // relations, code % relations
+    return Keys("triple", link // entities, r, link % entities, torch.full_like(r, step))
+
+
+def divergence(p: Tensor, usual: Tensor) -> Tensor:
+    """p log2(p / u) + (1 - p) log2((1 - p) / (1 - u)) where p is above u, else 0; float64 [n]."""
+    p, u = p.clamp(_LEAST, 1 - _LEAST), usual.clamp(_LEAST, 1 - _LEAST)
+    bits = p * (p / u).log() + (1 - p) * ((1 - p) / (1 - u)).log()
+    return torch.where(p > u, bits / math.log(2), 0.0)
