@@ -162,7 +162,7 @@ def test_the_three_lines_of_python_run(tmp_path: Path) -> None:
     assert len([line for line in code.splitlines() if line and not line.startswith("import ")]) == 3
     # the call that stands in a comment is run too
     (explain,) = re.findall(r"model\.explain\([^)]*\)", code)
-    program = f"{code}\nprint({explain}.sentence())\n"
+    program = f"{code}\nprint({explain})\n"
     rows = planted_rows()
     actor, relation, candidate, _ = rows[0]
     own = {

@@ -298,7 +298,7 @@ def test_what_it_returns_prints_and_becomes_a_table() -> None:
     assert list(columns["name"]) == [c.name for c in answers]
     assert list(columns["p_given_event"]) == [c.p_given_event for c in answers]
     why = model.explain(0, 0, answers[0].name)
-    assert str(why) == why.sentence()
+    assert str(why).splitlines() == [why.headline(), *(f"- {reason.sentence}" for reason in why.reasons)]
     assert list(why.to_frame()["part"]) == [event.part for event in why.events]
     measured = model.evaluate("valid")
     assert "MRR" in str(measured)

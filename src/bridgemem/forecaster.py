@@ -331,7 +331,7 @@ class Forecaster:
         at: str | int | None = None,
         candidate: str = "object",
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events they come from.
+        """Why a candidate stands where it does: plain sentences, parts that add up, and the events they come from.
 
         Args:
             subject: A name or an id.

@@ -142,6 +142,12 @@ def settle(page: Page, candidate: str | None = None) -> None:
     page.wait_for_function("name => document.getElementById('why-title').textContent === `Why ${name}?`", arg=name)
 
 
+def exact(page: Page) -> None:
+    """Open the exact parts of the score."""
+    page.locator("#exact").evaluate("box => box.open = true")
+    page.wait_for_selector("#backbone .main-svg")
+
+
 def total(page: Page) -> tuple[float, float]:
     """The sum of the parts in the table after the bars, and the score."""
     cells = page.locator("#parts tbody tr td:last-child").all_text_contents()
@@ -159,9 +165,24 @@ def test_the_page_opens_on_a_forecast_that_is_the_service_s_own(
     assert shown(page) == expected(live, actor, relation)
     first = live.forecast(actor, relation)[0].name
     assert page.locator("#list li[aria-selected=true]").get_attribute("data-name") == first
-    assert page.locator("#sentence").inner_text() == live.explain(actor, relation, first).sentence()
+    why = live.explain(actor, relation, first)
+    assert page.locator("#headline").inner_text() == why.headline()
+    assert page.locator("#reasons li").all_inner_texts() == [reason.sentence for reason in why.reasons]
+    exact(page)
+    assert page.locator("#sentence").inner_text() == why.sentence()
     assert page.locator("#backbone .main-svg").count()
     assert "nobody knows yet" in page.locator("#asked").inner_text()
+
+
+@pytest.mark.parametrize("kind", ["papers", "learned"])
+def test_no_greek_letter_is_seen_before_the_exact_parts_are_opened(
+    kind: str, opened: Callable[..., Page], request: pytest.FixtureRequest
+) -> None:
+    page = opened(request.getfixturevalue(kind)[0], subject="Arvan", relation="visit")
+    words = page.locator("#ask").inner_text()
+    assert not set(words) & set("αβγδελμρστλΛΣ")
+    assert "log score" not in words
+    assert "gate" not in words
 
 
 @pytest.mark.parametrize("kind", ["papers", "learned"])
@@ -173,6 +194,7 @@ def test_the_bars_add_up_to_the_score(kind: str, opened: Callable[..., Page], re
         assert name is not None
         page.locator("#list li").nth(row).click()
         settle(page, name)
+        exact(page)
         page.locator("section:has(#parts) summary").evaluate("s => s.parentElement.open = true")
         added, score = total(page)
         assert added == pytest.approx(score, abs=2e-5)
@@ -292,6 +314,7 @@ def test_the_page_is_dark_where_the_reader_wants_it_and_its_charts_too(
     opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
 ) -> None:
     page = opened(learned[0], dark=True)
+    exact(page)
     colours = (
         "[getComputedStyle(document.body).backgroundColor, document.querySelector('#evidence .ytick text').style.fill]"
     )

@@ -152,3 +152,44 @@ def test_events_that_cannot_be_assumed_are_refused(recurrence_run: Path, tmp_pat
     found = bridgemem("forecast", recurrence_run, "--subject", "Arvan", "--assume", events)
     assert found.code == 2
     assert "someday" in found.err
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--subject", "Arvan", "--relation", "visit"),
+        ("--object", "Arvan", "--relation", "visit"),
+        ("--subject", "Arvan", "--object", "Belmor"),
+        ("--subject", "Arvan"),
+        ("--subject", "Arvan", "--relation", "visit", "--object", "Belmor"),
+    ],
+    ids=["who", "who-acts", "what", "whom", "whether"],
+)
+def test_why_tells_what_happened_before_each_answer(recurrence_run: Path, asked: tuple[str, ...]) -> None:
+    plain = bridgemem("forecast", recurrence_run, *asked, "--top", "2", "--json").json
+    document("forecast").validate_python(plain)
+    assert plain["reasons"] is None
+    made = bridgemem("forecast", recurrence_run, *asked, "--top", "2", "--why", "--json").json
+    document("forecast").validate_python(made)
+    assert len(made["reasons"]) == len(made.get("candidates", [None]))
+    assert all(one["reasons"] for one in made["reasons"])
+    text = bridgemem("forecast", recurrence_run, *asked, "--top", "2", "--why").out
+    assert made["reasons"][0]["reasons"][0]["sentence"] in text.replace("\n", " ")
+
+
+def test_why_is_for_a_single_forecast(recurrence_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.csv").write_text("subject,relation\nArvan,visit\n")
+    asked = ("--queries", tmp_path / "queries.csv", "--out", tmp_path / "answers.csv", "--why")
+    assert "--why is for a single forecast" in bridgemem("forecast", recurrence_run, *asked).refused()
+
+
+def test_explain_says_plain_sentences_and_the_parts_on_request(recurrence_run: Path) -> None:
+    asked = ("explain", recurrence_run, "--subject", "Arvan", "--relation", "visit", "--object", "Kel")
+    made = bridgemem(*asked, "--json").json["explanations"][0]
+    plain, whole = bridgemem(*asked).out, bridgemem(*asked, "--parts").out
+    assert plain.startswith(made["headline"])
+    assert all(f"- {one['sentence']}" in plain for one in made["reasons"])
+    assert "lambda" not in plain
+    assert "log score" not in plain
+    assert whole.startswith(plain.rstrip())
+    assert made["sentence"] in whole

@@ -195,7 +195,7 @@ def test_the_demo_prints_one_table_with_the_oracle_and_one_reason(
     shown = [line.split("  ")[0] for line in text.splitlines()]
     assert all(row[0] in shown for row in small_demo.table().rows)
     assert f"{small_demo.headroom:.0%} of the way" in text
-    assert small_demo.forecast.sentence() in text
+    assert str(small_demo.forecast) in text
     found = bridgemem("demo", "--json").json
     assert found["oracle"]["time"]["mrr"] == small_demo.oracle["time"].mrr
     assert len(found["records"]) == len(small_demo.records)

@@ -79,6 +79,10 @@ def test_a_page_holds_its_own_tags_and_no_others(forecaster: Predictor, tmp_path
         "body",
         "h1",
         "p",
+        "ul",
+        "li",
+        "details",
+        "summary",
         "img",
         "div",
         "table",
@@ -101,6 +105,7 @@ def test_a_page_holds_its_own_tags_and_no_others(forecaster: Predictor, tmp_path
     }
     for one in made:
         assert one.explanation.sentence() in page.text
+        assert all(reason.sentence in page.text for reason in one.explanation.reasons)
     assert "Probability 25.0%, given that such an event happens." in page.text
 
 

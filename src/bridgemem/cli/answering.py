@@ -25,6 +25,7 @@ class Asked:
     at: str | None
     horizon: int | None
     top: int
+    why: bool = False
 
     def of(self, forecaster: Predictor, top: int | None = None) -> Any:
         """Answers to who, ranked events or partners, or a chance: as what is left out asks."""
@@ -60,14 +61,56 @@ def answer_one(opened: tuple[Predictor, int, str], asked: Asked, assume: Path | 
     if far := remark_ahead(forecaster.events, found.query.step):
         warn(f"bridgemem: {far}")
     result, text = _shown_as(found, forecaster, asked)
+    reasons = _reasons(found, forecaster, asked) if asked.why else None
 
     def whole() -> None:
         text()
+        _show_reasons(reasons)
         if changes:
             table("\nWhat the assumed events change", ["answer", "plain", "assumed"], changes)
         _say_all(remark)
 
-    emit({**result, "assumed": assumed, "stored_events": stored}, as_json, whole)
+    emit({**result, "reasons": reasons, "assumed": assumed, "stored_events": stored}, as_json, whole)
+
+
+def _reasons(found: Any, forecaster: Predictor, asked: Asked) -> list[dict[str, Any]]:
+    """What happened before each answer, in plain sentences."""
+    from bridgemem.forecasting.ahead import Chance, PartnerCandidate, RelationCandidate
+
+    how: dict[str, Any] = {"at": asked.at}
+    if isinstance(found, Chance):
+        made = forecaster.reasons(asked.subject or "", asked.relation, asked.object or "", **how)
+        return [{"answer": str(found.query), "reasons": made}]
+    told = []
+    for one in found:
+        answer, triple = one.cells()[0] if isinstance(one, RelationCandidate) else one.name, _triple(one, asked)
+        if asked.subject is None and not isinstance(one, PartnerCandidate):
+            how["candidate"] = "subject"
+        told.append({"answer": answer, "reasons": forecaster.reasons(*triple, **how)})
+    return told
+
+
+def _triple(one: Any, asked: Asked) -> tuple[str, str | None, str]:
+    """The event that an answer stands for; without a relation any event of the two."""
+    from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate
+
+    if isinstance(one, RelationCandidate):
+        return one.subject, one.relation, one.object
+    if isinstance(one, PartnerCandidate):
+        return asked.subject or asked.object or "", None, one.name
+    if asked.subject is None:
+        return one.name, asked.relation, asked.object or ""
+    return asked.subject, asked.relation, one.name
+
+
+def _show_reasons(reasons: list[dict[str, Any]] | None) -> None:
+    """All sentences of a single answer; of several the first two each."""
+    if not reasons:
+        return
+    say("\nWhat happened before")
+    for one in reasons:
+        shown = one["reasons"] if len(reasons) == 1 else one["reasons"][:2]
+        say(f"- {one['answer']}: {' '.join(map(str, shown))}")
 
 
 def _told(found: Any) -> list[tuple[str, float | None]]:

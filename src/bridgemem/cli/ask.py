@@ -59,6 +59,9 @@ def forecast(
     assume: Annotated[
         Path | None, typer.Option("--assume", help="Table of events: answer as if they had happened; none is kept.")
     ] = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Also what happened before, in a sentence for each answer.")
+    ] = False,
     queries: Annotated[
         str | None,
         typer.Option(
@@ -104,8 +107,9 @@ def forecast(
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
-        if assume is not None:
-            raise SettingsError("--assume is for a single forecast; leave it or --queries out.")
+        if assume is not None or why:
+            name = "--why" if assume is None else "--assume"
+            raise SettingsError(f"{name} is for a single forecast; leave it or --queries out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         if resume and force:
@@ -124,7 +128,7 @@ def forecast(
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
     if subject is None and object is None:
         raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
-    answer_one(opened(), Asked(subject, relation, object, at, horizon, top), assume, as_json)
+    answer_one(opened(), Asked(subject, relation, object, at, horizon, top, why), assume, as_json)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:
@@ -239,6 +243,9 @@ def explain(
     object: Annotated[list[str], typer.Option("--object", help="Object, by name; repeatable if the candidate.")],
     candidate: Annotated[str, typer.Option("--candidate", help="Side to explain: object or subject.")] = "object",
     at: At = None,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Also the exact parts of the score: log scores, gates, Shapley values.")
+    ] = False,
     card: Annotated[
         Path | None, typer.Option("--card", help="Also write a page with a picture: an .html or .md file.")
     ] = None,
@@ -251,9 +258,8 @@ def explain(
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
-    """Why a candidate has its score: parts that add up, and the events they come from."""
+    """Why a candidate stands where it does: what happened before, in plain sentences; with --parts in figures."""
     from bridgemem.forecasting.explanation_card import card_files, check_format
-    from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 
     asked = _asked_of(subject, object, candidate)
     chosen = object if candidate == "object" else subject
@@ -282,12 +288,9 @@ def explain(
 
     def text() -> None:
         for one in found:
-            say(one.sentence())
-            if isinstance(one, BridgeMemExplanation):
-                _show_bridgemem(one)
-            elif isinstance(one, LearnedExplanation):
-                _show_learned(one)
-            _show_attended(one)
+            say(str(one))
+            if parts:
+                _show_parts(one)
         for path in written:
             say(f"Wrote {path}.")
         if remark:
@@ -365,6 +368,19 @@ EVENT_HEADER = ["event", "when", "lag", "share", "part"]
 
 def _event_rows(events: Any) -> list[list[str]]:
     return [[str(e), e.time, str(e.lag), f"{e.share:.1%}", f"{e.part:+.4f}"] for e in events]
+
+
+def _show_parts(found: Explanation) -> None:
+    """The exact parts of the score."""
+    from bridgemem.forecasting.explanations import LearnedExplanation
+
+    say(f"\n{found.sentence()}")
+    if isinstance(found, LearnedExplanation):
+        _show_learned(found)
+    else:
+        _show_bridgemem(found)
+    _show_attended(found)
+    say()
 
 
 def _show_bridgemem(found: Any) -> None:

@@ -78,7 +78,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
             f"\n{shown.note} The oracle knows the rules of the world; the model goes {made.headroom:.0%} of the way "
             "from its backbone to it.\n"
         )
-        say(f"One forecast explained: {made.forecast.sentence()}\n")
+        say(f"One forecast explained: {made.forecast}\n")
         say("Your own events: bridgemem fit -d events.csv -o runs/mine")
 
     result = {

@@ -18,7 +18,7 @@ from bridgemem.forecasting.outlook import ExpectedEvent
 from bridgemem.live.eventstore import Stored
 from bridgemem.ranking.intervals import Gain
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.service.models import Answer, BackedUp, Explanation, Forecast, NameFound
+from bridgemem.service.models import Answer, BackedUp, Explanation, Forecast, NameFound, ReasonTold
 from bridgemem.studies.audit import Finding
 from bridgemem.studies.compare import Difference
 
@@ -94,6 +94,13 @@ class Change(Answer):
     assumed: float | None
 
 
+class AnswerReasons(Answer):
+    """What happened before one answer, in plain sentences with their counts."""
+
+    answer: str
+    reasons: list[ReasonTold]
+
+
 class Assumed(Answer):
     """With --assume: how many events were assumed, and what they change."""
 
@@ -107,6 +114,7 @@ class Forecasted(Forecast, Document):
     p_event: float | None = Field(
         description="With --horizon: that there is such an event with anybody; null without, or where it is not known."
     )
+    reasons: list[AnswerReasons] | None = Field(description="For each answer; null without --why.")
     assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
@@ -126,6 +134,7 @@ class AskedAhead(Document):
     past_events: int = Field(description="How often it happened before.")
     meaning: str = Field(description="What the probabilities are probabilities of.")
     remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    reasons: list[AnswerReasons] | None = Field(description="For each answer; null without --why.")
     assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 

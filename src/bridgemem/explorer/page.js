@@ -201,19 +201,14 @@ function partsOf(why) {
 }
 
 function showWhy() {
-  const { why, past, opinions, candidate } = explain.last, { actor, relation, step } = query;
+  const { why, past, candidate } = explain.last, { actor, relation, step } = query;
   byId("why-title").textContent = `Why ${candidate}?`;
-  byId("sentence").textContent = why.sentence;
-  showFacts(why);
-  const parts = partsOf(why);
-  byId("sum").textContent = `${plain(why.base)} ${why.residual < 0 ? "−" : "+"} ${Math.abs(why.residual).toFixed(2)} = ${plain(why.score)}`;
-  table(byId("parts"), ["part", "log score"], [...parts, ["score", why.score]].map(([name, value]) => [name, plain(value, 6)]));
+  byId("headline").textContent = why.headline;
+  byId("reasons").replaceChildren(...why.reasons.map(({ sentence }) => make("li", {}, sentence)));
   const shares = new Map(why.events.map((event) => [`${step - event.lag} ${event.relation} ${event.direction}`, event.part]));
   byId("seen").textContent = past.total === 0 ? "" : past.total > past.step.length
     ? `the newest ${whole(past.step.length)} of ${whole(past.total)} events` : `${whole(past.total)} event${past.total === 1 ? "" : "s"}, strong colours are recent`;
-  showEvents(why);
-  evidenceChart(byId("evidence"), parts, why.score);
-  backboneChart(byId("backbone"), opinions, candidate);
+  showExact();
   const timeline = byId("timeline");
   if (past.total) {
     if (timeline.classList.replace("empty", "filled")) timeline.replaceChildren();
@@ -225,6 +220,19 @@ function showWhy() {
     timeline.setAttribute("aria-label", "The two never interacted.");
     timeline.replaceChildren("The two never interacted.");
   }
+}
+
+/** The exact parts, for those who open them: what is closed has no width to draw in. */
+function showExact() {
+  if (!byId("exact").open || !explain.last) return;
+  const { why, opinions, candidate } = explain.last, parts = partsOf(why);
+  byId("sentence").textContent = why.sentence;
+  showFacts(why);
+  byId("sum").textContent = `${plain(why.base)} ${why.residual < 0 ? "−" : "+"} ${Math.abs(why.residual).toFixed(2)} = ${plain(why.score)}`;
+  table(byId("parts"), ["part", "log score"], [...parts, ["score", why.score]].map(([name, value]) => [name, plain(value, 6)]));
+  showEvents(why);
+  evidenceChart(byId("evidence"), parts, why.score);
+  backboneChart(byId("backbone"), opinions, candidate);
 }
 
 function showFacts(why) {
@@ -279,6 +287,7 @@ function listen() {
   byId("later").addEventListener("click", () => change({ step: Math.min(overview.end, query.step + 1) }));
   byId("latest").addEventListener("click", () => change({ step: overview.end }));
   byId("more").addEventListener("click", () => { top = Math.min(MOST, top + MORE); forecast(); });
+  byId("exact").addEventListener("toggle", showExact);
   byId("query").addEventListener("submit", (event) => event.preventDefault());
   byId("list").addEventListener("click", (event) => {
     choose(event.target.closest("li"), true);

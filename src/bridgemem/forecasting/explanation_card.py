@@ -207,6 +207,7 @@ def _event_lines(e: Explanation) -> list[tuple[str, ...]]:
 # what Markdown reads inside a line: an underscore at the start of a word, a colon as in http: or :name:, and so on
 MARKUP = re.compile(r"[\\`*{}\[\]#|~<$@^]|(?<![^\W_])_|&(?=[#\w])|:(?=[^\s\d])|=(?==)|(?<=\bwww)\.", re.IGNORECASE)
 EVENT_HEADER = ("event", "when", "steps before", "share", "part")
+PARTS = "Exact parts of the score"
 PART_HEADER = ("part of the score", "value")
 
 
@@ -235,7 +236,8 @@ def _markdown(shown: Sequence[Shown], pictures: Sequence[Path | None]) -> str:
     lines: list[str] = []
     for one, picture in zip(shown, pictures, strict=True):
         e = one.explanation
-        lines += [f"# {markdown_text(_title(e))}", "", markdown_text(e.sentence()), ""]
+        lines += [f"# {markdown_text(_title(e))}", "", markdown_text(e.headline()), ""]
+        lines += [*(f"- {markdown_text(str(reason))}" for reason in e.reasons), ""]
         lines += [_chance(one), ""] if one.p_given_event is not None else []
         if picture is None:
             lines += [NO_PICTURE, ""]
@@ -243,7 +245,7 @@ def _markdown(shown: Sequence[Shown], pictures: Sequence[Path | None]) -> str:
             # the file has our own name; only characters that a link cannot hold are spelt out
             link = re.sub(r"[^\w.-]", lambda m: "".join(f"%{b:02X}" for b in m[0].encode()), picture.name)
             lines += [f"![{markdown_text(_alt(e))}]({link})", ""]
-        lines += table(PART_HEADER, _parts(e))
+        lines += [f"## {PARTS}", "", markdown_text(e.sentence()), "", *table(PART_HEADER, _parts(e))]
         lines += table(EVENT_HEADER, _event_lines(e)) if e.events else []
     return "\n".join(lines)
 
@@ -251,7 +253,8 @@ def _markdown(shown: Sequence[Shown], pictures: Sequence[Path | None]) -> str:
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.3rem; margin-top: 2.5rem; overflow-wrap: anywhere; }
-p { overflow-wrap: anywhere; }
+p, li { overflow-wrap: anywhere; }
+summary { cursor: pointer; color: #4E79A7; }
 img { width: 100%; height: auto; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .9rem; }
@@ -270,7 +273,8 @@ def _html(shown: Sequence[Shown], pictures: Sequence[str | None]) -> str:
     parts = []
     for one, picture in zip(shown, pictures, strict=True):
         e = one.explanation
-        parts += [f"<h1>{html.escape(_title(e))}</h1>", f"<p>{html.escape(e.sentence())}</p>"]
+        parts += [f"<h1>{html.escape(_title(e))}</h1>", f"<p>{html.escape(e.headline())}</p>"]
+        parts.append(f"<ul>{''.join(f'<li>{html.escape(str(reason))}</li>' for reason in e.reasons)}</ul>")
         parts += [f"<p>{html.escape(_chance(one))}</p>"] if one.p_given_event is not None else []
         if picture is None:
             parts.append(f"<p>{html.escape(NO_PICTURE)}</p>")
@@ -278,9 +282,11 @@ def _html(shown: Sequence[Shown], pictures: Sequence[str | None]) -> str:
             # as an image: no browser runs what stands in one, and two pictures share no ids
             data = base64.b64encode(picture.encode()).decode()
             parts.append(f'<img alt="{html.escape(_alt(e))}" src="data:image/svg+xml;base64,{data}">')
+        parts += [f"<details><summary>{PARTS}</summary><p>{html.escape(e.sentence())}</p>"]
         parts.append(table(PART_HEADER, _parts(e)))
         if e.events:
             parts.append(table(EVENT_HEADER, _event_lines(e)))
+        parts.append("</details>")
     title = html.escape(_title(shown[0].explanation)) if shown else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -11,28 +11,10 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
-from bridgemem.equations import mixture
-from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
-from bridgemem.evidence.gate import gate
-from bridgemem.evidence.transitions import Transitions
-from bridgemem.forecasting.attribution import (
-    BETWEEN,
-    LISTED,
-    EventParts,
-    GroupParts,
-    double,
-    event_parts,
-    group_parts,
-    third_parties,
-)
-from bridgemem.memory.pairs import PairEvents
-from bridgemem.memory.past import Past
-from bridgemem.numerics import by_candidates
-from bridgemem.residuals.scoring import Scored, Scoring
+from bridgemem.forecasting.attribution import BETWEEN
+from bridgemem.forecasting.reasons import Reason
 from bridgemem.showing import as_frame, html_table
 
 BY_EVENTS = "what happened between the two"
@@ -84,9 +66,11 @@ class AttendedEvent:
 
 @dataclass(frozen=True)
 class Explanation:
-    """score = base + residual; base is the backbone's log score as it came, normalised or not.
+    """Why a candidate stands where it does: plain sentences about the past, and the exact parts of its score.
 
-    unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    score = base + residual; base is the backbone's log score as it came, normalised or not. rank, backbone_rank: after
+    and before the residual. reasons: what happened before, in sentences that are counts of events. unread: how many
+    events between the two are of relations that the run was not fitted on, and no part of this.
     attended: the events of the actor that a backbone with attention looked at most.
     """
 
@@ -99,31 +83,48 @@ class Explanation:
     uncertainty: float
     residual: float
     score: float
+    rank: int
+    backbone_rank: int
     events: tuple[EventShare, ...]
+    reasons: tuple[Reason, ...] = field(default=(), kw_only=True)
     unread: int = field(default=0, kw_only=True)
     attended: tuple[AttendedEvent, ...] = field(default=(), kw_only=True)
     relation_label: str | None = field(default=None, kw_only=True)
     residual_name: ClassVar[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, with the sentence; `candidate` names the side that is explained."""
+        """All of it as plain values, with both sentences; `candidate` names the side that is explained."""
         values = asdict(self)
         actor, candidate, inverse = (values.pop(name) for name in ("actor", "candidate", "inverse"))
         subject, object_ = (candidate, actor) if inverse else (actor, candidate)
         query = {"subject": subject, "relation": values.pop("relation"), "object": object_}
-        named = {"sentence": self.sentence(), "residual_name": self.residual_name}
+        said = {"headline": self.headline(), "reasons": values.pop("reasons"), "sentence": self.sentence()}
+        named = {**said, "residual_name": self.residual_name}
         return {**named, **query, "candidate": "subject" if inverse else "object", **values}
+
+    def cause(self) -> EventShare | None:
+        """The remembered event that adds most to the score, if one does."""
+        main = max(self.events, key=lambda e: e.part, default=None)
+        return main if main is not None and main.part > 0 else None
 
     def query(self) -> str:
         relation = self.relation_label or self.relation
         return f"({'?' if self.inverse else self.actor}, {relation}, {self.actor if self.inverse else '?'})"
 
+    def headline(self) -> str:
+        """Where the candidate stands, with and without what the memory adds."""
+        moved = "as by the backbone alone"
+        if self.rank != self.backbone_rank:
+            way = "up" if self.rank < self.backbone_rank else "down"
+            moved = f"{way} from {ordinal(self.backbone_rank)} by the backbone alone"
+        return f"{self.candidate} ranks {ordinal(self.rank)} for {self.query()} at {self.time}, {moved}."
+
     def sentence(self) -> str:
-        """The forecast's reason in plain words."""
+        """What made the score, in one sentence with its figures."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        return self.sentence()
+        return "\n".join([self.headline(), *(f"- {reason}" for reason in self.reasons)])
 
     def __repr__(self) -> str:
         parts = f"score {self.score:.3f} = {self.base:.3f} {self.residual:+.3f}"
@@ -131,7 +132,8 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         rows = [(str(e), e.time, e.lag, f"{e.share:.1%}", f"{e.part:+.4f}") for e in self.events]
-        return html_table(self.sentence(), ["event", "when", "lag", "share", "part"], rows)
+        said = " ".join([self.headline(), *map(str, self.reasons)])
+        return html_table(said, ["event", "when", "lag", "share", "part"], rows)
 
     def to_frame(self) -> Any:
         """A pandas data frame of the events and their parts; a dict of columns where pandas is not installed."""
@@ -220,16 +222,14 @@ class ThirdParty:
 class LearnedExplanation(Explanation):
     """residual = start + the groups' parts, all of them f / w; 0 and no groups for a candidate that is not read.
 
-    rank, backbone_rank: after and before the residual. log_p0: the base normalised over all candidates, which is what
-    the network reads. scale: w. start: f / w with every group at its mean, so that it knows the relation alone.
-    apart: the groups' parts less those of the average candidate that is read, which is what moves ranks.
+    log_p0: the base normalised over all candidates, which is what the network reads. scale: w. start: f / w with every
+    group at its mean, so that it knows the relation alone. apart: the groups' parts less those of the average candidate
+    that is read, which is what moves ranks.
     between: the parts of the groups that read the pair's own events = unseen_pair + the events' parts + the earlier
     ones'. seen: whether there are such events; unseen_candidates: how many others are read.
     """
 
     residual_name: ClassVar[str] = "learned"
-    rank: int
-    backbone_rank: int
     log_p0: float
     scale: float
     seen: bool
@@ -311,23 +311,6 @@ class LearnedExplanation(Explanation):
         return " and ".join(party.name for party in self.common_neighbours[:2])
 
 
-def attended_events(query: Queries, scoring: Scoring, events: EventLog) -> tuple[AttendedEvent, ...]:
-    """The events that the backbone looked at most for a single query, most first."""
-    found = scoring.backbone.attended(query, scoring.past)
-    if found is None:
-        return ()
-    actor, now, names = int(query.actor), int(query.step), events.entities.names
-    best = found.attention.argsort(descending=True, stable=True)[:LISTED]
-    columns = (found.relation, found.partner, found.lag, found.attention, found.added)
-    made = []
-    for directed, partner, lag, share, added in zip(*(column[best].tolist() for column in columns), strict=True):
-        inverse, relation = divmod(directed, events.n_relations)
-        sides = (names[partner], names[actor]) if inverse else (names[actor], names[partner])
-        what, when = events.relations.names[relation], events.clock.label(now - lag)
-        made.append(AttendedEvent(sides[0], what, sides[1], when, lag, share, added))
-    return tuple(made)
-
-
 def steps(n: int) -> str:
     return f"{n:,} step" if n == 1 else f"{n:,} steps"
 
@@ -341,197 +324,3 @@ def ordinal(n: int) -> str:
 def rank_of(scores: Tensor, candidate: int) -> int:
     """1 + how many score higher; scores float [E]."""
     return int((scores > scores[candidate]).sum()) + 1
-
-
-def explain_bridgemem(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> BridgeMemExplanation:
-    """Why the paper's residual gives one candidate of one query its score; without transitions it gives none."""
-    query, scores, evidence = scored.queries, scored.scores, scored.evidence
-    (choice,), transitions, past = scoring.choices, scoring.transitions, scoring.past
-    assert scores.uncertainty is not None
-    base = float(scored.base[0, candidate])
-    u = scores.uncertainty
-    admitted = gate(choice.gate, u, scores.of_candidates)
-    place: list[int] = []
-    if evidence is not None:
-        place = (evidence.candidate == candidate).nonzero().flatten().tolist()
-    actor, asked, now = int(query.actor), int(query.relation), int(query.step)
-    inverse, relation = divmod(asked, events.n_relations)
-    a_ct = a_nn = a = residual = 0.0
-    rho = likelier = 1.0
-    shares: tuple[EventShare, ...] = ()
-    if transitions is not None and evidence is not None and place:
-        one = slice(place[0], place[0] + 1)
-        # without shrinkage both readers count half, which is what a support equal to tau gives
-        support, tau = evidence.support[one], choice.tau
-        if not choice.shrinkage:
-            support, tau = torch.ones_like(support), 1.0
-        mixed = mixture(evidence.a_ct[one], evidence.a_nn[one], support, tau)
-        a_ct, a_nn, a = (float(x[0]) for x in (evidence.a_ct[one], evidence.a_nn[one], mixed))
-        rho = _rho(float(support[0]), tau)
-        likelier = _likelier(transitions, evidence.tokens[one], a_ct, a_nn, rho)
-        residual = float(scored.delta[place[0], 1])
-        weights = _event_weights(transitions, evidence.tokens[one], asked, a_ct, a_nn, a, rho)
-        shares = _shares(events, past, transitions, actor, candidate, now, weights, residual)
-    return BridgeMemExplanation(
-        actor=events.entities.names[actor],
-        relation=events.relations.names[relation],
-        relation_label=events.relations.label(events.relations.names[relation]),
-        candidate=events.entities.names[candidate],
-        time=events.clock.label(now),
-        inverse=bool(inverse),
-        base=base,
-        uncertainty=float(u[0]),
-        gate=float(admitted[0]),
-        lam=choice.lam,
-        tau=choice.tau,
-        a_ct=a_ct,
-        a_nn=a_nn,
-        rho=rho,
-        a=a,
-        likelier=likelier,
-        residual=residual,
-        score=base + residual,
-        events=shares,
-        forgotten=0 if place or transitions is None else _last_lag(past, actor, candidate, now),
-    )
-
-
-def _last_lag(past: Past, actor: int, candidate: int, now: int) -> int:
-    """How many steps before the last event of a pair was, however long ago; 0 where there is none."""
-    last = PairEvents.of(past, actor, candidate, now, most=1)
-    return now - int(last.step[0]) if len(last) else 0
-
-
-def _likelier(transitions: Transitions, tokens: Tensor, a_ct: float, a_nn: float, rho: float) -> float:
-    """The mixture of both readers' ratios, that of the counts as a mean over the events; tokens int64 [1, K]."""
-    summed = transitions.settings.pooling == "sum"
-    events = int((tokens != transitions.space.pad).sum()) if summed else 1
-    return (1 - rho) * math.exp(a_ct) / events + rho * math.exp(a_nn)
-
-
-def _rho(support: float, tau: float) -> float:
-    return 1.0 if math.isinf(tau) else tau / (support + tau) if tau else 0.0
-
-
-def _event_weights(
-    transitions: Transitions, tokens: Tensor, asked: int, a_ct: float, a_nn: float, a: float, rho: float
-) -> list[float]:
-    """The posterior weight of each event of one state, tokens int64 [1, K]; they sum to 1."""
-    p = transitions.p_ct[tokens[0], asked]
-    alpha = transitions.reader.attention_weights(tokens)[0].double()
-    w_ct = (1 - rho) * math.exp(a_ct - a)
-    w_nn = rho * math.exp(a_nn - a)
-    weights = w_ct * p / p.sum() + w_nn * alpha / alpha.sum()
-    return (weights / weights.sum()).tolist()
-
-
-def _shares(
-    events: EventLog,
-    past: Past,
-    transitions: Transitions,
-    actor: int,
-    candidate: int,
-    now: int,
-    weights: list[float],
-    residual: float,
-) -> tuple[EventShare, ...]:
-    s = transitions.settings
-    step = torch.tensor([now])
-    state = past.dyads.read(torch.tensor([actor]), torch.tensor([candidate]), step, s.k, s.window, past.cut(step))
-    return tuple(
-        _event(
-            events,
-            (actor, candidate),
-            now,
-            (int(state.relation[0, j]), int(state.direction[0, j]), int(state.lag[0, j])),
-            weights[j],
-            weights[j] * residual,
-        )
-        for j in range(int(state.found[0].sum()))
-    )
-
-
-def _event(
-    events: EventLog, pair: tuple[int, int], now: int, what: tuple[int, int, int], share: float, part: float
-) -> EventShare:
-    """An event in words; pair: actor and candidate, what: relation, direction and lag."""
-    relation, direction, lag = what
-    subject, object_ = (events.entities.names[party] for party in (pair[::-1] if direction else pair))
-    time = events.clock.label(now - lag)
-    name = events.relations.names[relation]
-    label = events.relations.label(name)
-    return EventShare(subject, name, object_, time, lag, direction, share, part, label)
-
-
-def explain_learned(scored: Scored, candidate: int, *, events: EventLog, scoring: Scoring) -> LearnedExplanation:
-    """Why the learned residual gives one candidate of one query its score."""
-    query, scores, found, reader = scored.queries, scored.scores, scored.features, scoring.reader
-    learned = double(scoring.learned[0])
-    assert scores.uncertainty is not None
-    assert found is not None
-    actor, asked, now = int(query.actor), int(query.relation), int(query.step)
-    inverse, relation = divmod(asked, events.n_relations)
-    base = scored.base[0]
-    pair = PairEvents.of(reader.past, actor, candidate, now)
-    parts, between, common_neighbours = (
-        GroupParts(0.0, {}, {}, 0.0),
-        EventParts(0.0, (), 0.0, 0, 0.0),
-        dict[int, float](),
-    )
-    place = (found.candidate == candidate).nonzero().flatten()
-    if len(place):
-        x = found.x[place[0]].double()
-        total = float(scored.delta[place[0], 1])
-        parts = group_parts(learned, x, found.x.double(), asked, total)
-        between = event_parts(learned, reader, query, candidate, x, pair)
-        common_neighbours = third_parties(reader.neighbours, actor, candidate, int(reader.past.cut(query.step)))
-    listed, earlier = _between_in_words(events, (actor, candidate), now, pair, between)
-    return LearnedExplanation(
-        actor=events.entities.names[actor],
-        relation=events.relations.names[relation],
-        relation_label=events.relations.label(events.relations.names[relation]),
-        candidate=events.entities.names[candidate],
-        time=events.clock.label(now),
-        inverse=bool(inverse),
-        base=float(base[candidate]),
-        uncertainty=float(scores.uncertainty[0]),
-        residual=parts.total,
-        score=float(base[candidate]) + parts.total,
-        events=listed,
-        rank=rank_of(scored.total()[0], candidate),
-        backbone_rank=rank_of(base, candidate),
-        log_p0=float(by_candidates(lambda own: own.log_softmax(1), base[None], -math.inf)[0, candidate]),
-        scale=float(learned.net.scale.detach()),
-        seen=len(pair) > 0,
-        unseen_candidates=learned.settings.unseen_candidates,
-        start=parts.start,
-        groups=parts.groups,
-        apart=parts.apart,
-        between=between.total,
-        unseen_pair=between.unseen_pair,
-        earlier=earlier,
-        common_neighbours=tuple(
-            ThirdParty(events.entities.names[party], share) for party, share in common_neighbours.items()
-        ),
-    )
-
-
-def _between_in_words(
-    events: EventLog, parties: tuple[int, int], now: int, pair: PairEvents, parts: EventParts
-) -> tuple[tuple[EventShare, ...], EarlierEvents | None]:
-    """The events that have a part of their own, and what the earlier ones have in common."""
-    moved = sum(map(abs, (*parts.listed, parts.earlier)))
-
-    def share(part: float) -> float:
-        return abs(part) / moved if moved else 0.0
-
-    once = pair.once()
-    rows = zip(once.relation.tolist(), once.direction.tolist(), (now - once.step).tolist(), strict=True)
-    listed = [
-        _event(events, parties, now, what, share(part), part) for what, part in zip(rows, parts.listed, strict=False)
-    ]
-    if not parts.n_earlier:
-        return tuple(listed), None
-    steps_before = once.step[LISTED:]
-    first, last = (events.clock.label(int(step)) for step in (steps_before[-1], steps_before[0]))
-    return tuple(listed), EarlierEvents(parts.n_earlier, first, last, share(parts.earlier), parts.earlier)

@@ -22,10 +22,12 @@ from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.forecasting.ahead import Ahead, Chance, PartnerCandidate, Ranked, RelationCandidate, keys_of
 from bridgemem.forecasting.calibration import Calibration
-from bridgemem.forecasting.explanations import Explanation, attended_events, explain_bridgemem, explain_learned
+from bridgemem.forecasting.explaining import attended_events, explain_bridgemem, explain_learned
+from bridgemem.forecasting.explanations import EventShare, Explanation
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
 from bridgemem.forecasting.outlook import Outlook, outlook
+from bridgemem.forecasting.reasons import Reason, reasons
 from bridgemem.forecasting.watching import watch_of
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.pairs import PairEvents
@@ -117,6 +119,12 @@ class Answers(list[Candidate]):
         for c in self:
             lines.append(f"{c.rank:>4}  {c.name:<{width}}  {_percent(c):>13}  {c.score:>6.2f}  {c.backbone_rank:>13}")
         return "\n".join(lines)
+
+
+def _check_side(candidate: str) -> str:
+    if candidate not in SIDES:
+        raise SettingsError(f"candidate is {' or '.join(SIDES)}, not {candidate!r}.")
+    return candidate
 
 
 def _percent(candidate: Candidate, before: str = "") -> str:
@@ -502,18 +510,17 @@ class Predictor:
         at: str | int | None = None,
         candidate: str = "object",
     ) -> Explanation:
-        """Why a candidate has its score: parts that add up, and the events they come from.
+        """Why a candidate stands where it does: plain sentences, parts that add up, and the events they come from.
 
         candidate: "object" or "subject", the side that is explained as an answer.
         """
-        if candidate not in SIDES:
-            raise SettingsError(f"candidate is {' or '.join(SIDES)}, not {candidate!r}.")
-        inverse = candidate == "subject"
+        inverse = _check_side(candidate) == "subject"
         asked = self.query(None, relation, object=object, at=at) if inverse else self.query(subject, relation, at=at)
         ((part, _, query),) = self._parts(asked)
         chosen = self.events.entity_id(subject if inverse else object)
         found = self._explained(part, query, chosen)
         if found.base > -math.inf:
+            found = replace(found, reasons=self._reasons(asked, chosen, found.cause()))
             return found if self.later is None or part is self.later else self._with_unread(found, query, chosen)
         if len(self.past.seen(torch.tensor([chosen]), query.step)[0]):
             raise NotFoundError(
@@ -524,6 +531,36 @@ class Predictor:
             f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
             "read; ask for a time after its first one."
         )
+
+    def reasons(
+        self,
+        subject: str | int,
+        relation: str | int | None,
+        object: str | int,
+        *,
+        at: str | int | None = None,
+        candidate: str = "object",
+    ) -> tuple[Reason, ...]:
+        """What happened before that speaks for or against (subject, relation, object), in plain sentences.
+
+        Args:
+            subject: By name or id.
+            relation: By name or id; None for any event between the two.
+            object: By name or id.
+            at: The time asked for (default: the first unknown step).
+            candidate: The side that is an answer to the other: object or subject.
+        """
+        inverse, step = _check_side(candidate) == "subject", self._step(at)
+        pair = self.events.entity_id(subject), self.events.entity_id(object)
+        directed = None if relation is None else self.events.relation_id(relation) + inverse * self.events.n_relations
+        actor, chosen = pair[::-1] if inverse else pair
+        return reasons(self.past, actor, directed, chosen, step=step)
+
+    def _reasons(self, query: Queries, chosen: int, cause: EventShare | None) -> tuple[Reason, ...]:
+        """The reasons of an answer; cause: the event that matters most."""
+        ids = int(query.actor), int(query.relation), chosen
+        main = None if cause is None else (self.events.relation_id(cause.relation), cause.direction)
+        return reasons(self.past, *ids, step=int(query.step), cause=main)
 
     def _explained(self, part: Scoring, query: Queries, chosen: int) -> Explanation:
         explain, events = explain_learned if part.learned else explain_bridgemem, part.past.events

@@ -274,13 +274,33 @@ class AttendedPart(Answer):
     added: float
 
 
-class Explained(Answer):
-    """score = base + residual.
+class ReasonTold(Answer):
+    """What happened before, in a sentence, and what it counts: `count`, and `of` how many where it is a share.
 
-    unread: how many events between the two are of relations that the run was not fitted on, and no part of this.
+    kind: before (this very event), pair (any event of the two), followed (this event after any of the two), after (this
+    event after one like that which matters most), share (of what the actor does), common (partners of both). since,
+    until: the first and the last time that are counted. within: steps after which something counts as having followed.
+    """
+
+    kind: Literal["before", "pair", "followed", "after", "share", "common"]
+    sentence: str
+    count: int
+    of: int | None
+    since: str | None
+    until: str | None
+    within: int | None
+
+
+class Explained(Answer):
+    """headline and reasons: why, in plain sentences. sentence: what made the score. score = base + residual.
+
+    rank, backbone_rank: after and before the residual. unread: how many events between the two are of relations
+    that the run was not fitted on, and no part of this.
     attended: the events of the actor that a backbone with attention looked at most.
     """
 
+    headline: str
+    reasons: list[ReasonTold]
     sentence: str
     subject: str
     relation: str
@@ -292,6 +312,8 @@ class Explained(Answer):
     uncertainty: float
     residual: float
     score: float
+    rank: int
+    backbone_rank: int
     events: list[EventPart]
     unread: int
     attended: list[AttendedPart]
@@ -335,8 +357,6 @@ class LearnedExplained(Explained):
     """residual = start + the groups' parts; between = unseen_pair + the events' parts + the earlier ones'."""
 
     residual_name: Literal["learned"]
-    rank: int
-    backbone_rank: int
     log_p0: float
     scale: float
     seen: bool
