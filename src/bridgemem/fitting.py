@@ -26,6 +26,7 @@ from bridgemem.backbones.trained import (
     training_free,
     training_note,
 )
+from bridgemem.backbones.tuning import BUDGET, seconds_of, tune
 from bridgemem.config import SAMPLED, HistoryMode, Seed, Settings, check
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.reliability import calibrations_of
@@ -65,6 +66,7 @@ class Fitting:
     history: HistoryMode = "rolling"
     seed: int = 42
     device: str = "cpu"
+    tune: str | float | None = None
     progress: Progress = field(default=SILENT)
 
     def check(self) -> None:
@@ -78,6 +80,10 @@ class Fitting:
                 "--residual bridgemem."
             )
         check_device(self.device)
+        if self.tune is not None:
+            seconds_of(self.tune)
+            if not isinstance(given := as_backbone(self.backbone), str | type) or given == "auto":
+                raise SettingsError("tune chooses settings of a backbone that is trained by its name or its class.")
 
     def fit(self, dataset: Dataset, *, replace: bool = False) -> None:
         """Fit on train and validation. replace: whether a run that is there is replaced."""
@@ -183,9 +189,20 @@ class Fitting:
             name = AUTO if given == "auto" else given
             check_name(name)
             given, own = backbone_class(name), own or default_settings(name, dataset)
+        own, tuned = self._tuned(given, own, dataset)
         backbone = given.fit(dataset.without_test(), own, seed=self.seed, device=self.device, progress=self.progress)
+        backbone.tuned = tuned
         seconds = time.perf_counter() - began
         return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
+
+    def _tuned(self, kind: type[Backbone], own: Any, dataset: Dataset) -> tuple[Any, dict[str, Any] | None]:
+        """Settings as validation chooses them, and the trials, where that is wanted; else those given."""
+        if self.tune is None and (self.backbone_settings is not None or not kind.tuned_unless_set(own)):
+            return own, None
+        budget = BUDGET if self.tune is None else self.tune
+        how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": self.progress}
+        made = tune(kind, dataset, settings=own, budget=budget, **how)
+        return made.settings, made.as_dict()
 
     def _twice(self, backbone: Backbone) -> Backbone:
         """A backbone, refused where cross-fitting has to train it again and cannot."""

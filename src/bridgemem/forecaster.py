@@ -67,6 +67,8 @@ class Forecaster:
             from the defaults.
         learned_settings: Of the learned residual.
         backbone_settings: Of a backbone that is named; those of the data set when left out.
+        tune: Time for choosing settings of a named backbone on validation first, as "10m"; none when left out, but for
+            an ensemble on data without settings of its own.
         history: "rolling" reads all facts before t, "frozen" none of the split's own.
         seed: Of everything that is drawn.
         device: "cpu" or "cuda".
@@ -87,6 +89,7 @@ class Forecaster:
         settings: Settings | dict[str, Any] | None = None,
         learned_settings: LearnedSettings | dict[str, Any] | None = None,
         backbone_settings: Any = None,
+        tune: str | float | None = None,
         history: HistoryMode = "rolling",
         seed: int = 42,
         device: str = "cpu",
@@ -94,7 +97,7 @@ class Forecaster:
         self.backbone, self.residual, self.history = backbone, residual, history
         self.settings, self.backbone_settings = settings_of(Settings, settings), backbone_settings
         self.learned_settings = settings_of(LearnedSettings, learned_settings)
-        self.seed, self.device = seed, device
+        self.seed, self.device, self.tune = seed, device, tune
         self._parts: Parts | None = None
         self._folder: Path | None = None
         self._predictor: Predictor | None = None
@@ -127,6 +130,7 @@ class Forecaster:
             settings=self.settings,
             learned_settings=self.learned_settings,
             backbone_settings=self.backbone_settings,
+            tune=self.tune,
             history=self.history,
             seed=self.seed,
             device=self.device,

@@ -17,7 +17,7 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.runs import Run
 from bridgemem.storage.tables import read_table, write_table
-from bridgemem.studies.compare import compare
+from bridgemem.studies.compare import compare_runs as compare
 from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)

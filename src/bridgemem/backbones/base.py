@@ -25,6 +25,9 @@ from bridgemem.storage.schema import as_settings, settings_of
 from bridgemem.training.checkpoint import Training, seeded, with_weights
 from bridgemem.training.devices import moved
 
+Grid = Mapping[str, tuple[Any, ...]]  # values to try, by the name of their setting
+Bounds = Mapping[str, int]
+
 
 def check_trained_events(what: str, fingerprint: str | None, dataset: Dataset) -> None:
     """Refuse a backbone that is known to be trained on anything but the train split of a data set."""
@@ -50,8 +53,12 @@ class Backbone(Scorer, ABC):
     reads_past: ClassVar[bool] = True  # whether it scores from the past that it is given, where that can be checked
     # settings of a learned residual that it asks for where they are left at their defaults
     learning: ClassVar[Mapping[str, Any]] = {}
+    # settings that its paper tunes by data set, with the values to try, the most telling first; see `tuning.tune`
+    grid: ClassVar[Grid] = {}
+    trial: ClassVar[Bounds] = {}  # the most that a trial spends of a setting, such as epochs
     n_members: int = 0
     settings: Any = default
+    tuned: dict[str, Any] | None = None  # the trials that its settings were chosen by, where they were
     fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process
 
     @classmethod
@@ -90,6 +97,26 @@ class Backbone(Scorer, ABC):
     @classmethod
     def sized(cls, settings: Any, device: str) -> Any:
         """The settings, with sizes that are left to the device."""
+        return settings
+
+    @classmethod
+    def tunable(cls, dataset: Dataset) -> Grid:
+        """What of the grid is worth trying on a data set."""
+        return cls.grid
+
+    @classmethod
+    def tuned_unless_set(cls, settings: Any) -> bool:
+        """Whether a training with these settings is to be tuned where nobody says so: nothing is known of the data."""
+        return False
+
+    @classmethod
+    def parts(cls, settings: Any) -> dict[str, Any]:
+        """Of one made of others: the settings of each of them, by its name."""
+        return {}
+
+    @classmethod
+    def with_parts(cls, settings: Any, changed: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Settings with those of some of its parts changed."""
         return settings
 
     @abstractmethod

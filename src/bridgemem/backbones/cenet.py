@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.two_scorers import piecewise_loss
 from bridgemem.config import BelowOne, Count, Declared, Finite, NotNegative, Positive, Range, Share, Units
@@ -351,6 +351,8 @@ class Cenet(NetBackbone):
     name: ClassVar[str] = "cenet"
     own_uncertainty: ClassVar[bool] = True
     default: ClassVar[CenetSettings] = CenetSettings()
+    grid: ClassVar[Grid] = {"mask": ("soft", "hard"), "history_bias": (1.0, 2.0, 5.0)}
+    trial: ClassVar[Bounds] = {"epochs": 6, "oracle_epochs": 4}
     net: CenetNet
 
     @classmethod

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Grid, NetBackbone
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
 from bridgemem.events.dataset import Dataset
@@ -205,6 +205,7 @@ class Cygnet(NetBackbone):
 
     name: ClassVar[str] = "cygnet"
     default: ClassVar[CygnetSettings] = CygnetSettings()
+    grid: ClassVar[Grid] = {"alpha": (0.8, 0.5, 0.7, 0.9), "epochs": (6, 3, 9)}
     net: CygnetNet
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -15,6 +15,7 @@ from torch import Tensor
 from bridgemem.backbones import BACKBONES, backbone_class, backbone_defaults, load_backbone
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import Attended, Scores, ask
+from bridgemem.backbones.tuning import as_text
 from bridgemem.config import Declared, Range
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.events.dataset import Dataset
@@ -99,6 +100,20 @@ class Ensemble(Backbone):
         self.n_members = len(self.members)
 
     @classmethod
+    def tuned_unless_set(cls, settings: Any) -> bool:
+        """Published members have settings for published data; for any other data validation finds them."""
+        return not settings.tuned_for and not settings.changed
+
+    @classmethod
+    def parts(cls, settings: Any) -> dict[str, Any]:
+        return dict(settings.each())
+
+    @classmethod
+    def with_parts(cls, settings: Any, changed: Mapping[str, Mapping[str, Any]]) -> Any:
+        texts = [f"{name}.{key}={as_text(v)}" for name, own in changed.items() for key, v in own.items()]
+        return replace(settings, changed=(*settings.changed, *texts))
+
+    @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         return cls(settings, [_member(name, own, dataset, training) for name, own in settings.each().items()])
 
@@ -151,6 +166,10 @@ class CountingStream(Ensemble):
     # what a reader says of train is worth less the longer ago it was trained; its own cost leaves room for more queries
     learning: ClassVar[Mapping[str, Any]] = {"cross_fit": 0.2, "train_queries": 120_000, "valid_queries": 120_000}
     default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
+
+    @classmethod
+    def tuned_unless_set(cls, settings: Any) -> bool:
+        return False  # its members are made for any data
 
 
 def _table(member: str) -> str:

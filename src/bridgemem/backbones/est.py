@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import (
     BelowOne,
@@ -297,6 +297,12 @@ class Est(NetBackbone):
 
     name: ClassVar[str] = "est"
     default: ClassVar[EstSettings] = EstSettings()
+    grid: ClassVar[Grid] = {
+        "time_unit": (24.0, 1.0, 15.0),
+        "k": (32, 16, 64),
+        "mask_past": (True, False),
+    }
+    trial: ClassVar[Bounds] = {"epochs": 2}
     net: EstNet
 
     @classmethod

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Declared, NotNegative, Share
 from bridgemem.equations import log_base
@@ -164,6 +164,10 @@ class Hri(Backbone):
 
     name: ClassVar[str] = "hri"
     default: ClassVar[HriSettings] = HriSettings()
+    grid: ClassVar[Grid] = {
+        "lam": (0.0, 0.01, 0.02, 0.04, 0.1, 0.5, 1.0001),
+        "alpha": (0.9, 0.99, 0.999, 0.99999),
+    }
 
     def __init__(self, settings: HriSettings, lam: Tensor, alpha: Tensor) -> None:
         """lam, alpha float64 [2R], one of each for every directed relation."""

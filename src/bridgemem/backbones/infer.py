@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.rules import mine
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import MOST_UNITS, BelowOne, Count, Declared, Inside, NotNegative, Positive, Range
@@ -344,6 +344,12 @@ class Infer(Backbone):
 
     name: ClassVar[str] = "infer"
     default: ClassVar[InferSettings] = InferSettings()
+    grid: ClassVar[Grid] = {
+        "longest": (3, 2),
+        "top": (40, 100),
+        "unit": (1.0, 4.0),
+        "refreshes": (30, 1),
+    }
 
     def __init__(self, settings: InferSettings, rules: dict[str, Tensor], net: ComplEx | None) -> None:
         """rules: head int64 [m], body int64 [m, longest], confidence float64 [m], as `Rules`; size int64 [2]: E, 2R."""

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Range, Units
 from bridgemem.errors import BackboneError
@@ -299,6 +299,13 @@ def train(net: PathNet, batches: Batches, checkpoint: Checkpoint, title: str, pr
 class PathBackbone(NetBackbone):
     """A path encoder under the contract; what it has not reached from the actor ranks after all that it has."""
 
+    grid: ClassVar[Grid] = {
+        "activation": ("identity", "relu"),
+        "window": (365, 60, 1000),
+        "time_unit": (1.0, 24.0),
+        "late": (0.5, 0.25),
+    }
+    trial: ClassVar[Bounds] = {"epochs": 2}
     network: ClassVar[type[PathNet]]
     net: PathNet
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.scorer import Added, Scores, SparseScores
 from bridgemem.config import Declared, Finite, Share
 from bridgemem.equations import log_base
@@ -103,6 +103,7 @@ class Recurrence(Popularity):
 
     name: ClassVar[str] = "recurrence"
     default: ClassVar[RecurrenceSettings] = RecurrenceSettings()
+    grid: ClassVar[Grid] = {"decay": (0.9, 0.5, 0.99)}
 
 
 class RecurrenceDyadic(Popularity):
@@ -110,3 +111,4 @@ class RecurrenceDyadic(Popularity):
 
     name: ClassVar[str] = "recurrence-dyadic"
     default: ClassVar[RecurrenceSettings] = RecurrenceSettings(seen_pair=0.05, recency=0.5)
+    grid: ClassVar[Grid] = {"decay": (0.9, 0.5, 0.99), "recency": (0.5, 0.1, 1.0)}

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.snapshots import Rows, Snapshot, Snapshots
@@ -354,6 +354,13 @@ class Regcn(NetBackbone):
     name: ClassVar[str] = "regcn"
     title: ClassVar[str] = "RE-GCN"
     default: ClassVar[RegcnSettings] = RegcnSettings()
+    # the histories and layers that its authors have for one data set or another, and the names' graph
+    grid: ClassVar[Grid] = {
+        "history": (3, 1, 2, 6, 10),
+        "layers": (2, 1),
+        "static": (False, True),
+    }
+    trial: ClassVar[Bounds] = {"epochs": 8}
     network: ClassVar[type[RegcnNet]] = RegcnNet
     trainer: ClassVar[type[Trainer]] = Trainer
     net: RegcnNet
@@ -363,6 +370,12 @@ class Regcn(NetBackbone):
         self._past: weakref.ref[Past] | None = None
         self._graph: Snapshots | None = None
         self._evolved: OrderedDict[int, Evolved] = OrderedDict()
+
+    @classmethod
+    def tunable(cls, dataset: Dataset) -> Grid:
+        """Without names of two parts, such as "Police (India)", there is nothing that entities could share."""
+        named = any(map(TWO_PART_NAME.fullmatch, dataset.events.entities.names))
+        return {name: values for name, values in cls.grid.items() if named or name != "static"}
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bridgemem.backbones.base import NetBackbone
+from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.scorer import Attended, Scores
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, BelowOne, Count, Declared, Positive, Range, Size
 from bridgemem.errors import SettingsError
@@ -280,6 +280,8 @@ class Stream(NetBackbone):
 
     name: ClassVar[str] = "stream"
     default: ClassVar[StreamSettings] = StreamSettings()
+    grid: ClassVar[Grid] = {"k": (16, 32, 64), "event_dropout": (0.3, 0.0)}
+    trial: ClassVar[Bounds] = {"epochs": 3}
     net: StreamNet
 
     @classmethod

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bridgemem.backbones.base import Grid
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.regcn import Evolved, GraphLayer, Regcn, RegcnNet, RegcnSettings, Selection, Trainer, unit
 from bridgemem.backbones.snapshots import Snapshot, Snapshots
@@ -160,6 +161,12 @@ class Tirgn(Regcn):
     name: ClassVar[str] = "tirgn"
     title: ClassVar[str] = "TiRGN"
     default: ClassVar[TirgnSettings] = TirgnSettings()
+    grid: ClassVar[Grid] = {
+        "history": (9, 1, 2, 4, 7),
+        "layers": (2, 1),
+        "static": (False, True),
+        "history_rate": (0.3, 0.5, 0.7),
+    }
     network: ClassVar[type[RegcnNet]] = TirgnNet
     trainer: ClassVar[type[Trainer]] = TirgnTrainer
     net: TirgnNet

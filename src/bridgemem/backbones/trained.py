@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,16 @@ from bridgemem.backbones import (
     BACKBONES,
     REGISTERED,
     backbone_class,
-    backbone_defaults,
     backbone_names,
     is_trained,
     load_backbone,
 )
 from bridgemem.backbones.base import Backbone, check_trained_events
 from bridgemem.backbones.own import Wrapped
+from bridgemem.backbones.tuning import TUNING, default_of, tune
 from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.datasets import benchmark_name
 from bridgemem.events.log import EventLog
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import write_json
@@ -38,7 +38,7 @@ NOTE = "trained.json"
 
 def default_settings(name: str, dataset: Dataset) -> Any:
     """A backbone's settings for a data set; own data that is called like a benchmark has none of its own."""
-    return backbone_defaults(name, benchmark_name(dataset))
+    return default_of(backbone_class(name), dataset)
 
 
 def check_name(name: str) -> None:
@@ -95,18 +95,27 @@ def train(
     device: str = "cpu",
     progress: Progress = SILENT,
     replace: bool = False,
+    *,
+    budget: str | float | None = None,
+    held: Sequence[str] = (),
 ) -> Backbone:
     """Train a backbone on the train split and save it in a folder.
 
     A long training keeps its state next to that folder until it is saved; started again, it goes on from there. The
     state of one on other data or with other settings is refused, or given up where `replace` says so, and so is a
-    backbone that is there. Without settings, it has those of the data set.
+    backbone that is there. Without settings, it has those of the data set. budget: time for trials that choose other
+    settings than the held ones on validation first, as `tuning.tune` does; they are kept with the backbone.
     """
     home, state = Path(folder).absolute(), training_state(folder)
     settings = settings or default_settings(name, dataset)
     with reserved_free(home, replace):
         began = time.perf_counter()
         known, on = dataset.without_test(), check_device(device)
+        trials, tuned = home.parent / f".{home.name}.trials.json", None
+        if budget is not None:
+            how: dict[str, Any] = {"held": held, "seed": seed, "device": on, "keep": trials, "progress": progress}
+            made = tune(name, known, settings=settings, budget=budget, **how)
+            settings, tuned = made.settings, made.as_dict()
         with warnings.catch_warnings():
             if not replace:
                 warnings.simplefilter("error", OtherTrainingWarning)
@@ -119,6 +128,7 @@ def train(
                     f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
                     "choose another name, or say --force (reproduce: --retrain) to give it up."
                 ) from None
+        backbone.tuned = tuned
         # seconds of this start alone, where an earlier one left a state
         note = note_of(backbone, dataset, seed, device, time.perf_counter() - began)
         with whole_folder(home, replace) as aside:
@@ -127,7 +137,7 @@ def train(
                 file.rename(aside / file.name)
             (aside / "saved").rmdir()
         # also what a kill in the middle of writing left of it
-        for left in (state, *home.parent.glob(f".{glob.escape(state.name)}.*")):
+        for left in (state, trials, *home.parent.glob(f".{glob.escape(state.name)}.*")):
             remove(left)
         return backbone
 
@@ -153,6 +163,8 @@ def save_trained(backbone: Backbone, folder: Path, note: TrainingNote) -> None:
     backbone.save(folder)
     if note != TrainingNote():
         write_json(folder / NOTE, asdict(note))
+    if backbone.tuned is not None:
+        write_json(folder / TUNING, backbone.tuned)
 
 
 def open_backbone(folder: Path) -> Backbone:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share
 from bridgemem.equations import log_base
@@ -193,6 +193,7 @@ class RecurrenceTyped(Backbone):
 
     name: ClassVar[str] = "recurrence-typed"
     default: ClassVar[TypedSettings] = TypedSettings()
+    grid: ClassVar[Grid] = {"decay": (0.5, 0.9), "triple": (2.0, 1.0)}
 
     def __init__(self, settings: TypedSettings, usual: Usual, confidence: Confidence, frequency: float) -> None:
         self.settings, self.usual, self.confidence, self.frequency = settings, usual, confidence, frequency

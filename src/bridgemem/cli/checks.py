@@ -1,4 +1,4 @@
-"""Commands that check results: ablate, compare, audit, leakage."""
+"""Commands that check results: ablate, audit, leakage."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bridgemem.cli.compare import split_of
 from bridgemem.cli.evaluate import no_test
 from bridgemem.cli.options import DataDir, Device, Json, Quiet, residual_of
-from bridgemem.cli.output import counted, emit, say, table, warn
+from bridgemem.cli.output import counted, emit, say, table
 from bridgemem.cli.reading import ReadOptions, reads_events
-from bridgemem.errors import NotFoundError, RunError, SettingsError
+from bridgemem.errors import NotFoundError, RunError
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -25,18 +26,8 @@ READING_WORDS = {"pass": "+ the other queries of the pass", "step": "+ all other
 
 
 def register(app: typer.Typer) -> None:
-    for command in (ablate, compare, audit, leakage):
+    for command in (ablate, audit, leakage):
         app.command()(command)
-
-
-def _split(run: Run, wanted: str) -> str:
-    """The split to read: validation where the run's data has no test."""
-    if wanted not in ("test", "valid"):
-        raise SettingsError(f"split is test or valid, not {wanted!r}.")
-    if wanted == "test" and run.config.test_start < 0:
-        warn(f"{run.config.dataset} has no test split; its validation split is read instead.")
-        return "valid"
-    return wanted
 
 
 def ablate(
@@ -60,7 +51,7 @@ def ablate(
 
     residual = residual_of(residual)
     opened = Run(run, data_dir=data_dir)
-    split = _split(opened, split)
+    split = split_of(opened, split)
     learned = residual == "learned"
     if learned:
         ablation.ablated_settings(opened)
@@ -102,40 +93,6 @@ def _selected(run: Run, split: str, method: str) -> dict[str, float]:
     return {name: found[name] for name in SELECTION_FILTERS}
 
 
-def compare(
-    first: Annotated[Path, typer.Argument(metavar="RUN_A", help="The run to compare with.")],
-    second: Annotated[Path, typer.Argument(metavar="RUN_B", help="The run that is compared.")],
-    split: Split = "test",
-    as_json: Json = False,
-) -> None:
-    """Paired differences of two runs on the same queries: B - A, with 95 % intervals over whole steps."""
-    from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure
-    from bridgemem.ranking.filters import FILTERS
-    from bridgemem.runs import Run
-    from bridgemem.studies.compare import compare as compare_runs
-
-    runs = Run(first), Run(second)
-    split = _split(runs[0], split)
-    found = compare_runs(*runs, split)
-
-    def text() -> None:
-        say(f"{runs[0].config.dataset}, {split}; A is {first}, B is {second}")
-        for f in FILTERS:
-            rows = [
-                [
-                    f"{d.method}: {HEADINGS[d.metric]}",
-                    figure(d.first),
-                    figure(d.second),
-                    f"{d.gain.value:+.4f} [{d.gain.low:+.4f}, {d.gain.high:+.4f}]",
-                ]
-                for d in found
-                if d.filter == f
-            ]
-            table(f"\n{FILTER_WORDS[f].capitalize()}", ["method: metric", "A", "B", "B - A (95 % interval)"], rows)
-
-    emit({"split": split, "differences": found}, as_json, text)
-
-
 def audit(
     run: RunFolder,
     split: Split = "test",
@@ -156,7 +113,7 @@ def audit(
     from bridgemem.training.devices import check_device
 
     opened = Run(run, data_dir=data_dir)
-    split = _split(opened, split)
+    split = split_of(opened, split)
     with terminal_progress(quiet=quiet) as progress:
         findings = audit_run(
             opened,

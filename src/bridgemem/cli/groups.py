@@ -42,7 +42,8 @@ GROUPS = {
     },
     "Research": {
         "ablate": "Change one part of a residual at a time and measure it.",
-        "compare": "Compare two runs by paired differences with intervals.",
+        "compare": "Compare methods by paired differences with intervals.",
+        "ranks": "Rank every query by a run's rows and by baselines.",
         "audit": "Check a run for leakage and integrity.",
         "leakage": "Measure what the other queries of a step give away.",
         "report": "Print tables of recorded metrics.",

@@ -16,6 +16,7 @@ from bridgemem.cli import (
     ask,
     backbones,
     checks,
+    compare,
     config,
     data,
     evaluate,
@@ -60,6 +61,7 @@ ask.register(app)
 names.register(app)
 outlook.register(app)
 checks.register(app)
+compare.register(app)
 hub.register(app)
 serve.register(app)
 explore.register(app)

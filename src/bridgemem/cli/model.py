@@ -47,6 +47,14 @@ LearnedSet = Annotated[
     list[str] | None, typer.Option("--learned-set", help="Setting of the learned residual as name=value; repeatable.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Tune = Annotated[
+    bool | None,
+    typer.Option(
+        "--tune/--no-tune",
+        help="Choose settings on validation first (default: only for an ensemble on data without settings of its own).",
+    ),
+]
+Budget = Annotated[str, typer.Option("--budget", help="Time for the trials of --tune: 90s, 10m or 2h (default: 10m).")]
 HistoryKind = Annotated[
     config.HistoryMode,
     one_of(
@@ -143,28 +151,74 @@ def train(
     *,
     reading: ReadOptions,
     set_: Set = None,
+    tune: Tune = None,
+    budget: Budget = "10m",
     data_dir: DataDir = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a backbone on the train split."""
+    """Train a backbone on the train split; with --tune, choose its settings on validation first."""
     from bridgemem.backbones import backbone_class
     from bridgemem.backbones import trained as backbones
     from bridgemem.backbones.own import blaming
+    from bridgemem.backbones.tuning import seconds_of
     from bridgemem.events.loading import loaded
     from bridgemem.storage.whole import check_free
 
     check_free(out, force)
-    name = registered(name)
+    name, seconds = registered(name), seconds_of(budget)
     with terminal_progress(quiet=quiet) as progress:
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
         settings = _backbone_settings(name, dataset, set_)
-        with _going_on(out), blaming(backbone_class(name)):
-            trained = backbones.train(name, dataset, out, settings, seed, device, progress, force)
+        kind = backbone_class(name)
+        wanted = kind.tuned_unless_set(settings) if tune is None else tune
+        with _going_on(out), blaming(kind):
+            trained = backbones.train(
+                name,
+                dataset,
+                out,
+                settings,
+                seed,
+                device,
+                progress,
+                force,
+                budget=seconds if wanted else None,
+                held=[one.partition("=")[0] for one in set_ or []],
+            )
     size = sum(tensor.numel() for tensor in trained.tensors().values())
-    result = {"backbone": name, "out": out, "parameters": size, "seed": seed}
-    emit(result, as_json, lambda: say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}."))
+    result = {"backbone": name, "out": out, "parameters": size, "seed": seed, "tuning": trained.tuned}
+
+    def text() -> None:
+        if trained.tuned is not None:
+            _show_tuning(trained.tuned)
+        elif kind.grid and settings == kind.default:
+            say(f"{name} has no settings of its own for this data; --tune chooses them on validation.")
+        say(f"Trained {name} on {dataset.name} ({size:,} numbers); it is in {out}.")
+
+    emit(result, as_json, text)
+
+
+def _show_tuning(tuned: dict[str, Any]) -> None:
+    """The trials of a tuning, and what validation chose."""
+    from bridgemem.backbones.tuning import CUT, HEADER, changed_words, trial_rows
+
+    if not tuned["trials"]:
+        say("Nothing of it is tuned: it declares no grid.")
+        return
+    table(
+        f"Tuning: time-aware MRR on {tuned['queries']:,} queries of validation; test was not read",
+        HEADER,
+        trial_rows(tuned),
+    )
+    for name, changed in tuned["chosen"].items():
+        say(f"Validation chose for {name}: {changed_words(changed)}.")
+    if not tuned["whole"]:
+        cut = any(trial["note"] == CUT for trial in tuned["trials"])
+        say(
+            f"The budget of {tuned['budget']:.0f} s was spent{' in the middle of a trial' if cut else ''}: give more "
+            "with --budget for the rest of the grid."
+        )
 
 
 @reads_events

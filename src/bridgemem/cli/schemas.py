@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from bridgemem.backbones import Listed
+from bridgemem.backbones.tuning import Trial
 from bridgemem.cli.configured import Setting
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.whether import OccurrenceRecord
@@ -219,6 +220,23 @@ class Demonstrated(Document):
     forecast: Explanation
 
 
+class Tuned(Answer):
+    """How settings were chosen on validation: every trial in its order, and what was taken for each backbone."""
+
+    split: Literal["valid"]
+    filter: Literal["time"]
+    queries: int = Field(description="Of validation that each trial was measured on.")
+    budget: float = Field(description="Seconds that the trials might take.")
+    seconds: float
+    whole: bool = Field(description="Whether the search came to its end within the budget.")
+    least_gain: float = Field(description="Of MRR that a trial has to be above the best before it.")
+    seed: int
+    device: str
+    fingerprint: str
+    chosen: dict[str, dict[str, Any]] = Field(description="What differs from the settings it began with, by backbone.")
+    trials: list[Trial]
+
+
 class Trained(Document):
     """A trained backbone."""
 
@@ -226,6 +244,7 @@ class Trained(Document):
     out: str
     parameters: int
     seed: int
+    tuning: Tuned | None = Field(description="With --tune; null without.")
 
 
 class Fitted(Document):
@@ -244,10 +263,31 @@ class Fitted(Document):
 
 
 class Compared(Document):
-    """Paired differences of two runs, B - A."""
+    """Paired differences of runs, rows and backbones, B - A, with p-values corrected for all of them."""
 
     split: Literal["test", "valid"]
     differences: list[Difference]
+
+
+class RankedRow(Answer):
+    """The figures of one row under one filter."""
+
+    row: str = Field(description="backbone, bridgemem, learned, or the name of a baseline.")
+    filter: Literal["raw", "static", "time"]
+    mrr: float
+    hits1: float
+    hits3: float
+    hits10: float
+
+
+class RankedQueries(Document):
+    """The rank of every query, summed up by row; --out has them one by one."""
+
+    source: str
+    split: Literal["test", "valid"]
+    queries: int
+    rows: list[RankedRow]
+    out: str | None
 
 
 class Audited(Document):
@@ -548,6 +588,7 @@ DOCUMENTS: dict[str, Any] = {
     "memory": MemoryWritten,
     "ablate": Measured,
     "compare": Compared,
+    "ranks": RankedQueries,
     "audit": Audited,
     "leakage": Measured,
     "report": Reported,

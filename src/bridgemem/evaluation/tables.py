@@ -28,8 +28,35 @@ class Table:
         lines += [_line(row) for row in self.rows]
         return "\n".join(lines) + "\n" + (f"\n{self.note}\n" if self.note else "")
 
+    def latex(self) -> str:
+        r"""A booktabs table: it needs \usepackage{booktabs} alone; the first column is text, the others are figures."""
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(self.title)}}}"]
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", _latex_line(self.header)]
+        lines += [r"\midrule", *(_latex_line(row) for row in self.rows), r"\bottomrule", r"\end{tabular}"]
+        if self.note:
+            lines.append(rf"\par\smallskip\footnotesize {_latex(self.note)}")
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
     def _repr_html_(self) -> str:
         return html_table(self.title, self.header, self.rows, self.note)
+
+
+LATEX = {c: rf"\{c}" for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def _latex(text: str) -> str:
+    """Text as LaTeX sets it, whatever it holds."""
+    return "".join(LATEX.get(c, c) for c in _one_line(text))
+
+
+def _latex_line(cells: list[str]) -> str:
+    return " & ".join(map(_latex, cells)) + r" \\"
 
 
 def _line(cells: list[str]) -> str:

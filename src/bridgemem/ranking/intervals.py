@@ -51,3 +51,52 @@ def beyond(gain: Sequence[float]) -> bool:
     """Whether a gain with its 95 % interval is more than a standard error."""
     value, low, _ = gain
     return value > (value - low) / ERRORS
+
+
+def seeded_gains(
+    before: Sequence[np.ndarray], after: Sequence[np.ndarray], step: np.ndarray, seed: int = 0
+) -> dict[str, tuple[Gain, float]]:
+    """The gain of each metric between two methods with several seeds each, and a two-sided p-value of no difference.
+
+    before, after: the ranks of every seed, float64 [n] each, of the same queries. Whole steps are resampled, and of
+    each method that has several seeds the seeds too, as a second level: the interval is of a difference that holds for
+    other days and other seeds. The p-value is the share of resampled differences on the other side of zero, twice.
+    """
+    _, cluster = np.unique(step, return_inverse=True)
+    steps = int(cluster.max()) + 1
+    sizes, random = np.bincount(cluster, minlength=steps), np.random.default_rng(seed)
+    draws = random.multinomial(steps, np.full(steps, 1 / steps), size=REPLICATES)
+
+    def resampled(seeds: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        each = np.stack([per_query(ranks) for ranks in seeds])
+        sums = np.stack(
+            [[np.bincount(cluster, weights=own[:, m], minlength=steps) for m in range(len(METRICS))] for own in each]
+        )
+        means = np.einsum("rk,smk->rsm", draws.astype(float), sums) / (draws @ sizes)[:, None, None]
+        weight = np.ones((REPLICATES, 1))
+        if len(seeds) > 1:
+            weight = random.multinomial(len(seeds), np.full(len(seeds), 1 / len(seeds)), size=REPLICATES) / len(seeds)
+        return each.mean(axis=(0, 1)), (means * weight[:, :, None]).sum(axis=1)
+
+    old, old_drawn = resampled(before)
+    new, new_drawn = resampled(after)
+    difference = new_drawn - old_drawn
+    low, high = np.quantile(difference, [0.025, 0.975], axis=0)
+    # one more on either side, since no number of draws shows that there is none
+    least = np.minimum((difference <= 0).sum(axis=0), (difference >= 0).sum(axis=0))
+    p = np.minimum(1.0, 2 * (least + 1) / (REPLICATES + 1))
+    point = new - old
+    return {name: (Gain(float(point[m]), float(low[m]), float(high[m])), float(p[m])) for m, name in enumerate(METRICS)}
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values of several comparisons, corrected by Holm's method: the chance of any false one stays below each.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected, largest = [0.0] * len(p), 0.0
+    for place, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+        largest = max(largest, min(1.0, (len(p) - place) * p[i]))
+        corrected[i] = largest
+    return corrected

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bridgemem.errors import RunError
 
-_BACKBONE = r"config\.toml|weights\.safetensors|trained\.json|scores-[0-9]{5,9}\.(?:safetensors|npy)"
+_BACKBONE = r"config\.toml|weights\.safetensors|(?:trained|tuning)\.json|scores-[0-9]{5,9}\.(?:safetensors|npy)"
 _SPLIT = r"(?:train|valid|test)"
 _RUN = "|".join(
     (
