@@ -145,7 +145,7 @@ def test_two_runs_are_compared_metric_by_metric(evaluated: Path, own_csv: Path, 
         gain = d["gain"]
         interval = f"{gain['value']:+.4f} [{gain['low']:+.4f}, {gain['high']:+.4f}]".split()
         figures = [f"{d[side]:.4f}".replace("0.", ".", 1) for side in ("first", "second")]
-        assert [f"{d['method']}:", heading[d["metric"]], *figures, *interval] in lines
+        assert [f"{d['method']}:", heading[d["metric"]], *figures, *interval, f"{d['p_holm']:.4f}"] in lines
 
 
 def test_runs_on_other_data_are_not_compared(evaluated: Path, recurrence_run: Path, tmp_path: Path) -> None:

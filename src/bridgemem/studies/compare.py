@@ -220,6 +220,8 @@ def _contender(
     if any(run is None for run in runs):
         if len(sources) > 1 or isinstance(given, tuple):
             raise RunError(f"{given} names something that is no run folder.")
+        if isinstance(given, str | Path) and Path(given).is_dir() and not (Path(given) / "config.toml").is_file():
+            raise RunError(f"there is no run at {given}, and no trained backbone.")
         if not before:
             raise RunError(f"the first to compare is a run that was evaluated, and {given} is none.")
         return _baseline(given, before[0].seeds[0], device, progress)
