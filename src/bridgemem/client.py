@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from bridgemem.config import Positive, Size, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 
+Events = Sequence[Sequence[Any] | Mapping[str, Any]]  # each (subject, relation, object, time) or a dict of these
 AGAIN = (408, 429, 502, 503, 504)  # answered so, the same request may succeed a moment later
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds; doubled from one try to the next
 
@@ -85,10 +86,65 @@ class Client:
         at: str | int | None = None,
         horizon: int | None = None,
         top: int = 10,
+        assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Rank the candidates of (subject, relation, ?) or (?, relation, object)."""
+        """Rank the candidates of (subject, relation, ?) or (?, relation, object).
+
+        Args:
+            subject: By name; left out to ask for it.
+            relation: By name.
+            object: By name; left out to ask for it.
+            at: A time of the data set (default: the first unknown step).
+            horizon: Any of that many steps from `at` on.
+            top: How many candidates.
+            assume: Events to answer as if they had happened; none is kept, and `assumed` tells what they change.
+        """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon, "top": top}
-        return self.post("/v1/forecast", _given(asked))
+        return self.post("/v1/forecast", _given({**asked, "assume": _rows(assume)}))
+
+    def what(
+        self,
+        subject: str,
+        object: str,
+        *,
+        at: str | int | None = None,
+        horizon: int = 1,
+        top: int = 10,
+        assume: Events | None = None,
+    ) -> dict[str, Any]:
+        """Rank the events that may happen between two parties, either way round; arguments as in `forecast`."""
+        asked = {"subject": subject, "object": object, "at": at, "horizon": horizon, "top": top}
+        return self.post("/v1/what", _given({**asked, "assume": _rows(assume)}))
+
+    def partners(
+        self,
+        actor: str,
+        *,
+        at: str | int | None = None,
+        horizon: int = 1,
+        top: int = 10,
+        assume: Events | None = None,
+    ) -> dict[str, Any]:
+        """Rank those that an actor may deal with, under any relation; arguments as in `forecast`."""
+        asked = {"actor": actor, "at": at, "horizon": horizon, "top": top}
+        return self.post("/v1/partners", _given({**asked, "assume": _rows(assume)}))
+
+    def whether(
+        self,
+        subject: str | None = None,
+        relation: str | None = None,
+        *,
+        object: str | None = None,
+        at: str | int | None = None,
+        horizon: int = 1,
+        assume: Events | None = None,
+    ) -> dict[str, Any]:
+        """Tell whether and when (subject, relation, object) happens; one of them may be left out.
+
+        `p_event` is the probability within the horizon, `within` that of other horizons.
+        """
+        asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon}
+        return self.post("/v1/whether", _given({**asked, "assume": _rows(assume)}))
 
     def forecasts(
         self, queries: Sequence[Mapping[str, Any]], *, top: int = 10, horizon: int | None = None
@@ -106,7 +162,7 @@ class Client:
 
     def add(
         self,
-        events: Sequence[Sequence[Any] | Mapping[str, Any]],
+        events: Events,
         *,
         source: str,
         key: str | None = None,
@@ -124,12 +180,7 @@ class Client:
         Returns:
             The receipt: batch, accepted, duplicates, late, replayed, ids.
         """
-        names = ("subject", "relation", "object", "time")
-        try:
-            rows = [dict(e) if isinstance(e, Mapping) else dict(zip(names, e, strict=True)) for e in events]
-        except (TypeError, ValueError):
-            raise DataError("an event is (subject, relation, object, time), or a dict of these names.") from None
-        body = {"source": source, "key": key or uuid.uuid4().hex, "offset": offset, "events": rows}
+        body = {"source": source, "key": key or uuid.uuid4().hex, "offset": offset, "events": _rows(events)}
         return self.post("/v1/events", _given(body))
 
     def retract(self, ids: Sequence[str], *, reason: str = "") -> dict[str, Any]:
@@ -233,6 +284,17 @@ def read_token(path: Path) -> str:
     if not token or not token.isascii() or not token.isprintable():
         raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")
     return token
+
+
+def _rows(events: Events | None) -> list[dict[str, Any]] | None:
+    """Events as the service takes them."""
+    if events is None:
+        return None
+    names = ("subject", "relation", "object", "time")
+    try:
+        return [dict(e) if isinstance(e, Mapping) else dict(zip(names, e, strict=True)) for e in events]
+    except (TypeError, ValueError):
+        raise DataError("an event is (subject, relation, object, time), or a dict of these names.") from None
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,12 @@ def test_every_method_gives_what_the_service_answers(live: LiveForecaster, tmp_p
         best = asked.forecast("Arvan", "visit", top=1)["candidates"][0]
         assert asked.explain("Arvan", "visit", best["name"])["score"] == pytest.approx(best["score"])
         assert asked.forecast(relation="visit", object="Kel", at="2024-01-20", horizon=2)["subject"] is None
+        assert {c["subject"] for c in asked.what("Arvan", "Kel", horizon=3)["candidates"]} <= {"Arvan", "Kel"}
+        assert asked.partners("Arvan", top=2, at="2024-01-20")["time"] == "2024-01-20"
+        assert 0 < asked.whether("Arvan", "visit", horizon=3)["p_event"] < 1
+        supposed = asked.whether("Arvan", "visit", object="Kel", assume=[EVENT])
+        assert supposed["assumed"]["events"] == 1
+        assert asked.model()["events"] == 600  # what is assumed is not kept
         both = asked.forecasts([{"subject": "Arvan", "relation": "visit"}, {"object": "Kel", "relation": "visit"}])
         assert len(both) == 2
         receipt = asked.add(

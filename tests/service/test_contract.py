@@ -54,9 +54,12 @@ OPERATIONS = (
     ("/v1/forecasts", "post"),
     ("/v1/limits", "get"),
     ("/v1/model", "get"),
+    ("/v1/partners", "post"),
     ("/v1/relations", "get"),
     ("/v1/retract", "post"),
     ("/v1/sources", "get"),
+    ("/v1/what", "post"),
+    ("/v1/whether", "post"),
 )
 
 

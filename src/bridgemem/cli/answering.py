@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,68 +9,42 @@ from bridgemem.cli.output import counted, emit, say, table, warn
 
 if TYPE_CHECKING:
     from bridgemem.forecasting.ahead import Chance
+    from bridgemem.forecasting.asked import Asked, Found
     from bridgemem.forecasting.predictor import Answers, Candidate, Predictor
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One query as the options give it."""
-
-    subject: str | None
-    relation: str | None
-    object: str | None
-    at: str | None
-    horizon: int | None
-    top: int
-    why: bool = False
-
-    def of(self, forecaster: Predictor, top: int | None = None) -> Any:
-        """Answers to who, ranked events or partners, or a chance: as what is left out asks."""
-        how: dict[str, Any] = {"at": self.at, "horizon": self.horizon}
-        if self.relation is not None and self.subject is not None and self.object is not None:
-            return forecaster.whether(self.subject, self.relation, object=self.object, **how)
-        how["top"] = self.top if top is None else top
-        if self.relation is not None:
-            return forecaster.forecast(self.subject, self.relation, object=self.object, **how)
-        if self.subject is not None and self.object is not None:
-            return forecaster.what(self.subject, self.object, **how)
-        return forecaster.partners(self.subject or self.object or "", **how)
-
-
-def answer_one(opened: tuple[Predictor, int, str], asked: Asked, assume: Path | None, as_json: bool) -> None:
+def answer_one(
+    opened: tuple[Predictor, int, str], asked: Asked, assume: Path | None, as_json: bool, *, why: bool = False
+) -> None:
     """Answer one query, and with assumed events tell what they change."""
     from bridgemem.events.leaps import remark_ahead
+    from bridgemem.forecasting.asked import as_document, suppose
 
     forecaster, stored, remark = opened
-    assumed, changes = None, list[list[str]]()
+    assumed = None
     if assume is not None:
-        plain, forecaster = forecaster, forecaster.assume(assume)
-        count = len(forecaster.events) - len(plain.events)
-        # both are asked for the same step: the first after the assumed events unless a time was named
-        asked = replace(asked, at=asked.at or forecaster.events.clock.label(forecaster.end))
-        before = dict(_told(asked.of(plain, plain.events.n_entities)))
-        made = [(answer, before.get(answer), now) for answer, now in _told(asked.of(forecaster))]
-        told = [{"answer": answer, "plain": then, "assumed": now} for answer, then, now in made]
-        assumed = {"events": count, "changes": told}
-        changes = [[answer, _shown(then), _shown(now)] for answer, then, now in made]
-        remark = " ".join(filter(None, (f"As if {counted(count, 'event')} had happened; nothing is kept.", remark)))
-    found = asked.of(forecaster)
+        forecaster, asked, found, assumed = suppose(forecaster, asked, assume)
+        told = f"As if {counted(assumed.events, 'event')} had happened; nothing is kept."
+        remark = " ".join(filter(None, (told, remark)))
+    else:
+        found = asked.of(forecaster)
     if far := remark_ahead(forecaster.events, found.query.step):
         warn(f"bridgemem: {far}")
-    result, text = _shown_as(found, forecaster, asked)
-    reasons = _reasons(found, forecaster, asked) if asked.why else None
+    result = as_document(found, forecaster, asked)
+    reasons = _reasons(found, forecaster, asked) if why else None
 
     def whole() -> None:
-        text()
+        _show(found, result)
         _show_reasons(reasons)
-        if changes:
+        if assumed is not None:
+            changes = [[one.answer, _shown(one.plain), _shown(one.assumed)] for one in assumed.changes]
             table("\nWhat the assumed events change", ["answer", "plain", "assumed"], changes)
         _say_all(remark)
 
     emit({**result, "reasons": reasons, "assumed": assumed, "stored_events": stored}, as_json, whole)
 
 
-def _reasons(found: Any, forecaster: Predictor, asked: Asked) -> list[dict[str, Any]]:
+def _reasons(found: Found, forecaster: Predictor, asked: Asked) -> list[dict[str, Any]]:
     """What happened before each answer, in plain sentences."""
     from bridgemem.forecasting.ahead import Chance, PartnerCandidate, RelationCandidate
 
@@ -113,48 +84,22 @@ def _show_reasons(reasons: list[dict[str, Any]] | None) -> None:
         say(f"- {one['answer']}: {' '.join(map(str, shown))}")
 
 
-def _told(found: Any) -> list[tuple[str, float | None]]:
-    """Each answer and its probability: of a chance and of partners p_event, else p_given_event."""
-    from bridgemem.forecasting.ahead import Chance, PartnerCandidate, RelationCandidate
-
-    if isinstance(found, Chance):
-        return [(f"within {counted(one.steps, 'step')}", one.p_event) for one in found.within]
-    made: list[tuple[str, float | None]] = []
-    for one in found:
-        if isinstance(one, RelationCandidate):
-            made.append((one.cells()[0], one.p_given_event))
-        else:
-            made.append((one.name, one.p_event if isinstance(one, PartnerCandidate) else one.p_given_event))
-    return made
-
-
 def _shown(p: float | None) -> str:
     from bridgemem.forecasting.ahead import percent
 
     return "" if p is None else percent(p)
 
 
-def _shown_as(found: Any, forecaster: Predictor, asked: Asked) -> tuple[dict[str, Any], Callable[[], None]]:
-    """The document of an answer, and what prints it."""
+def _show(found: Found, result: dict[str, Any]) -> None:
+    """Print an answer."""
     from bridgemem.forecasting.ahead import Chance, Ranked
 
     if isinstance(found, Chance):
-        made = {**asdict(found.query), "within": list(map(asdict, found.within)), "median": found.median}
-        return made, partial(_show_chance, found)
-    if isinstance(found, Ranked):
-        made = {**asdict(found.query), "candidates": list(map(asdict, found))}
-        return made, partial(_show_ranked, found)
-    p_event = _with_anybody(found, forecaster, asked)
-    return {**asdict(found.query), "candidates": found, "p_event": p_event}, partial(_show_answers, found, p_event)
-
-
-def _with_anybody(found: Answers, forecaster: Predictor, asked: Asked) -> float | None:
-    """p_event of such an event with anybody within a horizon; None without a horizon, or where it is not known."""
-    # a relation that came after the fit has no residual, and is not foreseen; events on disk are not tallied
-    if asked.horizon is None or forecaster.heads is None or found.query.residual is None or forecaster.mapped:
-        return None
-    who, what = {"object": asked.object, "at": asked.at}, (asked.subject, asked.relation)
-    return forecaster.whether(*what, **who, horizon=asked.horizon).query.p_event
+        _show_chance(found)
+    elif isinstance(found, Ranked):
+        _show_ranked(found)
+    else:
+        _show_answers(found, result["p_event"])
 
 
 def _show_answers(found: Answers, p_event: float | None) -> None:

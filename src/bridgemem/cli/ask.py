@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.answering import Asked, answer_one
+from bridgemem.cli.answering import answer_one
 from bridgemem.cli.options import (
     DataDir,
     Device,
@@ -128,7 +128,9 @@ def forecast(
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
     if subject is None and object is None:
         raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
-    answer_one(opened(), Asked(subject, relation, object, at, horizon, top, why), assume, as_json)
+    from bridgemem.forecasting.asked import Asked
+
+    answer_one(opened(), Asked(subject, relation, object, at, horizon, top), assume, as_json, why=why)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:

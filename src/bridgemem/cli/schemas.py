@@ -14,6 +14,7 @@ from bridgemem.evaluation.whether import OccurrenceRecord
 from bridgemem.events.aliases import MergedName
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate, Within
+from bridgemem.forecasting.asked import Assumed
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.outlook import ExpectedEvent
 from bridgemem.live.eventstore import Stored
@@ -87,26 +88,11 @@ class Reported(Measured):
     files: list[str]
 
 
-class Change(Answer):
-    """One answer: its probability without and with the assumed events; null where it has none."""
-
-    answer: str
-    plain: float | None
-    assumed: float | None
-
-
 class AnswerReasons(Answer):
     """What happened before one answer, in plain sentences with their counts."""
 
     answer: str
     reasons: list[ReasonTold]
-
-
-class Assumed(Answer):
-    """With --assume: how many events were assumed, and what they change."""
-
-    events: int
-    changes: list[Change]
 
 
 class Forecasted(Forecast, Document):

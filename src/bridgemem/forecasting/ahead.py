@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bridgemem.errors import NotFoundError, SettingsError
 from bridgemem.forecasting.heads import Heads
-from bridgemem.forecasting.occurrence import Keys, Kind
+from bridgemem.forecasting.occurrence import Keys, Kind, steps_of
 from bridgemem.forecasting.relations import PairQueries, RelationReader
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.past import Past
@@ -215,13 +215,20 @@ class Ahead:
 
     # ---- probabilities ---------------------------------------------------------------------------------------------
 
-    def log_survival(self, keys: Keys, horizons: tuple[int, ...]) -> Tensor:
-        """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not."""
+    def log_survival(self, keys: Keys, horizons: tuple[int, ...], of_pair: Tensor | None = None) -> Tensor:
+        """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not.
+
+        of_pair: of triples, where it is known already: the probability that an event of their pair comes within each
+        horizon times that it is this one, float64 [n, horizons].
+        """
         made = self.heads.occurrence.log_survival(keys, self.tallies, horizons)
         before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step)
         never = (before.events == 0).nonzero().squeeze(1)
         if len(never):
-            made[never] = self._first_times(keys.take(never), horizons)
+            if of_pair is not None:
+                made[never] = torch.log1p(-of_pair[never].clamp(max=1 - 1e-12))
+            else:
+                made[never] = self._first_times(keys.take(never), horizons)
         return made
 
     def _first_times(self, keys: Keys, horizons: tuple[int, ...]) -> Tensor:
@@ -230,7 +237,6 @@ class Ahead:
         Two parties meet for the first time at random, as often as each finds new partners; likewise an actor and a
         relation. A triple is an event of its pair that happens to be of this relation.
         """
-        steps = torch.tensor(horizons, dtype=torch.float64)
         if keys.kind == "triple":
             # several relations of one pair are asked at once
             asked, row = torch.unique(torch.stack([keys.subject, keys.object, keys.step]), dim=1, return_inverse=True)
@@ -247,7 +253,7 @@ class Ahead:
             sides = [torch.bincount(rows, minlength=len(keys)), torch.tensor(actors)]
         rates = {step: self._first_time_rate(keys.kind, step) for step in set(keys.step.tolist())}
         each = torch.tensor([rates[step] for step in keys.step.tolist()], dtype=torch.float64) * sides[0] * sides[1]
-        return -each[:, None] * steps
+        return -each[:, None] * steps_of(horizons)
 
     def _partners_of(self, actor: Tensor, step: Tensor) -> Tensor:
         """How many each actor has interacted with."""
@@ -283,7 +289,8 @@ class Ahead:
         ends = (torch.where(best < n, *either) for either in ((a, b), (b, a)))
         subject, object_ = ends
         triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
-        columns = (best.tolist(), p[best].tolist(), self.p_event(triples, horizon).clamp(max=whole).tolist())
+        chance = -torch.expm1(self.log_survival(triples, (horizon,), whole * p[best][:, None])[:, 0])
+        columns = (best.tolist(), p[best].tolist(), chance.clamp(max=whole).tolist())
         rows = [
             RelationCandidate(*self.fact(first, directed, second), rank, given, event, self.label(directed))
             for rank, (directed, given, event) in enumerate(zip(*columns, strict=True), 1)

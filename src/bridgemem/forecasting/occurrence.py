@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -251,6 +251,12 @@ def _spans() -> tuple[Tensor, Tensor]:
     return torch.tensor(SPANS), torch.tensor([*(first - 1 for first in SPANS[1:]), 2**31])
 
 
+@lru_cache(8)
+def steps_of(horizons: tuple[int, ...]) -> Tensor:
+    """Horizons as float64 [horizons]; the thousands that a median is looked for among are made once."""
+    return torch.tensor(horizons, dtype=torch.float64)
+
+
 def exposure(after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """Steps survived in each span, and whether the event came in it: float32 [n, spans] each."""
     first, last = _spans()
@@ -272,7 +278,7 @@ class Occurrence:
     def log_survival(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons]."""
         first, last = (bound.double() for bound in _spans())
-        asked = torch.tensor(horizons, dtype=torch.float64)[:, None]
+        asked = steps_of(horizons)[:, None]
         steps = (torch.minimum(asked, last) - first + 1).clamp(min=0)  # of each horizon in each span
         parts = [
             F.logsigmoid(-self.nets[keys.kind](features(part, tallies)).double()) @ steps.T for part in keys.parts()

@@ -20,7 +20,15 @@ from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsE
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.live.switching import RefusedRunError
 from bridgemem.service.admin import ADMIN, Admin, Reloading, admin_router
-from bridgemem.service.asking import Live, Service
+from bridgemem.service.ahead_models import (
+    PartnersQuery,
+    ServedPartners,
+    ServedWhat,
+    ServedWhether,
+    WhatQuery,
+    WhetherQuery,
+)
+from bridgemem.service.asking import AnyQuery, Live, Service
 from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
 from bridgemem.service.limits import Guard, Limits, Tokens, refusal, retry_later
@@ -228,9 +236,26 @@ def _queries(service: Service) -> APIRouter:
     @router.post("/v1/forecast", summary="Forecast", response_model=ServedForecast, responses=_refusals(404, 422))
     async def forecast(query: ForecastQuery) -> Response:
         """The likeliest answers, best first, from the events strictly before the time asked."""
-        found = await service.forecast_soon(query)
-        # written out here: the framework would check and copy every candidate once more
-        return Response(found.model_dump_json(), media_type="application/json")
+        return await _answered(service, query)
+
+    @router.post(
+        "/v1/what", summary="What happens between two", response_model=ServedWhat, responses=_refusals(404, 422)
+    )
+    async def what(query: WhatQuery) -> Response:
+        """The events that may happen between two parties, either way round, from the events strictly before `at`."""
+        return await _answered(service, query)
+
+    @router.post(
+        "/v1/partners", summary="Whom an actor deals with", response_model=ServedPartners, responses=_refusals(404, 422)
+    )
+    async def partners(query: PartnersQuery) -> Response:
+        """Whom an actor deals with, under any relation and in either role, and the likeliest event with each."""
+        return await _answered(service, query)
+
+    @router.post("/v1/whether", summary="Whether and when", response_model=ServedWhether, responses=_refusals(404, 422))
+    async def whether(query: WhetherQuery) -> Response:
+        """Whether (subject, relation, object) happens within the horizon, and when; left out: anybody, anything."""
+        return await _answered(service, query)
 
     @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
     def forecasts(queries: ForecastQueries) -> Forecasts:
@@ -246,6 +271,12 @@ def _queries(service: Service) -> APIRouter:
         return service.explain(query)
 
     return router
+
+
+async def _answered(service: Service, query: AnyQuery) -> Response:
+    """The answer, written out here: the framework would check and copy every candidate once more."""
+    found = await service.answer_soon(query)
+    return Response(found.model_dump_json(), media_type="application/json")
 
 
 def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
@@ -343,7 +374,7 @@ def _without(places: Sequence[Path], text: str) -> str:
     return text
 
 
-ROWS = {"events": "event", "queries": "query", "ids": "id"}
+ROWS = {"events": "event", "assume": "assumed event", "queries": "query", "ids": "id"}
 NAMED = 20  # problems that are named one by one
 
 

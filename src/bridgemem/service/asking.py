@@ -6,35 +6,50 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Protocol
+from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
-from bridgemem.events.leaps import remark_ahead
+from bridgemem.events.leaps import check_ahead, remark_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
 from bridgemem.events.queries import Queries, joined
+from bridgemem.forecasting.ahead import Chance
+from bridgemem.forecasting.asked import Asked, Assumed, Found, suppose, with_anybody
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
 from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
+from bridgemem.service.ahead_models import (
+    PartnerAnswer,
+    PartnersQuery,
+    RelationAnswer,
+    ServedPartners,
+    ServedWhat,
+    ServedWhether,
+    WhatQuery,
+    WhetherQuery,
+    WithinAnswer,
+)
 from bridgemem.service.limits import Limits
 from bridgemem.service.logs import note, note_names
 from bridgemem.service.models import (
     LONGEST_HORIZON,
     MOST_ANSWERS,
+    MOST_ASSUMED,
     MOST_CANDIDATES,
     MOST_EVENTS,
     MOST_NAMES,
     MOST_QUERIES,
     MOST_RETRACTED,
     MOST_STORED,
+    AssumedTold,
     BatchQuery,
     ExplainQuery,
     Forecast,
@@ -63,6 +78,10 @@ from bridgemem.service.scores import ScoreCache, Used
 
 NAMED = 20  # events of a batch that are named one by one
 _EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
+
+
+AnyQuery = ForecastQuery | WhatQuery | PartnersQuery | WhetherQuery
+AnyAnswer = ServedForecast | ServedWhat | ServedPartners | ServedWhether
 
 
 class View(Protocol):
@@ -121,7 +140,7 @@ class Service:
     def __init__(self, live: Live) -> None:
         self.live = live
         self.kept = Kept(live.asking)
-        self._forecasting: Together[ForecastQuery, ServedForecast] = Together(self._together, "forecasting")
+        self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting")
 
     def warm(self) -> None:
         """One forecast, so that the memory's indices are built before anyone waits for them."""
@@ -131,6 +150,9 @@ class Service:
             # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
                 self.kept.of(view.predictor).forecast(0, 0, top=1)
+            # likewise a run without what and whether, or over a memory on disk
+            with suppress(BridgeMemError):
+                view.predictor.whether(0, 0, object=0)
         self.live.tidy()
 
     def add(self, batch: NewEvents) -> Received:
@@ -160,17 +182,23 @@ class Service:
     def sources(self) -> KnownSources:
         return KnownSources(sources=[KnownSource.model_validate(one) for one in self.live.store.sources()])
 
-    def forecast(self, request: ForecastQuery) -> ServedForecast:
-        """The answers to one query; queries that come at the same time are scored together."""
-        note_names(subject=request.subject, relation=request.relation, object=request.object)
+    def answer(self, request: AnyQuery) -> AnyAnswer:
+        """The answer to one query of any kind; queries that come at the same time are answered together."""
+        _note_names(request)
         try:
             return self._forecasting(request)
         except MisspeltError as problem:
             raise problem.told() from None
 
-    async def forecast_soon(self, request: ForecastQuery) -> ServedForecast:
+    def forecast(self, request: ForecastQuery) -> ServedForecast:
+        """The answers to who."""
+        found = self.answer(request)
+        assert isinstance(found, ServedForecast)
+        return found
+
+    async def answer_soon(self, request: AnyQuery) -> AnyAnswer:
         """The same for a caller that has other things to do meanwhile."""
-        note_names(subject=request.subject, relation=request.relation, object=request.object)
+        _note_names(request)
         try:
             found = await asyncio.wrap_future(self._forecasting.submit(request))
         except MisspeltError as problem:
@@ -178,23 +206,51 @@ class Service:
         note(model_version=found.model_version)
         return found
 
-    def _together(self, requests: Sequence[ForecastQuery]) -> list[ServedForecast | Exception]:
+    def _together(self, requests: Sequence[AnyQuery]) -> list[AnyAnswer | Exception]:
         """The answers to each query, from what is known now, or why it has none."""
-        view, found = self.live.view, dict[int, Answers | Exception]()
+        view, found = self.live.view, dict[int, AnyAnswer | Exception]()
         alike: dict[tuple[int, int | None], dict[int, Queries]] = {}  # by top and horizon: queries by their places
         for place, request in enumerate(requests):
             try:
                 if (unknown := _unknown(view.events, request)) is not None:
                     raise unknown
+                if not isinstance(request, ForecastQuery) or request.assume is not None:
+                    found[place] = self._alone(view, request)
+                    continue
                 sides = request.subject, request.relation
                 query = view.predictor.query(*sides, object=request.object, at=request.at)
                 alike.setdefault((request.top, request.horizon), {})[place] = query
             except (BridgeMemError, MisspeltError) as problem:
                 found[place] = problem
         for wanted, queries in alike.items():
-            found |= _answers(self.kept.of(view.predictor), queries, *wanted)
-        told = (found[place] for place in range(len(requests)))
-        return [one if isinstance(one, Exception) else _served(one, view) for one in told]
+            for place, made in _answers(self.kept.of(view.predictor), queries, *wanted).items():
+                request = requests[place]
+                found[place] = made if isinstance(made, Exception) else self._served(view, request, made)
+        return [found[place] for place in range(len(requests))]
+
+    def _served(self, view: View, request: AnyQuery, found: Answers) -> AnyAnswer | Exception:
+        """The answers to who in the shape that goes out."""
+        try:
+            return served(found, view.predictor, _asked_of(request), view.version)
+        except BridgeMemError as problem:
+            return problem
+
+    def _alone(self, view: View, request: AnyQuery) -> AnyAnswer:
+        """A query that is not scored together with others: no who, or one with assumed events."""
+        predictor, asked = view.predictor, _asked_of(request)
+        if predictor.heads is None and not isinstance(request, ForecastQuery):
+            raise SettingsError("the run that is served cannot tell what or whether: it was fitted without.")
+        if request.assume is None:
+            return served(asked.of(predictor), predictor, asked, view.version)
+        rows = [(e.subject, e.relation, e.object, str(e.time)) for e in request.assume]
+        if wrong := faults(rows, view.events.clock):
+            raise DataError(_all_faults(wrong, len(rows), "assume"))
+        most = self.live.store.max_ahead
+        if most is not None:
+            clock = view.events.clock
+            check_ahead([clock.step(row[3]) for row in rows], view.events.end - 1, most, clock)
+        predictor, asked, found, assumed = suppose(predictor, asked, rows)
+        return served(found, predictor, asked, view.version, assumed)
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
         """Many queries at once; every one that cannot be asked is named."""
@@ -255,6 +311,7 @@ class Service:
             retracted=MOST_RETRACTED,
             stored=MOST_STORED,
             names=MOST_NAMES,
+            assumed=MOST_ASSUMED,
             new_relations=new.relations,
             new_entities=new.entities,
             new_entities_per_batch=new.batch,
@@ -288,15 +345,37 @@ class MisspeltError(Exception):
         self.told = told
 
 
-def _unknown(events: EventLog, request: BatchQuery | ForecastQuery | ExplainQuery) -> MisspeltError | None:
-    """The first name of a query that does not occur."""
-    for name in (request.subject, request.object):
+def _unknown(events: EventLog, request: AnyQuery | BatchQuery | ExplainQuery) -> MisspeltError | None:
+    """The first name of a query that does not occur, neither known nor assumed."""
+    assumed = getattr(request, "assume", None) or []
+    parties, relations = {name for e in assumed for name in (e.subject, e.object)}, {e.relation for e in assumed}
+    subject, relation, object_ = _sides(request)
+    for name in (subject, object_):
         # a number is no id here: ids are nothing that callers are told
-        if name is not None and name not in events.entities:
+        if name is not None and name not in events.entities and name not in parties:
             return MisspeltError(partial(_suggested, events, "entity_names", name))
-    if request.relation not in events.relations:
-        return MisspeltError(partial(_suggested, events, "relation_names", request.relation))
+    if relation is not None and relation not in events.relations and relation not in relations:
+        return MisspeltError(partial(_suggested, events, "relation_names", relation))
     return None
+
+
+def _sides(request: AnyQuery | BatchQuery | ExplainQuery) -> tuple[str | None, str | None, str | None]:
+    """Subject, relation and object as they were named."""
+    if isinstance(request, PartnersQuery):
+        return request.actor, None, None
+    return request.subject, getattr(request, "relation", None), request.object
+
+
+def _note_names(request: AnyQuery) -> None:
+    note_names(**dict(zip(("subject", "relation", "object"), _sides(request), strict=True)))
+
+
+def _asked_of(request: AnyQuery) -> Asked:
+    """A query as predictors are asked it."""
+    kind: Literal["whether"] | None = "whether" if isinstance(request, WhetherQuery) else None
+    subject, relation, object_ = _sides(request)
+    top = getattr(request, "top", 10)
+    return Asked(subject, relation, object_, request.at, request.horizon, top, kind)
 
 
 def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
@@ -304,13 +383,26 @@ def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
     return names.unknown(name)
 
 
-def _served(found: Answers, view: View) -> ServedForecast:
-    remark = remark_ahead(view.events, found.query.step)
-    return ServedForecast(**_forecast(found).model_dump(), model_version=view.version, remark=remark)
+def served(found: Found, predictor: Predictor, asked: Asked, version: str, assumed: Assumed | None = None) -> AnyAnswer:
+    """An answer of any kind in the shape that goes out; what the predictor made is not checked again."""
+    far, told = remark_ahead(predictor.events, found.query.step), assumed and AssumedTold.model_validate(assumed)
+    if isinstance(found, Answers):
+        who: dict[str, Any] = {**dict(_forecast(found)), "p_event": with_anybody(found, predictor, asked)}
+        return ServedForecast.model_construct(**who, model_version=version, remark=far, assumed=told)
+    query: dict[str, Any] = {**vars(found.query), "remark": " ".join(filter(None, (found.query.remark, far))) or None}
+    query |= {"model_version": version, "assumed": told}
+    if isinstance(found, Chance):
+        within = [WithinAnswer.model_construct(**vars(one)) for one in found.within]
+        return ServedWhether.model_construct(**query, within=within, median=found.median)
+    if asked.object is not None and asked.subject is not None:
+        rows = [RelationAnswer.model_construct(**vars(one)) for one in found]
+        return ServedWhat.model_construct(**query, candidates=rows)
+    partners = [PartnerAnswer.model_construct(**vars(one)) for one in found]
+    return ServedPartners.model_construct(**query, candidates=partners)
 
 
 def _forecast(found: Answers) -> Forecast:
-    """Answers in the shape that goes out; what the predictor made is not checked again."""
+    """Answers in the shape that goes out."""
     candidates = [RankedCandidate.model_construct(**vars(candidate)) for candidate in found]
     return Forecast.model_construct(**vars(found.query), candidates=candidates)
 
@@ -335,10 +427,10 @@ def _answers(
     return found
 
 
-def _all_faults(wrong: list[tuple[int, str]], size: int) -> str:
+def _all_faults(wrong: list[tuple[int, str]], size: int, where: str = "") -> str:
     """One sentence that names every event that cannot be used, up to a limit."""
     if size == 1:
-        return f"{wrong[0][1]}."
+        return f"{where and f'{where}: '}{wrong[0][1]}."
     told = "; ".join(reason for _, reason in wrong[:NAMED])
     more = f"; and {len(wrong) - NAMED:,} more" if len(wrong) > NAMED else ""
     return f"{len(wrong):,} of {size:,} events cannot be used, and nothing was stored: {told}{more}."

@@ -22,6 +22,7 @@ MOST_ANSWERS = 100_000  # candidates of all queries of one request
 MOST_NAMES = 1000
 MOST_RETRACTED = 1000
 MOST_STORED = 1000
+MOST_ASSUMED = 100
 LONGEST_HORIZON = 10_000
 
 
@@ -148,6 +149,16 @@ class KnownSources(Answer):
     sources: list[KnownSource]
 
 
+Assume = Annotated[
+    list[NewEvent] | None,
+    Field(
+        min_length=1,
+        max_length=MOST_ASSUMED,
+        description="What if: answer as if these events had happened, and tell what they change; none is kept.",
+    ),
+]
+
+
 class NamedQuery(Asked):
     """The relation and the time of a query."""
 
@@ -167,6 +178,7 @@ class ForecastQuery(NamedQuery):
         le=LONGEST_HORIZON,
         description="Forecast horizon in steps from `at` on.",
     )
+    assume: Assume = None
 
 
 class BatchQuery(NamedQuery):
@@ -235,10 +247,29 @@ class FromModel(Answer):
     model_version: str = Field(description="The run's name, and a digest of what its answers depend on.")
 
 
+class ChangeTold(Answer):
+    """One answer: its probability without and with the assumed events; null where it has none."""
+
+    answer: str
+    plain: float | None
+    assumed: float | None
+
+
+class AssumedTold(Answer):
+    """How many events were assumed, and what they change. Of who and what: p_given_event, else p_event."""
+
+    events: int
+    changes: list[ChangeTold]
+
+
 class ServedForecast(Forecast, FromModel):
     """A forecast, and the model that made it."""
 
+    p_event: float | None = Field(
+        description="With `horizon`: that there is such an event with anybody; null without, or where it is not known."
+    )
     remark: str | None = Field(description="Where the time asked for lies far after the last known event; else null.")
+    assumed: AssumedTold | None = Field(description="What assumed events change; null without.")
 
 
 class Forecasts(FromModel):
@@ -442,6 +473,7 @@ class KnownLimits(Answer):
     retracted: int = Field(description="Events of one retraction.")
     stored: int = Field(description="Events of one list.")
     names: int = Field(description="Names of one search.")
+    assumed: int = Field(description="Assumed events of one query: `assume`.")
     new_relations: int = Field(description="That a store takes besides those of its run.")
     new_entities: int = Field(description="That a store takes besides those of its run.")
     new_entities_per_batch: int

@@ -1,0 +1,130 @@
+"""What the service is asked about what, with whom, whether and what if, and what it answers.
+
+Two probabilities are told apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
+is this one, given that it happens.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bridgemem.service.models import (
+    LONGEST_HORIZON,
+    MOST_CANDIDATES,
+    Answer,
+    Asked,
+    Assume,
+    AssumedTold,
+    FromModel,
+    Name,
+    Time,
+)
+
+
+class AheadAsked(Asked):
+    """When, and under which assumptions."""
+
+    at: Time | None = Field(None, description="The first step that is asked about (default: the first unknown step).")
+    horizon: int = Field(1, ge=1, le=LONGEST_HORIZON, description="How many steps are asked about, from `at` on.")
+    assume: Assume = None
+
+
+class WhatQuery(AheadAsked):
+    """(subject, ?, object): what happens between the two, either way round."""
+
+    subject: Name
+    object: Name
+    top: int = Field(10, ge=1, le=MOST_CANDIDATES)
+
+
+class PartnersQuery(AheadAsked):
+    """(actor, ?, ?): whom it deals with, under any relation and in either role."""
+
+    actor: Name
+    top: int = Field(10, ge=1, le=MOST_CANDIDATES)
+
+
+class WhetherQuery(AheadAsked):
+    """Whether and when (subject, relation, object) happens; one of them may be left out for anybody or anything."""
+
+    subject: Name | None = None
+    relation: Name | None = None
+    object: Name | None = None
+
+
+class ServedAhead(FromModel):
+    """What was asked, from the events strictly before `time`; null is what is asked for, or anybody."""
+
+    subject: str | None
+    relation: str | None
+    relation_label: str | None = Field(description="Words for a relation that is a code; null where there are none.")
+    object: str | None
+    time: str
+    until: str = Field(description="The last of the steps that are asked about.")
+    step: int
+    horizon: int
+    p_event: float | None = Field(description="That it happens at least once within the horizon; null for partners.")
+    past_events: int = Field(description="How often it happened before.")
+    meaning: str = Field(description="What the probabilities are probabilities of.")
+    remark: str | None = Field(
+        description="Where such probabilities were off on later validation, or the time lies far ahead; else null."
+    )
+    assumed: AssumedTold | None = Field(description="What assumed events change; null without.")
+
+
+class RelationAnswer(Answer):
+    """One of the events that may happen between the two.
+
+    p_given_event: that an event between the two is this one. p_event: that this one happens within the horizon.
+    """
+
+    subject: str
+    relation: str
+    object: str
+    rank: int
+    p_given_event: float
+    p_event: float
+    relation_label: str | None
+
+
+class PartnerAnswer(Answer):
+    """One that the actor may deal with. p_event: under any relation within the horizon.
+
+    subject, relation, object: the likeliest event between the two; p_given_event: of it, given that they interact.
+    """
+
+    name: str
+    rank: int
+    p_event: float
+    subject: str
+    relation: str
+    object: str
+    p_given_event: float
+    relation_label: str | None
+
+
+class WithinAnswer(Answer):
+    """p_event: at least one event within that many steps, the last of which is at `until`."""
+
+    steps: int
+    until: str
+    p_event: float
+
+
+class ServedWhat(ServedAhead):
+    """The events that may happen between two parties, best first."""
+
+    candidates: list[RelationAnswer]
+
+
+class ServedPartners(ServedAhead):
+    """Those that the actor dealt with before, by how likely it does again, best first."""
+
+    candidates: list[PartnerAnswer]
+
+
+class ServedWhether(ServedAhead):
+    """p_event by horizon. median: steps until it has happened with 50 %; null where that is far ahead."""
+
+    within: list[WithinAnswer]
+    median: int | None
