@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,21 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 # what lies outside of docs/ and is on the site nevertheless: place in the repository -> place on the site
-PAGES = {"README.md": "index.md", "ARCHITECTURE.md": "architecture.md"}
-SECTIONS = {"Tutorials": "tutorials", "How to": "how-to", "Concepts": "concepts", "Results": "results"}
+PAGES = {
+    "README.md": "index.md",
+    "ARCHITECTURE.md": "project/architecture.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
+}
+SECTIONS = {"Tutorials": "tutorials", "How to": "how-to", "Concepts": "concepts"}
+# the order in which a reader wants the pages; what is not named here follows in the order of its name
+FIRST = {
+    "tutorials": ["quick-start", "own-data", "own-model", "own-scores", "service"],
+    "how-to": ["own-events", "aliases", "ask", "what-if", "own-model", "leakage"],
+    "concepts": ["memory", "choosing", "filters", "causality", "query-leakage", "counting", "stream", "learned"],
+    "results": ["main", "backbones", "filters", "learned", "ablations", "mechanism"],
+}
 LINK = re.compile(r"(?P<text>!?\[(?P<label>[^\]]*)\])\((?P<target>[^)\s]+)\)")
 FENCE = re.compile(r"^(```.*?^```)", re.DOTALL | re.MULTILINE)
 
@@ -20,21 +35,25 @@ FENCE = re.compile(r"^(```.*?^```)", re.DOTALL | re.MULTILINE)
 def on_config(config: Any) -> Any:
     """The navigation, from the folders, so that a new page is never forgotten."""
     docs = Path(config.docs_dir)
-    homes = {folder: (ROOT if folder == "results" else docs) / folder for folder in SECTIONS.values()}
-    config.nav = ["index.md"]
-    for title, folder in SECTIONS.items():
-        config.nav.append({title: [f"{folder}/{page.name}" for page in sorted(homes[folder].glob("*.md"))]})
-    config.nav.append("architecture.md")
+    config.nav = [{"Home": "index.md"}]
+    config.nav += [{title: _listed(docs / folder)} for title, folder in SECTIONS.items()]
+    reference = [{"Command line": [f"reference/cli/{name}" for name in _cli_pages()]}]
+    reference += [{"Python": [f"reference/api/{path.name}" for path in sorted((docs / "reference/api").glob("*.md"))]}]
+    config.nav.append({"Reference": ["reference/glossary.md", *reference]})
+    config.nav.append({"Results": _listed(ROOT / "results")})
+    config.nav.append({"Project": list(_outside())})
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what lies outside of docs/."""
-    outside = {"architecture.md": ROOT / "ARCHITECTURE.md"}
+    """Add what lies outside of docs/, and the pages that are written from the commands."""
+    outside = _outside()
     for kind in ("md", "svg", "png"):
         outside |= {f"results/{path.name}": path for path in sorted((ROOT / "results").glob(f"*.{kind}"))}
     for uri, path in outside.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for name, text in _cli_pages().items():
+        files.append(File.generated(config, f"reference/cli/{name}", content=text))
     return files
 
 
@@ -46,6 +65,33 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return text
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return _relinked(readme, "README.md", uri, files) + "\n\n" + text.replace("# Documentation", "## Documentation", 1)
+
+
+def _outside() -> dict[str, Path]:
+    """The pages about the project, by their place on the site."""
+    found = {place: ROOT / path for path, place in PAGES.items() if place != "index.md"}
+    return {place: path for place, path in found.items() if path.is_file()}
+
+
+def _cli_pages() -> dict[str, str]:
+    """The reference of the command line; what is not installed is found in the checkout."""
+    for place in (ROOT, ROOT / "src"):
+        if str(place) not in sys.path:
+            sys.path.insert(0, str(place))
+    from tools.cli_reference import pages
+
+    return pages()
+
+
+def _listed(folder: Path) -> list[str]:
+    """The pages of a folder: those with a place of their own first, the others by name."""
+    first: Sequence[str] = FIRST.get(folder.name, ())
+    found = sorted(folder.glob("*.md"), key=lambda path: (_place(path.stem, first), path.stem))
+    return [f"{folder.name}/{path.name}" for path in found]
+
+
+def _place(name: str, first: Sequence[str]) -> int:
+    return first.index(name) if name in first else len(first)
 
 
 def _source(uri: str) -> str:

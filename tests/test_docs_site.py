@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
+import inspect
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
+import bridgemem
+from bridgemem.cli.groups import GROUPS
 from bridgemem.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +31,7 @@ def needed(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+    if not all(importlib.util.find_spec(name) for name in ("mkdocs", "material", "mkdocstrings", "griffe")):
         pytest.skip("needs the extra 'docs'")
     config, home = needed("mkdocs.yml"), tmp_path_factory.mktemp("site")
     needed("results")
@@ -45,6 +50,7 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
     index = (site / "index.html").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")]
     pages += [path.relative_to(ROOT).with_suffix(".html") for path in (ROOT / "results").glob("*.md")]
+    pages += [Path("reference", "cli", f"{group.lower()}.html") for group in GROUPS]
     assert len(pages) > 10
     missing = [page for page in pages if not (site / page).is_file()]
     assert missing == []
@@ -56,6 +62,31 @@ def test_the_first_page_is_the_readme(site: Path) -> None:
     for heading in re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"<h2[^>]*>{re.escape(heading)}", index), heading
     assert (site / "results" / "gains-time.svg").is_file()
+
+
+def test_every_command_and_option_is_in_the_reference(site: Path) -> None:
+    missing = []
+    for group, names in GROUPS.items():
+        page = html.unescape((site / "reference" / "cli" / f"{group.lower()}.html").read_text(encoding="utf-8"))
+        for name in names:
+            command: Any = get_command(app).commands[name]  # type: ignore[attr-defined]
+            for one in getattr(command, "commands", {name: command}).values():
+                options = [p for p in one.params if p.param_type_name == "option" and not p.hidden]
+                shown = [word for p in options for word in p.opts]
+                missing += [(name, option) for option in shown if f"<code>{option}</code>" not in page]
+            missing += [] if f"bridgemem {name}" in page else [(name, "")]
+    assert [one for one in missing if one[1] != "--help"] == []
+
+
+def test_every_public_name_is_in_the_reference_with_its_public_methods(site: Path) -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (site / "reference" / "api").glob("*.html"))
+    wanted = []
+    for name in bridgemem.__all__[1:]:
+        found = getattr(bridgemem, name)
+        wanted.append(f"{found.__module__}.{name}")
+        if inspect.isclass(found):
+            wanted += [f"{found.__module__}.{name}.{m}" for m, v in vars(found).items() if m[0] != "_" and callable(v)]
+    assert [name for name in wanted if f'id="{name}"' not in text] == []
 
 
 def test_links_between_pages_lead_somewhere(site: Path) -> None:

@@ -126,6 +126,21 @@ def test_own_data(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Grell" in capsys.readouterr().out
 
 
+def test_quick_start(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = follow("quick-start.md", home)
+    shown = capsys.readouterr().out
+    assert [answer.rank for answer in told.names["answers"]] == [1, 2, 3]
+    assert "time-aware filter" in shown
+    names = next(outcome for line, outcome in told.outcomes.items() if " names " in line)
+    assert "A newcomer" in names.out
+
+
+def test_own_model(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = follow("own-model.md", home)
+    assert [row[0] for row in told.names["found"].table().rows][-2:] == ["DistMult", "DistMult + bridgemem"]
+    assert (home / "mymodel.py").is_file()
+
+
 def test_own_scores(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = follow("own-scores.md", home)
     # the page promises that the residual helps a model that knows nothing of the pair

@@ -35,6 +35,7 @@ FORBIDDEN = {
         "mixture(",
         "= mixture",
         "Mixture:",
+        "| mixture | Equation 4",
     ),
     r"\btake_apart\w*|\bquick_products\b|\b_Recorded\b|\bResidence\b|\blots\b": (),
     r"\bGrown(?:Log|History)\b|\bWidened\b|\bAnyRelation\b|\bPartly\b|\bgather_file\b": (),

@@ -27,6 +27,7 @@ from bridgemem.studies.report import filter_table, standard
 from tools.ablations import ablation_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
 from tools.heads import read_occurrence, what_over_data, whether_over_data
+from tools.overview import changes_table, choice_table, filters_table, front_table, residuals_table
 from tools.tables import (
     Cost,
     efficiency_table,
@@ -43,7 +44,7 @@ WRITTEN = "Written by `python -m tools.publish --out"  # stands at the head of e
 RELATIONS = "relations.md"
 AHEAD = "what.md"  # where what and whether were measured
 BENCH = "bench.jsonl"  # the benchmarks' records, next to the pages
-TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds"}
+TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds", "default model, fit": "default_seconds"}
 # who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
 OPEN = r"^<!-- (?P<kind>table|benchmark): (?P<name>[^>\n]+?) -->(?P<eol>\r?\n)"
 MARK = re.compile(rf"(?P<open>{OPEN}).*?(?P<end>^<!-- end -->)", re.DOTALL | re.MULTILINE)
@@ -65,6 +66,11 @@ def tables(
         "calibration": partial(calibration_table, records),
         "horizons": partial(horizon_table, every),
         "leakage": partial(leakage_table, records),
+        "front": partial(front_table, records),
+        "which model": partial(choice_table, records, costs),
+        "filters in short": partial(filters_table, records),
+        "residuals in short": partial(residuals_table, records),
+        "ablations in short": partial(changes_table, records),
     }
     if any(r.method.startswith(WHAT) for r in records):
         known |= {f"what, {direction}": partial(what_over_data, records, direction) for direction in DIRECTIONS}
@@ -86,6 +92,8 @@ def tables(
 
 PAGES = {
     "main.md": ("Results", ["main", "spread"]),
+    "filters.md": ("Every row under each filter", [f"filter {f}" for f in ("time", "static", "raw")]),
+    "leakage.md": ("Query-set leakage", ["leakage"]),
     "backbones.md": ("Every backbone, with and without the residuals", ["backbones"]),
     "learned.md": (
         "The learned residual",
@@ -148,9 +156,9 @@ def foreign(folder: Path) -> list[Path]:
     return [path for path in (*pages, *drawn) if path.exists() and path not in own]
 
 
-def fill(records: list[Record], path: Path) -> int:
+def fill(records: list[Record], path: Path, costs: Sequence[Cost] = ()) -> int:
     """Renew every block that records fill, <!-- table: NAME --> ... <!-- end -->. Returns how many there are."""
-    return fill_marked(path, tables(records))
+    return fill_marked(path, tables(records, costs))
 
 
 def fill_marked(path: Path, known: Mapping[str, Callable[[], Table]], kind: str = "table") -> int:
@@ -204,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         records = read_records(given.records)
         written = publish(records, given.out) if given.out is not None else []
         for document in given.fill:
-            fill(records, document)
+            fill(records, document, read_costs(given.records.parent / BENCH))
             written.append(document)
     except BridgeMemError as problem:
         sys.stderr.write(f"publish: {problem}\n")
