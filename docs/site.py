@@ -38,7 +38,8 @@ def on_config(config: Any) -> Any:
     config.nav = [{"Home": "index.md"}]
     config.nav += [{title: _listed(docs / folder)} for title, folder in SECTIONS.items()]
     reference = [{"Command line": [f"reference/cli/{name}" for name in _cli_pages()]}]
-    reference += [{"Python": [f"reference/api/{path.name}" for path in sorted((docs / "reference/api").glob("*.md"))]}]
+    python = [f"reference/api/{path.name}" for path in sorted((docs / "reference/api").glob("*.md"))]
+    reference += [{"Python": [*python, "reference/api/more.md"] if _unplaced(docs) else python}]
     config.nav.append({"Reference": ["reference/glossary.md", *reference]})
     config.nav.append({"Results": _listed(ROOT / "results")})
     config.nav.append({"Project": list(_outside())})
@@ -52,6 +53,8 @@ def on_files(files: Any, config: Any) -> Any:
         outside |= {f"results/{path.name}": path for path in sorted((ROOT / "results").glob(f"*.{kind}"))}
     for uri, path in outside.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
+    if unplaced := _unplaced(Path(config.docs_dir)):
+        files.append(File.generated(config, "reference/api/more.md", content=unplaced))
     for name, text in _cli_pages().items():
         files.append(File.generated(config, f"reference/cli/{name}", content=text))
     return files
@@ -65,6 +68,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return text
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     return _relinked(readme, "README.md", uri, files) + "\n\n" + text.replace("# Documentation", "## Documentation", 1)
+
+
+def _unplaced(docs: Path) -> str:
+    """A page with the public names that no page of the API has, or nothing."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (docs / "reference/api").glob("*.md"))
+    package = (ROOT / "src/bridgemem/__init__.py").read_text(encoding="utf-8")
+    public = re.findall(r'^    "(\w+)": "([\w.]+)",$', package, re.MULTILINE)
+    missing = [f"{home}.{name}" for name, home in public if f"::: {home}.{name}\n" not in text + "\n"]
+    return "\n".join(["# More", "", *(f"::: {name}\n" for name in missing)]) if missing else ""
 
 
 def _outside() -> dict[str, Path]:
