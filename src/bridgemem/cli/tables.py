@@ -28,7 +28,7 @@ def check_kind(path: Path) -> None:
 
 
 def write_tables(path: Path, tables: Sequence[Table], rows: Sequence[Any], replace: bool = True) -> None:
-    """Write tables as cells (.tex, .md), or the figures behind them, unrounded, one row each (.csv, .json).
+    """Write tables as cells (.tex, .md), or their figures, unrounded, one row each (.csv, .json).
 
     rows: dataclasses or dicts, one a figure; nested values become columns with a dot.
     """
