@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,15 @@ if TYPE_CHECKING:
 
 
 def answer_one(
-    opened: tuple[Predictor, int, str], asked: Asked, assume: Path | None, as_json: bool, *, why: bool = False
+    opened: tuple[Predictor, int, str],
+    asked: Asked,
+    assume: Path | None,
+    as_json: bool,
+    *,
+    why: bool = False,
+    issue: Callable[[Any], int] | None = None,
 ) -> None:
-    """Answer one query, and with assumed events tell what they change."""
+    """Answer one query, and with assumed events tell what they change. issue: what keeps the answer in a ledger."""
     from bridgemem.events.leaps import remark_ahead
     from bridgemem.forecasting.asked import as_document, suppose
 
@@ -30,6 +37,7 @@ def answer_one(
         found = asked.of(forecaster)
     if far := remark_ahead(forecaster.events, found.query.step):
         warn(f"bridgemem: {far}")
+    issued = None if issue is None else issue(found)
     result = as_document(found, forecaster, asked)
     reasons = _reasons(found, forecaster, asked) if why else None
 
@@ -39,9 +47,9 @@ def answer_one(
         if assumed is not None:
             changes = [[one.answer, _shown(one.plain), _shown(one.assumed)] for one in assumed.changes]
             table("\nWhat the assumed events change", ["answer", "plain", "assumed"], changes)
-        _say_all(remark)
+        _say_all(remark, f"Issued as forecast {issued}." if issued else "")
 
-    emit({**result, "reasons": reasons, "assumed": assumed, "stored_events": stored}, as_json, whole)
+    emit({**result, "reasons": reasons, "assumed": assumed, "issued": issued, "stored_events": stored}, as_json, whole)
 
 
 def _reasons(found: Found, forecaster: Predictor, asked: Asked) -> list[dict[str, Any]]:

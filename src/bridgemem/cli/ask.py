@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridgemem.cli.answering import answer_one
+from bridgemem.cli.ledger import Issue, check_issue, issuing
 from bridgemem.cli.options import (
     DataDir,
     Device,
@@ -62,6 +63,7 @@ def forecast(
     why: Annotated[
         bool, typer.Option("--why", help="Also what happened before, in a sentence for each answer.")
     ] = False,
+    issue: Issue = None,
     queries: Annotated[
         str | None,
         typer.Option(
@@ -107,8 +109,8 @@ def forecast(
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
-        if assume is not None or why:
-            name = "--why" if assume is None else "--assume"
+        if assume is not None or why or issue is not None:
+            name = "--assume" if assume is not None else "--why" if why else "--issue"
             raise SettingsError(f"{name} is for a single forecast; leave it or --queries out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
@@ -130,7 +132,14 @@ def forecast(
         raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
     from bridgemem.forecasting.asked import Asked
 
-    answer_one(opened(), Asked(subject, relation, object, at, horizon, top), assume, as_json, why=why)
+    asked = Asked(subject, relation, object, at, horizon, top)
+    if issue is None:
+        answer_one(opened(), asked, assume, as_json, why=why)
+        return
+    check_issue(issue, store, assume, memory_dir)
+    own = {"residual": residual, "data_dir": data_dir, "relation_names": relation_names}
+    with issuing(run, issue, duplicates, **own) as (ready, keep):
+        answer_one(ready, asked, None, as_json, why=why, issue=keep)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:

@@ -31,6 +31,7 @@ GROUPS = {
         "ingest": "Add the events of a file to an event store.",
         "stored": "List the events of a store with their ids.",
         "retract": "Retract stored events by their ids.",
+        "ledger": "List and score the forecasts issued to a store.",
         "backup": "Copy an event store and verify the copy.",
         "refresh": "Fit a run again on everything known now.",
         "promote": "Point the link that is served to a run.",

@@ -24,7 +24,7 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to
-from bridgemem.cli.running import opened_store, store_to_read
+from bridgemem.cli.running import opened_store, resolve_forecasts, store_to_read
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def ingest(
     with opened_store(store, open_store) as opened:
         whose = source or (None if key else opened.sender(named)) or file.name
         receipt = opened.append(events, source=whose, key=named, offset=offset)
+        resolve_forecasts(opened)
         reached = opened.last_offset(whose)
     if left_out or found.dropped or found.remarks:
         warn(f"bridgemem: {' '.join([*found.remarks, *([told] if told else [])])}")
@@ -232,6 +233,7 @@ def retract(
 
     with opened_store(store, lambda: EventStore(store, create=False)) as opened:
         (before,) = opened.retract(event, reason)
+        resolve_forecasts(opened)
     again = before.retracted is not None
     names = {name: getattr(before, name) for name in ("subject", "relation", "object", "time")}
 

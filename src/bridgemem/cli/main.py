@@ -22,6 +22,7 @@ from bridgemem.cli import (
     evaluate,
     explore,
     hub,
+    ledger,
     live,
     memory,
     mine,
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(backbones.app, name="backbones")
 app.add_typer(config.app, name="config")
+app.add_typer(ledger.app, name="ledger")
 model.register(app)
 evaluate.register(app)
 own_model.register(app)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bridgemem.cli.ask import RunFolder, Store, opened_run
+from bridgemem.cli.ledger import Issue, check_issue, issuing
 from bridgemem.cli.options import DataDir, Duplicates, Force, Json, RelationNames
 from bridgemem.cli.output import check_new, emit, say, table
 
@@ -33,6 +34,7 @@ def outlook(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the table: .csv or .parquet.")] = None,
     force: Force = False,
+    issue: Issue = None,
     store: Store = None,
     duplicates: Duplicates = None,
     data_dir: DataDir = None,
@@ -45,8 +47,17 @@ def outlook(
     if out is not None:
         check_format(out)
         check_new(out, force)
-    forecaster, stored, remark = opened_run(run, store, duplicates, data_dir=data_dir, relation_names=relation_names)
-    found = forecaster.outlook(horizon=horizon, top=top, surprising=surprising, watch=watch, at=at)
+    how: dict[str, Any] = {"data_dir": data_dir, "relation_names": relation_names}
+    asked: dict[str, Any] = {"horizon": horizon, "top": top, "surprising": surprising, "watch": watch, "at": at}
+    issued: int | None = None
+    if issue is None:
+        forecaster, stored, remark = opened_run(run, store, duplicates, **how)
+        found = forecaster.outlook(**asked)
+    else:
+        check_issue(issue, store)
+        with issuing(run, issue, duplicates, **how) as ((forecaster, stored, remark), keep):
+            found = forecaster.outlook(**asked)
+            issued = keep(found)
     if out is not None:
         found.write(out, replace=force)
 
@@ -55,9 +66,9 @@ def outlook(
             table(str(found.query), found[0].header, [one.cells() for one in found])
         else:
             say(f"{found.query}: none.")
-        for sentence in (found.query.meaning, found.query.remark, f"Wrote {out}." if out else "", remark):
-            if sentence:
-                say(sentence)
+        done = f"Wrote {out}." if out else "", f"Issued as forecast {issued}." if issued else ""
+        for sentence in filter(None, (found.query.meaning, found.query.remark, remark, *done)):
+            say(sentence)
 
-    made = {**asdict(found.query), "candidates": list(map(asdict, found)), "out": out, "stored_events": stored}
-    emit(made, as_json, text)
+    made = {**asdict(found.query), "candidates": list(map(asdict, found)), "out": out, "issued": issued}
+    emit({**made, "stored_events": stored}, as_json, text)

@@ -104,6 +104,14 @@ def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventSt
             yield opened
 
 
+def resolve_forecasts(opened: EventStore | RemoteStore) -> None:
+    """Let what was stored resolve the issued forecasts; a service does so by itself."""
+    from bridgemem.live.ledger import Ledger
+
+    if not isinstance(opened, RemoteStore):
+        Ledger(opened).resolve()
+
+
 def _client(path: Path, held: BridgeMemError) -> Client:
     from bridgemem.client import ServiceError
 

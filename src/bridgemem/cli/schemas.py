@@ -15,9 +15,11 @@ from bridgemem.events.aliases import MergedName
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate, Within
 from bridgemem.forecasting.asked import Assumed
-from bridgemem.forecasting.calibration import Calibration
+from bridgemem.forecasting.calibration import Bin, Calibration
 from bridgemem.forecasting.outlook import ExpectedEvent
 from bridgemem.live.eventstore import Stored
+from bridgemem.live.ledger import Resolution
+from bridgemem.live.track_record import Score
 from bridgemem.ranking.intervals import Gain
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.service.models import Answer, BackedUp, Explanation, Forecast, NameFound, ReasonTold
@@ -103,6 +105,7 @@ class Forecasted(Forecast, Document):
     )
     reasons: list[AnswerReasons] | None = Field(description="For each answer; null without --why.")
     assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
+    issued: int | None = Field(description="With --issue: the number of the forecast in the ledger.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
 
@@ -123,6 +126,7 @@ class AskedAhead(Document):
     remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
     reasons: list[AnswerReasons] | None = Field(description="For each answer; null without --why.")
     assumed: Assumed | None = Field(description="What assumed events change; null without --assume.")
+    issued: int | None = Field(description="With --issue: the number of the forecast in the ledger.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
 
 
@@ -159,7 +163,70 @@ class OutlookListed(Document):
     remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
     candidates: list[ExpectedEvent]
     out: str | None = Field(description="With --out: the file of the table.")
+    issued: int | None = Field(description="With --issue: the number of the forecast in the ledger.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")
+
+
+class LedgerClaim(Answer):
+    """One probability of an issued forecast, and what became of it; null in a name is anybody or anything."""
+
+    id: int
+    subject: str | None
+    relation: str | None
+    object: str | None
+    measure: Literal["event", "share", "once"] = Field(
+        description="event: at least once in the window. share, once: given that what `asked` leaves open happens."
+    )
+    asked: Literal["subject", "object", "relation"] | None
+    p: float
+    base_rate: float
+    persistence: float
+    probability: Literal["p_event", "p_given_event"]
+    state: Literal["open", "yes", "no", "partly", "void"] = Field(
+        description="open: the window is not over. partly: some of the events that could. void: there were none."
+    )
+    hits: int | None
+    total: int | None
+    resolved: str | None
+    changes: int = Field(description="How often it was resolved.")
+    history: list[Resolution] = Field(description="With --forecast: every resolution.")
+
+
+class LedgerForecast(Answer):
+    """An issued forecast, from the events before `as_of`; time, until: the first and the last step of its window."""
+
+    id: int
+    issued: str
+    version: str
+    query: Literal["who", "what", "partners", "whether", "outlook"]
+    subject: str | None
+    relation: str | None
+    object: str | None
+    as_of: str
+    time: str
+    until: str
+    step: int
+    horizon: int
+    claims: list[LedgerClaim]
+
+
+class LedgerListed(Document):
+    """The forecasts of a store, in the order in which they were issued."""
+
+    store: str
+    forecasts: list[LedgerForecast]
+
+
+class LedgerScored(Document):
+    """What the issued forecasts of a store were worth, next to naive rules."""
+
+    store: str
+    forecasts: int
+    claims: int
+    open: int = Field(description="Probabilities whose window is not over.")
+    void: int = Field(description="Probabilities whose condition was never met.")
+    scores: list[Score]
+    curves: dict[str, list[Bin]] = Field(description="Reliability curves: p_event and p_given_event.")
 
 
 class ForecastedFile(Document):
@@ -567,6 +634,8 @@ DOCUMENTS: dict[str, Any] = {
     "retract": Retracted,
     "refresh": Refreshed,
     "backup": StoreCopied,
+    "ledger list": LedgerListed,
+    "ledger score": LedgerScored,
     "promote": LinkMoved,
     "rollback": LinkMoved,
     "config show": ConfigShown,

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
 from bridgemem.events.log import DAY, EventLog
+from bridgemem.events.queries import renumbered
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied, Tallies
 from bridgemem.progress import SILENT, Progress
@@ -216,6 +217,21 @@ def seen_keys(kind: Kind, tallies: Tallies, step: int) -> Keys:
         link = tallies.link.keys[key // relations]
         return Keys(kind, link >> 32, key % relations, link & 0xFFFFFFFF, at)
     return Keys(kind, key // (2 * relations), key % (2 * relations), nobody, at)
+
+
+def all_seen(kind: Kind, tallies: PastTallies, step: int) -> Keys:
+    """Every key of a kind that occurred before a step, in base or delta, each once."""
+    found = [seen_keys(kind, part, step) for part in tallies.parts]
+    if len(found) == 1:
+        return found[0]
+    now = tallies.past.events.n_relations
+    rows = []
+    for keys, part in zip(found, tallies.parts, strict=True):
+        own = part.events.n_relations
+        relation = renumbered(keys.relation, own, now) if kind == "role_relation" else keys.relation
+        rows.append(torch.stack([keys.subject, relation, keys.object]))
+    subject, relation, object_ = torch.unique(torch.cat(rows, dim=1), dim=1)
+    return Keys(kind, subject, relation, object_, torch.full_like(subject, step))
 
 
 def outcomes(kind: Kind, past: Past, dates: list[int], most: int, seed: int) -> Outcomes:

@@ -495,6 +495,10 @@ class Predictor:
         wanted = None if watch is None else watch_of(watch, self.events)
         return outlook(self.ahead, step, horizon=steps, top=top, surprising=surprising, watch=wanted)
 
+    def members(self, kind: str, name: str | int) -> list[int]:
+        """The ids that a name stands for."""
+        return [self.events.entity_id(name) if kind == "entity" else self.events.relation_id(name)]
+
     def _ahead_of(self, at: str | int | None, horizon: int | None) -> tuple[int, int]:
         """The first step that is asked about, and how many."""
         step, steps = self._step(at), check_horizon(1 if horizon is None else horizon)

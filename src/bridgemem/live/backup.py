@@ -56,7 +56,9 @@ def _unwritten(to: Path, problem: Exception) -> StoreError:
 def digest(cursor: duckdb.DuckDBPyConnection) -> str:
     """A digest of all rows of a store: of each row a hash, of each table the sum of them and their number."""
     parts = []
-    for table in TABLES:
+    # what was added to a store later, such as a ledger, is part of it
+    more = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()").fetchall()
+    for table in (*TABLES, *sorted({name for (name,) in more}.difference(TABLES))):
         rows = cursor.execute(f"SELECT count(*), coalesce(sum(hash(t)), 0)::VARCHAR FROM {table} t").fetchall()
         parts.append(f"{rows[0][0]}-{int(rows[0][1]) % 2**64:016x}")
     return ".".join(parts)

@@ -193,7 +193,7 @@ class EventStore:
         number, first, size = self._last[0] + 1, self._last[1] + 1, len(batch.rows)
         cursor.execute(
             "INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [number, batch.source, batch.offset, batch.key, _now(), batch.digest, first, size, duplicates, late],
+            [number, batch.source, batch.offset, batch.key, now(), batch.digest, first, size, duplicates, late],
         )
         if batch.rows:
             cursor.execute(
@@ -217,7 +217,7 @@ class EventStore:
                 cursor.execute(
                     "INSERT INTO retractions SELECT (SELECT coalesce(max(id), 0) + 1 FROM retractions), $1, $2, $3 "
                     "WHERE $1 NOT IN (SELECT event FROM retractions)",
-                    [event_number(event.id), _now(), why],
+                    [event_number(event.id), now(), why],
                 )
             self._intake.forget()
             self._last = None
@@ -230,7 +230,7 @@ class EventStore:
         if (at := self._at) is not None:
             return at
         with self._reading() as cursor:
-            return self._snapshot(cursor)
+            return self.snapshot_of(cursor)
 
     def events(self, base: EventLog | None = None, at: Snapshot | None = None) -> EventLog:
         """A log followed by the stored events in force, by step and inside a step as they came; see `read`."""
@@ -259,7 +259,7 @@ class EventStore:
             raise DataError(f"{self.path} counts time otherwise than the log it is read after; use a store of its own.")
         known = np.full(len(base), -1, np.int64) if known is None else known
         with self._reading() as cursor:
-            at = at or self._snapshot(cursor)
+            at = at or self.snapshot_of(cursor)
             gone = _retracted(cursor, at)
             columns = cursor.execute(
                 "SELECT id, subject, relation, object, step FROM events WHERE batch > ? AND batch <= ? ORDER BY id",
@@ -334,7 +334,8 @@ class EventStore:
             return [self._receipt(cursor, batch) for batch in batches]
 
     @staticmethod
-    def _snapshot(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
+    def snapshot_of(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
+        """The store as a transaction sees it."""
         return Snapshot(
             *cursor.execute(
                 "SELECT (SELECT coalesce(max(id), 0) FROM batches), (SELECT coalesce(max(id), 0) FROM retractions)"
@@ -388,6 +389,14 @@ class EventStore:
     def reading(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
         """A transaction that sees the store as it is now."""
         return self._reading()
+
+    @contextmanager
+    def writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction that writes next to the events; the store then says how it counts time."""
+        with self._writing() as cursor:
+            if self.clock is not None and not self._told:
+                self._tell(cursor, self.clock)
+            yield cursor
 
     def _checkpoint(self) -> None:
         """Bring what was committed into the file itself, so that a copy of the file alone is whole.
@@ -449,5 +458,6 @@ def _retracted(cursor: duckdb.DuckDBPyConnection, at: Snapshot) -> np.ndarray:
     return cursor.execute("SELECT event FROM retractions WHERE id <= ?", [at.retractions]).fetchnumpy()["event"]
 
 
-def _now() -> str:
+def now() -> str:
+    """The time of the computer, as it is noted in a store."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

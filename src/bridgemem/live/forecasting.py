@@ -26,6 +26,7 @@ from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import Batch, EventStore, Reading, Receipt, Snapshot, Stored
+from bridgemem.live.ledger import Ledger
 from bridgemem.live.together import Together
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
@@ -234,9 +235,11 @@ class LiveForecaster:
                 self.merge()
             # events of the first unknown step are as a rule the next to come, and move it by one
             view.predictor.prepare(view.events.end + 1)
+            if not self.store.read_only:
+                Ledger(self.store).resolve()
         except BridgeMemError as problem:
             # such as a store that was closed meanwhile; forecasts go on from base and delta as they are
-            LOG.warning("the new events were not merged: %s", problem)
+            LOG.warning("the new events were not merged, or no forecast resolved by them: %s", problem)
         return [None] * len(asked)
 
     def merge(self) -> bool:
