@@ -272,21 +272,6 @@ def test_a_hub_id_is_fetched_once(own_csv: Path, tmp_path: Path, monkeypatch: py
         bridgemem.Forecaster.load(tmp_path / "nowhere")
 
 
-def test_the_examples_of_the_docstrings_run() -> None:
-    import doctest
-    from unittest import mock
-
-    from bridgemem import forecaster
-    from bridgemem.backbones import REGISTERED, own, scorer
-    from bridgemem.studies import own_model
-
-    for module, least in ((forecaster, 10), (scorer, 4), (own, 5), (own_model, 5)):
-        with mock.patch.dict(REGISTERED):
-            outcome = doctest.testmod(module)
-        assert outcome.attempted >= least
-        assert outcome.failed == 0
-
-
 def test_what_it_returns_prints_and_becomes_a_table() -> None:
     world = small_world().dataset
     model = Forecaster("recurrence", settings=Settings(max_epochs=1)).fit(world)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import bridgemem as bm
-from bridgemem.events import log
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import Clock, Event, EventLog, Vocabulary
 from bridgemem.events.queries import Queries
@@ -165,12 +163,6 @@ def test_records_are_had_one_by_one_and_in_slices(model: Forecaster) -> None:
     assert measured[0] == measured.records[0]
     assert measured[:2].records == measured.records[:2]
     assert [*measured] == list(measured.records)
-
-
-def test_the_examples_run() -> None:
-    outcome = doctest.testmod(log)
-    assert outcome.attempted >= 3
-    assert outcome.failed == 0
 
 
 def test_scores_are_those_of_the_forecasts(model: Forecaster, world: Dataset) -> None:

@@ -15,7 +15,11 @@ FORBIDDEN = {
     r"\bstrangers?\b": ("a stranger's",),
     r"\bshared? company\b|\bcompany they\b|\"company\"": (),
     r"\bfades\b|\bFADES\b": (),
-    r"\b(?:never|ever|has|have|had|not) met\b|\bmet_\w+|\b_met\b|\bnever_met\b|\bNEVER_MET\b": (),
+    r"\b(?:never|ever|has|have|had|not) met\b|\bmet_\w+|\b_met\b|\bnever_met\b|\bNEVER_MET\b": (
+        "condition was never met",
+        "condition was not met",
+        "condition that is never met",
+    ),
     r"\b[Qq]uestions?\b|\bQUESTIONS?\b": ("in question",),
     r"\bfixed residual\b|\bthe fixed one\b|[\"']fixed[\"']": (),
     r"--(?:method|selection|within|questions|actor|inverse)\b": (),

@@ -31,7 +31,7 @@ class ServiceError(BridgeMemError):
 
 
 class Client:
-    """A running `bridgemem serve`.
+    """Ask a running `bridgemem serve`.
 
     Methods give the service's JSON answers as dicts. A request that fails for a moment (no connection, 408, 429, 502,
     503, 504) is sent again, after the time that the service asks for or twice the time before. To send a batch again is
@@ -46,6 +46,7 @@ class Client:
 
     Raises:
         SettingsError: The address is none, or two tokens are given.
+        ServiceError: By every method: the service cannot be reached, or refused the request.
 
     Example:
         >>> client = Client("http://127.0.0.1:8008", retries=0)
@@ -98,6 +99,9 @@ class Client:
             horizon: Any of that many steps from `at` on.
             top: How many candidates.
             assume: Events to answer as if they had happened; none is kept, and `assumed` tells what they change.
+
+        Returns:
+            The service's JSON answer.
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/forecast", _given({**asked, "assume": _rows(assume)}))
@@ -112,7 +116,19 @@ class Client:
         top: int = 10,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Rank the events that may happen between two parties, either way round; arguments as in `forecast`."""
+        """Rank the events that may happen between two parties, either way round.
+
+        Args:
+            subject: By name.
+            object: By name.
+            at: A time of the data set (default: the first unknown step).
+            horizon: Any of that many steps from `at` on (default: 1).
+            top: How many.
+            assume: Events to answer as if they had happened; none is kept.
+
+        Returns:
+            The service's JSON answer.
+        """
         asked = {"subject": subject, "object": object, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/what", _given({**asked, "assume": _rows(assume)}))
 
@@ -125,7 +141,18 @@ class Client:
         top: int = 10,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Rank those that an actor may deal with, under any relation; arguments as in `forecast`."""
+        """Rank those that an actor may deal with, under any relation.
+
+        Args:
+            actor: By name.
+            at: A time of the data set (default: the first unknown step).
+            horizon: Any of that many steps from `at` on (default: 1).
+            top: How many.
+            assume: Events to answer as if they had happened; none is kept.
+
+        Returns:
+            The service's JSON answer.
+        """
         asked = {"actor": actor, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/partners", _given({**asked, "assume": _rows(assume)}))
 
@@ -142,6 +169,17 @@ class Client:
         """Tell whether and when (subject, relation, object) happens; one of them may be left out.
 
         `p_event` is the probability within the horizon, `within` that of other horizons.
+
+        Args:
+            subject: By name.
+            relation: By name.
+            object: By name.
+            at: A time of the data set (default: the first unknown step).
+            horizon: Any of that many steps from `at` on (default: 1).
+            assume: Events to answer as if they had happened; none is kept.
+
+        Returns:
+            The service's JSON answer.
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon}
         return self.post("/v1/whether", _given({**asked, "assume": _rows(assume)}))
@@ -149,14 +187,34 @@ class Client:
     def forecasts(
         self, queries: Sequence[Mapping[str, Any]], *, top: int = 10, horizon: int | None = None
     ) -> list[dict[str, Any]]:
-        """Answer many queries at once, each a dict with relation, subject or object, and if wanted `at`."""
+        """Answer many queries at once.
+
+        Args:
+            queries: Each a dict with relation, subject or object, and if wanted `at`.
+            top: How many.
+            horizon: Any of that many steps from `at` on (default: 1).
+
+        Returns:
+            One answer for each query.
+        """
         body = _given({"queries": [_given(query) for query in queries], "top": top, "horizon": horizon})
         return self.post("/v1/forecasts", body)["forecasts"]
 
     def explain(
         self, subject: str, relation: str, object: str, *, at: str | int | None = None, candidate: str = "object"
     ) -> dict[str, Any]:
-        """Explain why one side of (subject, relation, object) has its score."""
+        """Explain why one side of (subject, relation, object) has its score.
+
+        Args:
+            subject: By name.
+            relation: By name.
+            object: By name.
+            at: A time of the data set (default: the first unknown step).
+            candidate: "object" or "subject", the side that is explained.
+
+        Returns:
+            The service's JSON answer.
+        """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "candidate": candidate}
         return self.post("/v1/explain", _given(asked))
 
@@ -184,52 +242,134 @@ class Client:
         return self.post("/v1/events", _given(body))
 
     def retract(self, ids: Sequence[str], *, reason: str = "") -> dict[str, Any]:
-        """Take events back by their ids, all or none."""
+        """Take events back by their ids, all or none.
+
+        Args:
+            ids: Of the events.
+            reason: Kept with them.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/retract", {"ids": list(ids), "reason": reason})
 
     def stored(self, source: str | None = None, *, last: int = 20) -> list[dict[str, Any]]:
-        """List the events that were stored last, with their ids."""
+        """List the events that were stored last, with their ids.
+
+        Args:
+            source: Of this source alone.
+            last: How many.
+
+        Returns:
+            The events, the newest last.
+        """
         return self.get("/v1/events", source=source, last=last)["events"]
 
     def stored_event(self, event_id: str) -> dict[str, Any]:
-        """Describe one stored event, by its id."""
+        """Describe one stored event, by its id.
+
+        Args:
+            event_id: Its id.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.get(f"/v1/events/{quote(event_id, safe='')}")
 
     def backup(self, to: Path | str, *, replace: bool = False) -> dict[str, Any]:
-        """Copy the event store to a file of the machine that the service runs on; needs the admin token."""
+        """Copy the event store to a file of the machine that the service runs on; needs the admin token.
+
+        Args:
+            to: The file of the copy.
+            replace: Whether a file that exists is replaced.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/backup", {"to": str(to), "replace": replace})
 
     def reload(self) -> dict[str, Any]:
-        """Serve the run as it is on disk now; needs the admin token."""
+        """Serve the run as it is on disk now; needs the admin token.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/reload", {})
 
     def sources(self) -> list[dict[str, Any]]:
-        """List who sent events, and the last key and offset of each."""
+        """List who sent events, and the last key and offset of each.
+
+        Returns:
+            The sources.
+        """
         return self.get("/v1/sources")["sources"]
 
     def model(self) -> dict[str, Any]:
-        """Describe what is served, and what it knows by now."""
+        """Describe what is served, and what it knows by now.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.get("/v1/model")
 
     def limits(self) -> dict[str, Any]:
-        """Tell what one request may hold."""
+        """Tell what one request may hold.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.get("/v1/limits")
 
     def entities(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find entities by what one would type."""
+        """Find entities by what one would type.
+
+        Args:
+            text: What one would type.
+            limit: How many.
+
+        Returns:
+            The names, the best first.
+        """
         return self.get("/v1/entities", q=text, limit=limit)["names"]
 
     def relations(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find relations by what one would type."""
+        """Find relations by what one would type.
+
+        Args:
+            text: What one would type.
+            limit: How many.
+
+        Returns:
+            The names, the best first.
+        """
         return self.get("/v1/relations", q=text, limit=limit)["names"]
 
     def get(self, path: str, **asked: Any) -> dict[str, Any]:
-        """Ask for an address of the service."""
+        """Send a GET request.
+
+        Args:
+            path: The address.
+            **asked: Parameters of the query.
+
+        Returns:
+            The service's JSON answer.
+        """
         words = urlencode(_given(asked))
         return self._answer("GET", f"{path}?{words}" if words else path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a JSON body to an address of the service."""
+        """Send a POST request with a JSON body.
+
+        Args:
+            path: The address.
+            body: What is sent.
+
+        Returns:
+            The service's JSON answer.
+
+        Raises:
+            DataError: The body cannot be written as JSON.
+        """
         try:
             sent = json.dumps(body, allow_nan=False, default=str).encode()
         except ValueError as problem:

@@ -144,7 +144,35 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Settings(Declared):
-    """The dyadic residual. A window of 0 keeps the whole past; bins are the upper edges of the recency bins."""
+    """Settings of the paper's residual.
+
+    Args:
+        k: How many events of a pair are read, the last ones.
+        window: How many steps back; 0 for the whole past.
+        bins: Upper edges of the recency bins, in steps.
+        directions: Whether a token tells who acted.
+        smoothing: Pseudo-counts of the count reader.
+        pooling: "sum" or "mean" over the events of a pair.
+        width: Of the attention reader's vectors.
+        hidden: Units of its hidden layer.
+        learning_rate: Of the attention reader.
+        batch: Examples in a batch.
+        max_epochs: The most epochs.
+        patience: Epochs without improvement before it stops.
+        min_improvement: What counts as an improvement of the held-out loss.
+        max_examples: The most examples that it is trained on.
+        max_queries: The most queries of validation that the grid is chosen on.
+        lambdas: Scales to choose from.
+        gates: Gates to choose from.
+        taus: Supports to choose from.
+
+    Raises:
+        SettingsError: A value is out of its range.
+
+    Example:
+        >>> bm.Settings(k=4, window=7).bins
+        (1, 4, 16, 64)
+    """
 
     # what a pair remembers
     k: Recent = 8

@@ -8,7 +8,14 @@ NO_MEMORY = ("can't allocate memory", "out of memory", "Out of Memory")  # as to
 class BridgeMemError(Exception):
     """Base of all errors raised on purpose; the message is one sentence that names the remedy.
 
-    code: the kind of error for programs. suggestions: names that may have been meant.
+    `code` is the kind of error for programs; `suggestions` are names that may have been meant.
+
+    Example:
+        >>> try:
+        ...     model.forecast("Nobody", "consult")
+        ... except bm.BridgeMemError as problem:
+        ...     print(problem.code)
+        not_found
     """
 
     code = "failed"

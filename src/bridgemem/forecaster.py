@@ -53,7 +53,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class Forecaster:
-    """Who comes next for (subject, relation, ?, t), from the events strictly before t, and why.
+    """Forecast who comes next for (subject, relation, ?, t) from the events strictly before t, and explain why.
 
     The constructor stores settings and touches nothing. `fit` trains or opens the backbone, fits the residuals, chooses
     on validation and calibrates; test is read by `evaluate` alone. A run folder is the saved form.
@@ -73,10 +73,13 @@ class Forecaster:
         seed: Of everything that is drawn.
         device: "cpu" or "cuda".
 
+    Raises:
+        SettingsError: A setting has a value that cannot be used.
+
     Example:
         >>> import bridgemem as bm
-        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-        >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+        >>> data = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+        >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(data)
         >>> len(model.forecast(0, 0, top=3))
         3
     """
@@ -113,7 +116,7 @@ class Forecaster:
         resume: bool = False,
         progress: Progress = SILENT,
     ) -> Self:
-        """Fit on the train and validation splits of data; returns the forecaster.
+        """Fit on the train and validation splits of data.
 
         Args:
             data: Whatever `load` takes.
@@ -123,6 +126,17 @@ class Forecaster:
             resume: Go on with the interrupted fit that left the run in folder, on the same data with the same settings:
                 only the learned residual is fitted.
             progress: Where the parts of the fit are shown.
+
+        Returns:
+            The forecaster itself.
+
+        Raises:
+            DataError: The data cannot be read or split.
+            RunError: The folder exists and `replace` was not given.
+
+        Example:
+            >>> bm.Forecaster("recurrence", residual="bridgemem", settings={"max_epochs": 1}).fit(data)
+            Forecaster('recurrence', residual='bridgemem', seed=42): fitted on world
         """
         fitting = Fitting(
             self.backbone,
@@ -195,7 +209,7 @@ class Forecaster:
         horizon: int | None = None,
         top: int = 10,
     ) -> Answers:
-        """The likeliest answers to (subject, relation, ?) or (?, relation, object), best first; they print as a table.
+        """Rank the answers to (subject, relation, ?) or (?, relation, object), best first.
 
         Args:
             subject: A name or an id; left out where the subject is asked.
@@ -204,6 +218,19 @@ class Forecaster:
             at: The time of the event; the first step after the data when left out.
             horizon: Any of that many steps from `at` on, instead of that step alone.
             top: How many answers.
+
+        Returns:
+            A list of candidates that prints as a table; `to_frame()` makes a data frame.
+
+        Raises:
+            NotFoundError: A name does not occur; `suggestions` holds those that come close.
+
+        Example:
+            >>> answers = model.forecast(data.entities[0], "consult", top=3)
+            >>> [answer.rank for answer in answers]
+            [1, 2, 3]
+            >>> 0 < answers[0].p_given_event < 1
+            True
         """
         return self.predictor.forecast(subject, relation, object=object, at=at, horizon=horizon, top=top)
 
@@ -216,7 +243,7 @@ class Forecaster:
         horizon: int | None = None,
         top: int = 10,
     ) -> Ranked[RelationCandidate]:
-        """What happens next between two parties, either way round, given that they interact; best first.
+        """Rank what happens next between two parties, either way round, given that they interact.
 
         Args:
             subject: A name or an id.
@@ -225,10 +252,10 @@ class Forecaster:
             horizon: p_event is that of any of that many steps from `at` on; of one step when left out.
             top: How many events.
 
+        Returns:
+            A list of events that prints as a table, with p_given_event and p_event.
+
         Example:
-            >>> import bridgemem as bm
-            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
             >>> [event.rank for event in model.what(0, 1, top=3)]
             [1, 2, 3]
         """
@@ -237,13 +264,20 @@ class Forecaster:
     def partners(
         self, actor: str | int, *, at: str | int | None = None, horizon: int | None = None, top: int = 10
     ) -> Ranked[PartnerCandidate]:
-        """Whom an actor deals with next, under any relation and in either role, and what is likeliest then.
+        """Rank whom an actor deals with next, under any relation and in either role.
 
         Args:
             actor: A name or an id.
             at: The first step that is asked about; the first one after the data when left out.
             horizon: Any of that many steps; one when left out.
             top: How many partners.
+
+        Returns:
+            A list of partners that prints as a table, each with its likeliest event.
+
+        Example:
+            >>> [partner.rank for partner in model.partners(0, horizon=7, top=2)]
+            [1, 2]
         """
         return self.predictor.partners(actor, at=at, horizon=horizon, top=top)
 
@@ -256,7 +290,7 @@ class Forecaster:
         at: str | int | None = None,
         horizon: int | None = None,
     ) -> Chance:
-        """Whether and when an event happens next; None stands for anybody or anything, at one place at most.
+        """Tell whether and when an event happens; None stands for anybody or anything, at one place at most.
 
         Args:
             subject: A name or an id.
@@ -264,6 +298,14 @@ class Forecaster:
             object: A name or an id.
             at: The first step that is asked about; the first one after the data when left out.
             horizon: p_event is that of any of that many steps; of one when left out.
+
+        Returns:
+            A table of p_event by horizon; `query.p_event` is that of the horizon asked, `median` the steps until 50 %.
+
+        Example:
+            >>> chance = model.whether(0, 0, object=1, horizon=7)
+            >>> 0 < chance.query.p_event < 1
+            True
         """
         return self.predictor.whether(subject, relation, object=object, at=at, horizon=horizon)
 
@@ -276,7 +318,7 @@ class Forecaster:
         watch: Any = None,
         at: str | int | None = None,
     ) -> Outlook:
-        """The likeliest events of the coming steps; prints as a table, with `to_frame` and `write`.
+        """List the likeliest events of the coming steps.
 
         Args:
             horizon: How many steps.
@@ -286,11 +328,11 @@ class Forecaster:
                 row; everything when left out. Of a watched pair every relation is asked, seen or not.
             at: The first step that is asked about; the first one after the data when left out.
 
+        Returns:
+            An `Outlook`: prints as a table, with `to_frame` and `write`.
+
         Example:
-            >>> import bridgemem as bm
-            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
-            >>> [event.rank for event in model.outlook(horizon=3, top=2, watch=[world.entities[0]])]
+            >>> [event.rank for event in model.outlook(horizon=3, top=2, watch=[data.entities[0]])]
             [1, 2]
         """
         return self.predictor.outlook(horizon=horizon, top=top, surprising=surprising, watch=watch, at=at)
@@ -301,7 +343,7 @@ class Forecaster:
         return self.predictor.events.entities
 
     def scores(self, queries: Any, *, progress: Progress = SILENT) -> np.ndarray:
-        """The score of every entity for each query, as forecasts rank them: the backbone's log score plus the residual.
+        """Score every entity for each query, as forecasts rank them: the backbone's log score plus the residual.
 
         Args:
             queries: A list of (subject, relation), or of (subject, relation, object, time) with None on the side asked
@@ -313,9 +355,6 @@ class Forecaster:
             candidate, since nobody knew of it before the step.
 
         Example:
-            >>> import bridgemem as bm
-            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
             >>> scores = model.scores([(0, 0), (None, 0, 1)])
             >>> scores.shape
             (2, 30)
@@ -335,7 +374,7 @@ class Forecaster:
         at: str | int | None = None,
         candidate: str = "object",
     ) -> Explanation:
-        """Why a candidate stands where it does: plain sentences, parts that add up, and the events they come from.
+        """Explain a candidate: plain sentences, parts that add up to its score, and the events they come from.
 
         Args:
             subject: A name or an id.
@@ -343,26 +382,34 @@ class Forecaster:
             object: A name or an id.
             at: The time of the event; the first step after the data when left out.
             candidate: "object" or "subject", the side that is explained as an answer.
+
+        Returns:
+            An `Explanation`; it prints its sentences, and has every part as a number.
+
+        Raises:
+            NotFoundError: A name does not occur, or is no candidate at that step.
+
+        Example:
+            >>> why = model.explain(0, 0, model.forecast(0, 0, top=1)[0].name)
+            >>> abs(why.base + why.residual - why.score) < 1e-6
+            True
         """
         return self.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
     def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
-        """What if: answers as if these events had happened too; the forecaster itself stays as it is.
+        """Answer as if these events had happened too; the forecaster itself stays as it is.
 
         Args:
             events: As in `update`.
             progress: Where reading a long file is shown.
 
         Returns:
-            What has `forecast`, `what`, `partners`, `whether` and `explain` of its own.
+            A predictor with `forecast`, `what`, `partners`, `whether` and `explain`.
 
         Example:
-            >>> import bridgemem as bm
-            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
-            >>> (one, two), visit = world.entities[:2], world.relations[0]
-            >>> whatif = model.assume([(one, visit, two, world.events.clock.label(60))])
-            >>> len(whatif.events) - len(world.events)
+            >>> (one, two), visit = data.entities[:2], data.relations[0]
+            >>> assumed = model.assume([(one, visit, two, data.events.clock.label(60))])
+            >>> len(assumed.events) - len(data.events)
             1
         """
         return self.predictor.assume(events, progress=progress)
@@ -380,19 +427,16 @@ class Forecaster:
             progress: Where reading a long file is shown.
 
         Returns:
-            The forecaster.
+            The forecaster itself.
 
         Raises:
             DataError: One of the events cannot be used; none was added.
 
         Example:
-            >>> import bridgemem as bm
-            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
-            >>> events = world.events
-            >>> actor, relation, time = events.entities.names[0], events.relations.names[0], events.clock.label(60)
-            >>> best = model.update([(actor, relation, "Newcomer", time)]).forecast(actor, relation, top=5)
-            >>> "Newcomer" in [candidate.name for candidate in best]
+            >>> import copy
+            >>> actor, relation, time = data.entities[0], data.relations[0], data.events.clock.label(60)
+            >>> later = copy.copy(model).update([(actor, relation, "Newcomer", time)])
+            >>> "Newcomer" in [candidate.name for candidate in later.forecast(actor, relation, top=5)]
             True
         """
         predictor = self.predictor
@@ -413,7 +457,7 @@ class Forecaster:
         device: str | None = None,
         progress: Progress = SILENT,
     ) -> Evaluation:
-        """Metrics on a split under every filter, each with the choice that validation made; a saved run keeps them.
+        """Measure a split under every filter, each with the choice made on validation; a saved run keeps the metrics.
 
         Args:
             split: "test" or "valid".
@@ -423,6 +467,18 @@ class Forecaster:
             queries: A random sample of that many queries, always the same, instead of all.
             device: "cpu" or "cuda", where it is not that of the forecaster.
             progress: Where the reading is shown.
+
+        Returns:
+            An `Evaluation`: prints as a table, `to_frame()` has all records.
+
+        Raises:
+            DataError: There is no such split.
+            SettingsError: A sample of queries was asked for together with a horizon or several workers.
+
+        Example:
+            >>> found = model.evaluate("test")
+            >>> found.table().header[:2]
+            ['method', 'MRR']
         """
         if not isinstance(split, str):
             raise DataError('evaluate reads a split of the data that was fitted on: "test" or "valid".')
@@ -438,11 +494,18 @@ class Forecaster:
         return Evaluation(tuple(records))
 
     def evaluate_what(self, split: str = "test", *, progress: Progress = SILENT) -> Evaluation:
-        """How well `what` ranks the relation of each event of a split, next to plain rules; a saved run keeps it.
+        """Measure how `what` ranks the relation of each event of a split, next to plain rules.
 
         Args:
             split: "test" or "valid", on which it was fitted.
             progress: Where the reading is shown.
+
+        Returns:
+            An `Evaluation`; a saved run keeps it.
+
+        Example:
+            >>> len(model.evaluate_what("test")) > 0
+            True
         """
         records = evaluate_what(self.parts, self.dataset, split, progress)
         if isinstance(self.parts, Run):
@@ -452,12 +515,19 @@ class Forecaster:
     def evaluate_whether(
         self, split: str = "test", *, horizon: int | None = None, progress: Progress = SILENT
     ) -> OccurrenceEvaluation:
-        """What p_event is worth on a split: Brier score and skill, ROC AUC, calibration; a saved run keeps it.
+        """Measure p_event on a split: Brier score and skill, ROC AUC, calibration error.
 
         Args:
             split: "test" or "valid", on which it was fitted.
             horizon: In steps; a few usual ones when left out.
             progress: Where the reading is shown.
+
+        Returns:
+            An `OccurrenceEvaluation`; a saved run keeps it.
+
+        Example:
+            >>> len(model.evaluate_whether("test", horizon=3).records) > 0
+            True
         """
         records = evaluate_whether(self.parts, self.dataset, split, horizon, progress)
         if isinstance(self.parts, Run):
@@ -465,7 +535,23 @@ class Forecaster:
         return OccurrenceEvaluation(tuple(records))
 
     def save(self, folder: Path | str, *, replace: bool = False) -> Path:
-        """Write the run folder, whole or not at all; a folder that is there is replaced where `replace` says so."""
+        """Write the run folder, whole or not at all.
+
+        Args:
+            folder: Where to.
+            replace: Whether a folder that exists is replaced.
+
+        Returns:
+            The folder.
+
+        Raises:
+            RunError: The folder exists and `replace` was not given.
+
+        Example:
+            >>> folder = model.save("runs/example", replace=True)
+            >>> bm.Forecaster.load(folder).forecast(0, 0, top=1)[0].rank
+            1
+        """
         if isinstance(self.parts, Model):
             run = Run.create(folder, self.parts, backbone=self._folder, replace=replace, finish=self._finished)
         else:
@@ -494,7 +580,7 @@ class Forecaster:
         relation_names: Path | str | None = None,
         progress: Progress = SILENT,
     ) -> Self:
-        """A saved forecaster.
+        """Load a saved forecaster.
 
         Args:
             source: A run folder, or the id of one on a model hub, owner/name, which is fetched once.
@@ -503,6 +589,16 @@ class Forecaster:
             memory_dir: A memory on disk that holds the data of the run; it is then read by memory map.
             relation_names: A file with words for relations that are codes: rows of a code and its label.
             progress: Where a download is shown.
+
+        Returns:
+            The forecaster; nothing that came with the run is executed.
+
+        Raises:
+            RunError: There is no run, or it is damaged or of another version.
+
+        Example:
+            >>> bm.Forecaster.load(model.save("runs/loaded", replace=True)).dataset.name
+            'world'
         """
         if not Path(source).exists() and isinstance(source, str) and HUB_ID.fullmatch(source):
             source = _fetched(source, progress).folder

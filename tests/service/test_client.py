@@ -163,9 +163,3 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
             Client(**wrong)
     with pytest.raises(DataError, match="JSON"):
         Client(retries=0).forecast("a", "b", at=float("nan"))  # type: ignore[arg-type]
-
-
-def test_the_examples_of_the_client_run() -> None:
-    import doctest
-
-    assert doctest.testmod(client).failed == 0

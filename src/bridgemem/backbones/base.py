@@ -44,7 +44,29 @@ class NoSettings(Declared):
 
 
 class Backbone(Scorer, ABC):
-    """A scorer that is trained, saved and loaded, and never changed by what is added to it."""
+    """A scorer that is trained, saved and loaded, and never changed by what is added to it.
+
+    `bridgemem new-backbone FILE.py` writes a class to start from.
+
+    Example:
+        >>> import bridgemem as bm, torch
+        >>> class Often(bm.Backbone):
+        ...     name = "often"
+        ...     def __init__(self, counts):
+        ...         self.counts = counts
+        ...     @classmethod
+        ...     def train(cls, dataset, settings, training):
+        ...         objects, size = torch.tensor(dataset.train.object).long(), dataset.train.n_entities
+        ...         return cls(torch.bincount(objects, minlength=size).float())
+        ...     def score(self, queries, past):
+        ...         return self.counts.log1p().repeat(len(queries), 1)
+        ...     def tensors(self):
+        ...         return {"counts": self.counts}
+        ...     @classmethod
+        ...     def restore(cls, settings, tensors):
+        ...         return cls(tensors["counts"])
+        >>> bm.check_backbone(Often.fit(data), data.events)
+    """
 
     name: ClassVar[str]
     default: ClassVar[Any] = NoSettings()
@@ -81,6 +103,14 @@ class Backbone(Scorer, ABC):
             device: "cpu" or "cuda".
             progress: Where the training is shown.
             checkpoint: A folder where a long training keeps its state, to continue from what the same one left there.
+
+        Returns:
+            The trained backbone.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.fit(data).name
+            'recurrence'
         """
         data, own = load(dataset, progress=progress), settings_of(type(cls.default), settings) or cls.default
         own = cls.sized(own, device)
@@ -92,44 +122,112 @@ class Backbone(Scorer, ABC):
     @classmethod
     @abstractmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        """What `fit` makes; torch's random numbers have their seed."""
+        """Learn from the train split alone; torch's random numbers have their seed.
+
+        Args:
+            dataset: The data; read its train split.
+            settings: Of this backbone.
+            training: Seed, device, progress and checkpoint.
+
+        Returns:
+            The trained backbone.
+        """
 
     @classmethod
     def sized(cls, settings: Any, device: str) -> Any:
-        """The settings, with sizes that are left to the device."""
+        """Fill in sizes that are left to the device.
+
+        Args:
+            settings: As given.
+            device: "cpu" or "cuda".
+
+        Returns:
+            The settings to train with.
+        """
         return settings
 
     @classmethod
     def tunable(cls, dataset: Dataset) -> Grid:
-        """What of the grid is worth trying on a data set."""
+        """Tell what of the grid is worth trying on a data set.
+
+        Args:
+            dataset: The data.
+
+        Returns:
+            Values to try, by setting.
+        """
         return cls.grid
 
     @classmethod
     def tuned_unless_set(cls, settings: Any) -> bool:
-        """Whether a training with these settings is to be tuned where nobody says so: nothing is known of the data."""
+        """Tell whether a training with these settings is tuned by default: nothing is known of the data.
+
+        Args:
+            settings: As given.
+
+        Returns:
+            Whether it is.
+        """
         return False
 
     @classmethod
     def parts(cls, settings: Any) -> dict[str, Any]:
-        """Of one made of others: the settings of each of them, by its name."""
+        """Get the settings of each member, for a backbone made of others.
+
+        Args:
+            settings: Of the whole.
+
+        Returns:
+            The settings by the name of the member.
+        """
         return {}
 
     @classmethod
     def with_parts(cls, settings: Any, changed: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Settings with those of some of its parts changed."""
+        """Change the settings of some members.
+
+        Args:
+            settings: Of the whole.
+            changed: What differs, by the name of the member.
+
+        Returns:
+            The settings of the whole.
+        """
         return settings
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """All that was learned, by name; what `restore` needs besides the settings."""
+        """Give all that was learned, by name.
+
+        Returns:
+            What `restore` needs besides the settings.
+        """
 
     @classmethod
     @abstractmethod
     def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
-        """A backbone from its settings and what `tensors` gave; a ValueError says what does not fit."""
+        """Make a backbone from its settings and what `tensors` gave.
+
+        Args:
+            settings: Of the saved backbone.
+            tensors: By name.
+
+        Returns:
+            The backbone.
+
+        Raises:
+            ValueError: The tensors do not fit; the sentence says how.
+        """
 
     def check(self, dataset: Dataset) -> None:
-        """Score one query of the last ids there are: a backbone of other data is refused here, and not half used."""
+        """Refuse a backbone of other data, by scoring one query of the last ids.
+
+        Args:
+            dataset: The data that it is used on.
+
+        Raises:
+            BackboneError: It was trained on other data.
+        """
         check_trained_events(f"this {self.name}", self.fitted_on, dataset)
         events = dataset.events
         ids = (events.n_entities - 1, 2 * events.n_relations - 1, 0)
@@ -143,19 +241,49 @@ class Backbone(Scorer, ABC):
             ) from None
 
     def grown(self, n_entities: int, n_relations: int) -> Self | None:
-        """What `fit` would make of the same train split in a vocabulary with more names; None where it must train."""
+        """Grow to a vocabulary with more names, as `fit` on the same train split would.
+
+        Args:
+            n_entities: How many entities there are now.
+            n_relations: How many relations.
+
+        Returns:
+            The backbone; None where it must be trained again.
+        """
         return None
 
     def to(self, device: str) -> Self:
-        """Move to a device; a backbone without tensors of its own stays as it is."""
+        """Move to a device; a backbone without tensors of its own stays as it is.
+
+        Args:
+            device: "cpu" or "cuda".
+
+        Returns:
+            The backbone on that device.
+        """
         return self
 
     def save(self, folder: Path) -> None:
-        """Write config.toml and weights.safetensors, whole or not at all."""
+        """Write config.toml and weights.safetensors, whole or not at all.
+
+        Args:
+            folder: Where to.
+        """
         save_tensors(folder, {"backbone": origin(type(self)), "settings": asdict(self.settings)}, self.tensors())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
+        """Load a saved backbone.
+
+        Args:
+            folder: Where it was saved.
+
+        Returns:
+            The backbone.
+
+        Raises:
+            BackboneError: The folder is damaged or of another kind.
+        """
         config, tensors = load_tensors(folder)
         return cls.restore(as_settings(type(cls.default), config.get("settings"), f"{folder}/config.toml"), tensors)
 

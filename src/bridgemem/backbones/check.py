@@ -21,7 +21,7 @@ TOLERANCE = 1e-4
 
 
 def check_backbone(backbone: Scorer, events: Any, *, queries: int = 64, seed: int = 0) -> None:
-    """Raise BackboneError unless a backbone, or any scorer, keeps its contract on the given events.
+    """Check that a backbone, or any scorer, keeps its contract on the given events.
 
     Checked: scores are finite and of the right shape; the same batch gives the same bits; order and batch size do not
     matter; nothing at or after the query's step is read; saving and loading a backbone changes nothing.
@@ -31,6 +31,14 @@ def check_backbone(backbone: Scorer, events: Any, *, queries: int = 64, seed: in
         events: An `EventLog`, or whatever `load` takes.
         queries: How many are asked at most.
         seed: Of the choice of queries and of the futures that are made up.
+
+    Raises:
+        BackboneError: It does not; the sentence says how.
+        DataError: There are no events to ask about.
+
+    Example:
+        >>> from bridgemem.backbones.recurrence import Recurrence
+        >>> bm.check_backbone(Recurrence.fit(data), data.events, queries=8)
     """
     check_scorer(backbone)
     events = events if isinstance(events, EventLog) else load(events).events

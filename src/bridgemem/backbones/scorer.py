@@ -59,13 +59,11 @@ class Scorer(Protocol):
 
     Example:
         >>> import bridgemem as bm, torch
-        >>> from bridgemem.backbones.scorer import Scores
         >>> class FirstNames(bm.Scorer):
         ...     name = "first names first"
         ...     def score(self, queries, past):
-        ...         return Scores(-torch.arange(past.events.n_entities).float().repeat(len(queries), 1))
-        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
-        >>> bm.check_backbone(FirstNames(), world.events)
+        ...         return -torch.arange(past.events.n_entities).float().repeat(len(queries), 1)
+        >>> bm.check_backbone(FirstNames(), data.events)
     """
 
     @property
@@ -90,10 +88,26 @@ class Scorer(Protocol):
 
     @abstractmethod
     def score(self, queries: Queries, past: Past) -> Scores:
-        """Score every entity as the answer of each query; a bare tensor or array [n, E] is taken as `log_p`."""
+        """Score every entity as the answer of each query.
+
+        Args:
+            queries: n queries in ids: actor, relation in [0, 2R), step.
+            past: The events; read those before each query's step alone.
+
+        Returns:
+            `Scores`, or a bare tensor or array [n, E] of log scores.
+        """
 
     def attended(self, query: Queries, past: Past) -> Attended | None:
-        """The events of the actor that it looked at for a single query; None where it has no attention to show."""
+        """Get the events of the actor that it looked at for a single query.
+
+        Args:
+            query: One query.
+            past: The events.
+
+        Returns:
+            The events with their attention; None where it has none to show.
+        """
         return None
 
 

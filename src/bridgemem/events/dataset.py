@@ -63,9 +63,20 @@ def distinct_steps(events: EventLog) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Events and two boundaries: train < valid_start <= valid < test_start <= test.
+    """Events and their chronological split: train < valid_start <= validation < test_start <= test.
 
-    test_start is None where no test split exists; validation then reaches to the end.
+    Args:
+        name: What tables and records call it.
+        events: All events, in order.
+        valid_start: The first step of validation.
+        test_start: The first step of test; None where there is no test split, and validation reaches to the end.
+
+    Raises:
+        DataError: A split has no event.
+
+    Example:
+        >>> data.name, len(data), data.sizes
+        ('world', 2400, {'train': 1903, 'valid': 249, 'test': 248})
     """
 
     name: str
@@ -83,6 +94,7 @@ class Dataset:
 
     @property
     def train(self) -> EventLog:
+        """The events before validation."""
         return self.events.prefix(self.valid_start)
 
     @property
@@ -92,10 +104,16 @@ class Dataset:
 
     @property
     def valid(self) -> EventLog:
+        """The events of validation: all choices are made on them."""
         return self.known.between(self.valid_start, self.events.end)
 
     @property
     def test(self) -> EventLog:
+        """The events of test.
+
+        Raises:
+            DataError: There is no test split.
+        """
         if self.test_start is None:
             raise DataError(f"{self.name} has no test split; use its validation split.")
         return self.events.between(self.test_start, self.events.end)
@@ -131,7 +149,15 @@ class Dataset:
         return {name: len(self.split(name)) for name in splits}
 
     def to_frame(self) -> Any:
-        """The events as `EventLog.to_frame` has them, with the split of each."""
+        """Make a data frame of the events, with the split of each.
+
+        Returns:
+            A pandas data frame; a dict of columns where pandas is not installed.
+
+        Example:
+            >>> list(data.to_frame())
+            ['subject', 'relation', 'object', 'time', 'split']
+        """
         frame, sizes = self.events.to_frame(), self.sizes
         frame["split"] = [name for name, size in sizes.items() for _ in range(size)]
         return frame
@@ -147,7 +173,21 @@ class Dataset:
         return html_table(f"{self.name}: {self.events.described()}", ["split", "events", "from"], rows)
 
     def split(self, name: str) -> EventLog:
-        """The events of "train", "valid" or "test"."""
+        """Get the events of one split.
+
+        Args:
+            name: "train", "valid" or "test".
+
+        Returns:
+            The events, sharing memory with the data set.
+
+        Raises:
+            DataError: There is no such split.
+
+        Example:
+            >>> len(data.split("valid"))
+            249
+        """
         if name not in ("train", "valid", "test"):
             raise DataError(f"there is no split called {name!r}: choose train, valid or test.")
         return getattr(self, name)
@@ -165,12 +205,37 @@ class Dataset:
         )
 
     def without_test(self) -> Dataset:
-        """The same data with the test events gone, for whatever must not be able to see them."""
+        """Drop the test events, for code that must not see them.
+
+        Returns:
+            A data set without a test split.
+
+        Example:
+            >>> data.without_test().sizes
+            {'train': 1903, 'valid': 249}
+        """
         return replace(self, events=self.known, test_start=None)
 
     @classmethod
     def chronological(cls, name: str, events: EventLog, *, valid: float = 0.1, test: float = 0.1) -> Dataset:
-        """Cut a log by time so that about the given shares of its events fall into validation and test."""
+        """Split a log by time.
+
+        Args:
+            name: What tables and records call it.
+            events: The log.
+            valid: Share of the events for validation, about.
+            test: Share of the events for test; 0 for none.
+
+        Returns:
+            The data set; each split has at least one step.
+
+        Raises:
+            DataError: The shares leave no room for train, or there are too few steps.
+
+        Example:
+            >>> bm.Dataset.chronological("mine", data.events, valid=0.2, test=0).sizes
+            {'train': 1903, 'valid': 497}
+        """
         if not (0 < valid < 1 and 0 <= test < 1 and valid + test < 1):
             raise DataError("the shares of validation and test must be between 0 and 1 and leave room for train.")
         distinct = distinct_steps(events)

@@ -244,9 +244,26 @@ def _moment(text: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class EventLog:
-    """Events in total order: by step, and inside a step as they stood in the file.
+    """Events in total order: by step, and within a step as they stood in the file.
 
-    subject, relation, object, step: int32 [n]. Duplicates and self loops are events like any other.
+    Duplicates and self loops are events like any other.
+
+    Args:
+        subject: Ids of entities, int32 [n].
+        relation: Ids of relations, int32 [n].
+        object: Ids of entities, int32 [n].
+        step: Time steps, int32 [n], ascending.
+        entities: The names of entities.
+        relations: The names of relations.
+        clock: The map between steps and times.
+
+    Raises:
+        DataError: Columns differ in length, are not in order, or hold an id without a name.
+
+    Example:
+        >>> events = data.events
+        >>> events[0]
+        Event(subject='Joram Dramisson', relation='negotiate', object='Katla Velthesson', time='2030-01-01')
     """
 
     subject: Columns
@@ -290,7 +307,25 @@ class EventLog:
         relations: Vocabulary,
         clock: Clock | None = None,
     ) -> EventLog:
-        """A log from columns in any order: sorted by step, the given order kept inside a step."""
+        """Make a log from columns in any order: sorted by step, the given order kept within a step.
+
+        Args:
+            subject: Ids of entities.
+            relation: Ids of relations.
+            object: Ids of entities.
+            step: Time steps.
+            entities: The names of entities.
+            relations: The names of relations.
+            clock: The map between steps and times (default: steps are times).
+
+        Returns:
+            The log.
+
+        Example:
+            >>> names, kinds = data.entities, data.relations
+            >>> bm.EventLog.from_columns([0, 1], [0, 0], [1, 2], [5, 3], names, kinds).step.tolist()
+            [3, 5]
+        """
         order = np.argsort(step, kind="stable")
         return cls(
             np.asarray(subject)[order],
@@ -323,9 +358,16 @@ class EventLog:
         return (self[place] for place in range(len(self)))
 
     def to_frame(self) -> Any:
-        """A pandas data frame of subject, relation, object and time; a dict of columns where pandas is not installed.
+        """Make a data frame of subject, relation, object and time.
 
         Times are dates where the data set has dates, and else whole numbers.
+
+        Returns:
+            A pandas data frame; a dict of columns where pandas is not installed.
+
+        Example:
+            >>> list(data.events.to_frame())
+            ['subject', 'relation', 'object', 'time']
         """
         who, what = (np.array(names, dtype=object) for names in (self.entities.names, self.relations.names))
         time = self.clock.origin + self.step.astype(np.int64) * self.clock.unit
@@ -339,7 +381,15 @@ class EventLog:
         )
 
     def described(self) -> str:
-        """Sizes, span and step in one line."""
+        """Describe sizes, span and step in one line.
+
+        Returns:
+            The line.
+
+        Example:
+            >>> data.events.described()
+            '2,400 events, 30 entities, 8 relations, 2030-01-01 to 2030-03-01 in steps of 1 day'
+        """
         sizes = f"{len(self):,} events, {self.n_entities:,} entities, {self.n_relations:,} relations"
         if not len(self):
             return sizes
@@ -356,10 +406,12 @@ class EventLog:
 
     @property
     def n_entities(self) -> int:
+        """The number of entities."""
         return len(self.entities)
 
     @property
     def n_relations(self) -> int:
+        """The number of relations."""
         return len(self.relations)
 
     @property
@@ -373,7 +425,19 @@ class EventLog:
         return int(self.step[-1]) + 1 if len(self) else 0
 
     def with_vocabularies(self, entities: Vocabulary, relations: Vocabulary) -> Self:
-        """The same events and names, with vocabularies that know more of the names, such as labels."""
+        """Exchange the vocabularies for ones that know more of the same names, such as labels.
+
+        Args:
+            entities: The names of entities.
+            relations: The names of relations.
+
+        Returns:
+            A log of the same events.
+
+        Example:
+            >>> len(data.events.with_vocabularies(data.entities, data.relations))
+            2400
+        """
         made = copy(self)
         for derived in ("entity_names", "relation_names"):
             vars(made).pop(derived, None)
@@ -381,7 +445,19 @@ class EventLog:
         return made
 
     def rows(self, start: int, stop: int) -> EventLog:
-        """The events at positions start..stop-1, sharing memory with this log."""
+        """Get the events at positions start to stop - 1, sharing memory with this log.
+
+        Args:
+            start: The first position.
+            stop: The position after the last.
+
+        Returns:
+            A log of these events.
+
+        Example:
+            >>> len(data.events.rows(10, 20))
+            10
+        """
         part = slice(start, stop)
         return EventLog(
             self.subject[part],
@@ -394,13 +470,36 @@ class EventLog:
         )
 
     def take(self, rows: slice | Columns) -> EventLog:
-        """The events at given positions, a slice or int64 [m] ascending, or where a bool [n] is true."""
+        """Get the events at given positions.
+
+        Args:
+            rows: A slice, ascending positions int64 [m], or a mask bool [n].
+
+        Returns:
+            A log of these events.
+
+        Example:
+            >>> len(data.events.take(data.events.relation == 0))
+            524
+        """
         columns = self.subject, self.relation, self.object, self.step
         subject, relation, object_, step = (column[rows] for column in columns)
         return EventLog(subject, relation, object_, step, self.entities, self.relations, self.clock)
 
     def within(self, n_entities: int, n_relations: int) -> EventLog:
-        """The events among the first entities and relations alone, with vocabularies of at most that size."""
+        """Keep the events among the first entities and relations alone.
+
+        Args:
+            n_entities: How many entities.
+            n_relations: How many relations.
+
+        Returns:
+            A log with vocabularies of at most these sizes.
+
+        Example:
+            >>> data.events.within(10, 4).n_entities
+            10
+        """
         if n_entities >= self.n_entities and n_relations >= self.n_relations:
             return self
         own = (self.subject < n_entities) & (self.object < n_entities) & (self.relation < n_relations)
@@ -408,16 +507,54 @@ class EventLog:
         return EventLog(self.subject[own], self.relation[own], self.object[own], self.step[own], *names, self.clock)
 
     def between(self, start: int, stop: int) -> EventLog:
-        """The events with start <= step < stop."""
+        """Get the events with start <= step < stop.
+
+        Args:
+            start: The first step.
+            stop: The step after the last.
+
+        Returns:
+            A log of these events.
+
+        Example:
+            >>> data.events.between(10, 20).start >= 10
+            True
+        """
         lo, hi = np.searchsorted(self.step, [start, stop])
         return self.rows(int(lo), int(hi))
 
     def prefix(self, step: int) -> EventLog:
-        """The past of a step: the events strictly before it."""
+        """Get the past of a step: the events strictly before it.
+
+        Args:
+            step: The step.
+
+        Returns:
+            A log of these events.
+
+        Example:
+            >>> data.events.prefix(10).end
+            10
+        """
         return self.rows(0, int(np.searchsorted(self.step, step)))
 
     def append(self, later: EventLog) -> EventLog:
-        """This log followed by events that are not earlier than its last one."""
+        """Append events that are not earlier than the last one.
+
+        Args:
+            later: The events, in the same vocabularies.
+
+        Returns:
+            A log of both.
+
+        Raises:
+            DataError: An event is earlier than the last one of this log.
+
+        Example:
+            >>> past, rest = data.events.prefix(30), data.events.between(30, 60)
+            >>> len(past.append(rest))
+            2400
+        """
         if len(later) and len(self) and later.step[0] < self.step[-1]:
             raise DataError("appended events must not be earlier than the last event of the log.")
         return EventLog(
@@ -455,14 +592,42 @@ class EventLog:
         return Names(relations.kind, relations.names, self.tallies[1], labels=labels)
 
     def entity_id(self, name: str | int) -> int:
-        """The id of an entity, or an error with the most active ones that may have been meant."""
+        """Find the id of an entity.
+
+        Args:
+            name: A name, or an id.
+
+        Returns:
+            The id.
+
+        Raises:
+            NotFoundError: There is no such entity; the most active ones that come close are suggested.
+
+        Example:
+            >>> data.events.entity_id(data.entities[3])
+            3
+        """
         found = self.entities.get(name)
         if found is None:
             raise self.entity_names.unknown(str(name))
         return found
 
     def relation_id(self, name: str | int) -> int:
-        """The id of a relation, or an error with the most frequent ones that may have been meant."""
+        """Find the id of a relation.
+
+        Args:
+            name: A name, or an id.
+
+        Returns:
+            The id.
+
+        Raises:
+            NotFoundError: There is no such relation; the most frequent ones that come close are suggested.
+
+        Example:
+            >>> data.events.relation_id("consult")
+            0
+        """
         found = self.relations.get(name)
         if found is None:
             raise self.relation_names.unknown(str(name))

@@ -87,7 +87,27 @@ SCRIPTS = (
 
 @dataclass(frozen=True)
 class WorldSettings(Declared):
-    """What the world is made of; the defaults are the embedded data set."""
+    """Settings of the simulated world; the defaults are the embedded data set.
+
+    Args:
+        actors: Number of entities.
+        relations: Number of relations.
+        steps: Number of time steps, in days.
+        events: Number of events.
+        seed: Of everything that is drawn.
+        distractors: Share of events between two actors drawn by chance.
+        strength: Probability that a script decides, one step after its cause.
+        boost: Factor by which a recent event raises a pair's weight, minus one.
+        partners: Mean number of others with which an actor forms a pair of its own weight.
+        tail: Zipf exponent of the actors' activity.
+
+    Raises:
+        SettingsError: A value is out of its range.
+
+    Example:
+        >>> bm.WorldSettings(actors=30, events=2400).actors
+        30
+    """
 
     actors: Annotated[int, Range(ge=3, le=MAX_ACTORS)] = 300
     relations: Annotated[int, Range(ge=2, le=len(RELATIONS))] = 24
@@ -203,7 +223,19 @@ class _Pairs:
 
 
 def simulate(settings: WorldSettings | None = None) -> World:
-    """Let the world run; the same settings give the same events, bit for bit."""
+    """Simulate a world of events; the same settings give the same events, bit for bit.
+
+    Args:
+        settings: Sizes and laws of the world (default: the embedded data set, 50,000 events).
+
+    Returns:
+        A `World`: its `dataset`, and the laws that made it.
+
+    Example:
+        >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400))
+        >>> world.dataset.sizes
+        {'train': 1903, 'valid': 249, 'test': 248}
+    """
     settings = settings or WorldSettings()
     rng = np.random.default_rng(settings.seed)
     names, activity = _actors(settings, rng)

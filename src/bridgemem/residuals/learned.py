@@ -39,16 +39,32 @@ _CHUNK = 1 << 16  # rows that are summed at once in double precision
 
 @dataclass(frozen=True)
 class LearnedSettings(Declared):
-    """A small network: tens of thousands of parameters.
+    """Settings of the learned residual, a small network.
 
-    epochs: of one cycle of the learning rate, which is the highest. train_queries, valid_queries: how many are learned
-    from at most. fit_share: the share of validation before the later part that residuals are compared on.
-    unseen_candidates: how many of these are read too; 0 leaves them all in the backbone's order.
-    without: groups of features that are not read. cross_fit: the last share of train that is learned from too, scored
-    by a backbone trained on what came before it; 0 leaves it to the backbone, and where nothing has to be trained it is
-    more than half of train.
-    fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that ranks
-    better there on later validation, "each" one for each filter.
+    Args:
+        hidden: Units of the hidden layers.
+        relation_width: Width of the embedding of the query relation.
+        dropout: Share of units left out in training.
+        learning_rate: The highest of the one cycle.
+        weight_decay: Of the optimizer.
+        batch: Queries in a batch.
+        epochs: Of one cycle of the learning rate.
+        fit_share: Share of validation before the later part that residuals are compared on.
+        train_queries: The most queries of train that it learns from.
+        valid_queries: The most queries of validation that it learns from.
+        unseen_candidates: How many unseen candidates are read; 0 leaves them in the backbone's order.
+        without: Groups of features that are not read.
+        cross_fit: The last share of train that is learned from too, scored by a backbone trained on what came before
+            it; 0 leaves it to the backbone.
+        fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that
+            ranks better on later validation, "each" one for each filter.
+
+    Raises:
+        SettingsError: A value is out of its range, or there is no such group of features.
+
+    Example:
+        >>> bm.LearnedSettings(hidden=32, without=("actor",)).epochs
+        5
     """
 
     hidden: Units = 64

@@ -126,6 +126,9 @@ def compare(
         data_dir: The folder of the named data sets.
         progress: Where that ranking is shown.
 
+    Returns:
+        A `Comparison`: prints as a table; `differences` holds the numbers.
+
     Raises:
         RunError: Two of them answered different queries, or one was not evaluated.
 

@@ -166,6 +166,13 @@ def ranks(
         data_dir: The folder of the named data sets.
         progress: Where the ranking is shown.
 
+    Returns:
+        The ranks by row; `rows` names them.
+
+    Raises:
+        SettingsError: There is nothing to rank by.
+        RunError: The run was not evaluated.
+
     Example:
         >>> import bridgemem as bm
         >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
