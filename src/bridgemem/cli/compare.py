@@ -1,4 +1,4 @@
-"""Commands over the ranks of single queries: compare, ranks."""
+"""Commands over the ranks of single queries: compare, ranks, strata."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file that is t
 
 
 def register(app: typer.Typer) -> None:
-    for command in (compare, ranks):
+    for command in (compare, ranks, strata):
         app.command()(command)
 
 
@@ -34,6 +34,15 @@ def split_of(run: Run, wanted: str) -> str:
         warn(f"{run.config.dataset} has no test split; its validation split is read instead.")
         return "valid"
     return wanted
+
+
+def metric_of(text: str) -> str:
+    """A metric as records name it, from hits@1 or hits1."""
+    from bridgemem.ranking.metrics import METRICS
+
+    if (name := text.replace("@", "")) not in METRICS:
+        raise SettingsError(f"a metric is mrr, hits@1, hits@3 or hits@10, not {text!r}.")
+    return name
 
 
 def compare(
@@ -59,14 +68,11 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Paired differences on the same queries: B - A, with 95 % intervals over whole steps, corrected for many."""
-    from bridgemem.ranking.metrics import METRICS
     from bridgemem.runs import Run
     from bridgemem.studies import compare as study
     from bridgemem.studies.ranks import as_run
 
-    metric = metric.replace("@", "")
-    if metric not in METRICS:
-        raise SettingsError(f"a metric is {either(METRICS)}, not {metric!r}.")
+    metric = metric_of(metric)
     if out is not None:
         check_kind(out)
         check_new(out, force)
@@ -151,6 +157,49 @@ def ranks(
             say(f"The ranks of all queries are in {out}.")
 
     emit({"source": source, "split": split, "queries": size, "rows": rows, "out": out}, as_json, text)
+
+
+def strata(
+    run: Annotated[Path, typer.Argument(help="A run folder that was evaluated.")],
+    split: Split = "test",
+    filter_: Annotated[
+        str, typer.Option("--filter", help="raw, static or time, for the filter of that name (default: time).")
+    ] = "time",
+    metric: Annotated[str, typer.Option("--metric", help="mrr, hits@1, hits@3 or hits@10 (default: mrr).")] = "mrr",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write the table: .tex, .csv, .md or .json.")
+    ] = None,
+    force: Force = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """A run by stratum: seen triple, seen pair, two-hop, cold; new entities; relation frequency; lag."""
+    from bridgemem.evaluation import strata as study
+    from bridgemem.ranking.filters import FILTERS
+    from bridgemem.runs import Run
+    from bridgemem.studies.ranks import run_columns
+
+    if filter_ not in FILTERS:
+        raise SettingsError(f"--filter is {either(FILTERS)}, not {filter_!r}.")
+    metric = metric_of(metric)
+    if out is not None:
+        check_kind(out)
+        check_new(out, force)
+    opened = Run(run, data_dir=data_dir)
+    split = split_of(opened, split)
+    run_columns(opened, split)  # or the sentence that it was not evaluated
+    found = study.strata(opened, split)
+    shown = found.table(filter_, metric)
+    if out is not None:
+        write_tables(out, [shown], found.strata, force)
+
+    def text() -> None:
+        table(shown.title, shown.header, shown.rows)
+        say(f"\n{shown.note}")
+        if out is not None:
+            say(f"Written to {out}.")
+
+    emit({"run": run, "split": split, "strata": found.strata}, as_json, text)
 
 
 def _write_frame(out: Path, columns: dict[str, Any], force: bool) -> None:

@@ -44,6 +44,7 @@ GROUPS = {
     "Research": {
         "ablate": "Change one part of a residual at a time and measure it.",
         "compare": "Compare methods by paired differences with intervals.",
+        "strata": "Measure a run by what had happened before each query.",
         "ranks": "Rank every query by a run's rows and by baselines.",
         "audit": "Check a run for leakage and integrity.",
         "leakage": "Measure what the other queries of a step give away.",

@@ -9,6 +9,7 @@ from pydantic import Field, TypeAdapter
 from bridgemem.backbones import Listed
 from bridgemem.backbones.tuning import Trial
 from bridgemem.cli.configured import Setting
+from bridgemem.evaluation.breakdown import Stratum
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.whether import OccurrenceRecord
 from bridgemem.events.aliases import MergedName
@@ -333,6 +334,14 @@ class RankedRow(Answer):
     hits10: float
 
 
+class Stratified(Document):
+    """A run by stratum, under every filter."""
+
+    run: str
+    split: Literal["test", "valid"]
+    strata: list[Stratum]
+
+
 class RankedQueries(Document):
     """The rank of every query, summed up by row; --out has them one by one."""
 
@@ -644,6 +653,7 @@ DOCUMENTS: dict[str, Any] = {
     "ablate": Measured,
     "compare": Compared,
     "ranks": RankedQueries,
+    "strata": Stratified,
     "audit": Audited,
     "leakage": Measured,
     "report": Reported,

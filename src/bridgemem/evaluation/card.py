@@ -11,6 +11,7 @@ from typing import Any
 
 from bridgemem.backbones import BACKBONES
 from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.breakdown import KIND, Strata, Stratum
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.datasets import CATALOG
@@ -95,6 +96,7 @@ def _parts(run: Run) -> list[str]:
         _selection(run, selections),
         "## Figures",
         _figures(records),
+        *_strata(run),
         "## Limits",
         _limits(run, data, records, selections),
         "## How to load it",
@@ -334,6 +336,22 @@ def _figures(records: list[Record]) -> str:
             title = f"{SPLIT_WORDS[split]}, {FILTER_WORDS[f]}, {shown[0].queries:,} queries"
             parts.append(Table(title, header, rows).markdown().rstrip())
     return "\n\n".join(parts)
+
+
+def _strata(run: Run) -> list[str]:
+    """The figures by stratum under the time-aware filter, where they were found; what is no stratum is left out."""
+    path = run.folder / f"metrics.{KIND}.json"
+    kept = read_json(path) if path.is_file() else {}
+    parts: list[str] = []
+    for split in SPLIT_WORDS:
+        try:
+            found = as_settings(list[Stratum], (kept.get(split) if isinstance(kept, dict) else None) or [])
+        except SettingsError:
+            continue
+        shown = [one for one in found if all(map(math.isfinite, one.gain))]
+        if shown:
+            parts.append(Strata(plain(run.config.dataset), split, tuple(shown)).table().markdown().rstrip())
+    return ["## By stratum", *parts] if parts else []
 
 
 def _limits(run: Run, data: Data, records: list[Record], selections: dict[str, Selection]) -> str:

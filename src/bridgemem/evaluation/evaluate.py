@@ -13,6 +13,7 @@ from bridgemem.backbones import backbone_class
 from bridgemem.backbones.naive import NAIVE, naive_backbones
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.config import Count, check
+from bridgemem.evaluation.breakdown import KIND, affordable, strata_of
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
@@ -88,7 +89,11 @@ def conclude(
     """
     found = all_records(run, dataset, split, reading, device)
     records = [one if made_on is None else replace(one, device=made_on) for one in found]
-    write_table(run.ranks_path(split), rank_columns(reading))
+    columns = rank_columns(reading)
+    write_table(run.ranks_path(split), columns)
+    # those of an earlier evaluation go in any case
+    strata = strata_of(columns, dataset, split, run.config.history) if affordable(dataset) else None
+    run.write_metrics({split: None if strata is None else [asdict(one) for one in strata]}, KIND)
     own = [asdict(record) for record in records if record.backbone == run.config.backbone]
     run.write_metrics({split: own}, finish=write_card)
     return records

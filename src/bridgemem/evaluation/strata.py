@@ -1,4 +1,4 @@
-"""Strata: gain by stratum, as the same figures on parts of the queries."""
+"""Strata: a run by stratum, and the gain of its residual on parts of the queries."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bridgemem.errors import DataError, RunError
+from bridgemem.evaluation.breakdown import KIND, LAG_EDGES, Strata, Stratum, by_edges, strata_of
+from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import KNOWN
 from bridgemem.evaluation.records import Record
 from bridgemem.ranking.intervals import paired_gains
@@ -15,20 +17,11 @@ from bridgemem.ranking.metrics import Metrics
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.runs import Run
+from bridgemem.storage.schema import read_as
 from bridgemem.storage.tables import read_table
 
 Columns = dict[str, np.ndarray]
 SUPPORT_EDGES = (0, 1, 100, 1_000, 10_000, 100_000)
-LAG_EDGES = (1, 2, 5, 17, 65)
-
-
-def _by_edges(values: np.ndarray, edges: tuple[int, ...], none: str) -> dict[str, np.ndarray]:
-    """Masks of values that have none, and of those between the edges."""
-    masks = {none: ~(values >= edges[0])}
-    for low, high in zip(edges, (*edges[1:], None), strict=True):
-        name = f"{low:,} and more" if high is None else f"{low:,}" if high == low + 1 else f"{low:,}-{high - 1:,}"
-        masks[name] = (values >= low) & ((values < high) if high is not None else True)
-    return masks
 
 
 def _seen(columns: Columns) -> np.ndarray:
@@ -39,12 +32,12 @@ def _seen(columns: Columns) -> np.ndarray:
 def by_support(columns: Columns) -> dict[str, np.ndarray]:
     """By n_B of the answer's own state; 0 where its events were never seen to lead anywhere."""
     support = np.where(_seen(columns), columns["answer_support"], np.nan)
-    return _by_edges(support, SUPPORT_EDGES, "no dyadic past")
+    return by_edges(support, SUPPORT_EDGES, "no dyadic past")
 
 
 def by_recency(columns: Columns) -> dict[str, np.ndarray]:
     """By the steps since the pair's last event inside the window."""
-    return _by_edges(columns["answer_lag"], LAG_EDGES, "none in the window")
+    return by_edges(columns["answer_lag"], LAG_EDGES, "none in the window")
 
 
 def by_uncertainty(columns: Columns) -> dict[str, np.ndarray]:
@@ -76,6 +69,25 @@ PARTS: dict[str, Callable[[Columns], dict[str, np.ndarray]]] = {
     "recency": by_recency,
     "relation": by_relation,
 }
+
+
+def strata(run: Run, split: str = "test") -> Strata:
+    """The strata of a run that was evaluated on a split, as its evaluation kept them, or found and kept now."""
+    kept = read_strata(run, split)
+    if kept is None:
+        columns = read_table(run.ranks_path(split), KNOWN)
+        dataset = run.dataset if split == "test" else run.dataset.without_test()
+        found = tuple(strata_of(columns, dataset, split, run.config.history))
+        kept = Strata(run.config.dataset, split, found)
+        run.write_metrics({split: kept.as_rows()}, KIND, finish=write_card)
+    return kept
+
+
+def read_strata(run: Run, split: str) -> Strata | None:
+    """The strata that a run keeps of a split; None where it keeps none."""
+    path, remedy = run.folder / f"metrics.{KIND}.json", "remove the file, and ask again"
+    rows = read_as(path, dict[str, list[Stratum] | None], remedy, missing={}).get(split)
+    return None if rows is None else Strata(run.config.dataset, split, tuple(rows))
 
 
 def parts(run: Run, by: str, names: tuple[str, ...], split: str = "test") -> list[Record]:

@@ -19,7 +19,7 @@ _RUN = "|".join(
     (
         r"README\.md|config\.toml|entities\.txt|relations\.txt|aliases\.csv|data\.npz|(?:model|merged)\.safetensors",
         r"(?:epochs|heads|refresh|updates|selection|calibration)\.json",
-        r"metrics(?:\.horizon[0-9]{1,9}|\.what|\.whether)?\.json",
+        r"metrics(?:\.horizon[0-9]{1,9}|\.what|\.whether|\.strata)?\.json",
         rf"ranks(?:\.{_SPLIT})?\.(?:parquet|npz)",
         rf"backbone/(?:{_BACKBONE})",
         rf"shards/{_SPLIT}-[0-9]{{5,9}}-of-[0-9]{{5,9}}\.(?:json|parquet|npz)",

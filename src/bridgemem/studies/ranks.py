@@ -22,6 +22,7 @@ from bridgemem.backbones.trained import (
     training_note,
 )
 from bridgemem.errors import BackboneError, RunError, SettingsError
+from bridgemem.evaluation.breakdown import ranks_of, rows_of
 from bridgemem.evaluation.evaluate import queries_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
@@ -60,16 +61,14 @@ class Ranks:
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """What ranked: "backbone", "bridgemem", "learned", and names of baselines."""
-        return tuple(dict.fromkeys(_row(name) for name in self.columns if name.startswith(RANK)))
+        return rows_of(self.columns)
 
     def of(self, row: str, filter_name: str = "time") -> np.ndarray:
         """The ranks of one row under a filter, as validation chose the residual for it; float64 [n]."""
         if filter_name not in FILTERS:
             raise SettingsError(f"a filter is one of {', '.join(FILTERS)}, not {filter_name!r}.")
-        chosen = "static" if filter_name == "static" else "time"
-        for choice in (row, f"{row}.{filter_name}", f"{row}.{chosen}", f"{row}.raw"):
-            if (found := self.columns.get(f"{RANK}{filter_name}.{choice}")) is not None:
-                return found
+        if (found := ranks_of(self.columns, row, filter_name)) is not None:
+            return found
         raise SettingsError(f"{self.name} has no row {row!r}; choose from {', '.join(self.rows)}.")
 
     def metrics(self, row: str, filter_name: str = "time") -> Metrics:
@@ -137,13 +136,6 @@ class Ranks:
 
     def __repr__(self) -> str:
         return f"Ranks({self.name!r}, {self.split}, {len(self.columns['step']):,} queries, {', '.join(self.rows)})"
-
-
-def _row(column: str) -> str:
-    """The row of a column of ranks: "learned" for rank_time.learned.raw."""
-    row = column.removeprefix(RANK).partition(".")[2]
-    name, _, chosen = row.rpartition(".")
-    return name if name and chosen in FILTERS else row
 
 
 def ranks(
