@@ -50,6 +50,7 @@ def test_the_folder_holds_all_parts_and_nothing_else(walk: Walk) -> None:
         "epochs.json",
         "heads.json",
         "metrics.json",
+        "metrics.strata.json",
         "model.safetensors",
         "ranks.parquet",
         "relations.txt",

@@ -117,7 +117,7 @@ def test_what_the_system_refuses_has_a_code(recurrence_run: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "runs/mine")
 
-    monkeypatch.setattr("bridgemem.studies.compare.compare", full)
+    monkeypatch.setattr("bridgemem.studies.compare.compare_runs", full)
     outcome = bridgemem("compare", recurrence_run, recurrence_run, "--json")
     assert (outcome.code, outcome.failure.code) == (2, "file")
     assert outcome.failure.error == "No space left on device (runs/mine)."

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from pathlib import Path
 
 import pytest
 
 from bridgemem.evaluation.records import Record, read_records, write_records
 from bridgemem.evaluation.strata import PARTS
-from commands import Walk, bridgemem, left_in
+from bridgemem.evaluation.tables import Table
+from bridgemem.runs import Run
+from commands import Walk, bridgemem, left_in, measured_rows
 from measurements import backbone, campaign, part, residual
 
 pytest_plugins = ("small_runs",)
@@ -47,6 +51,46 @@ def test_a_page_replaces_no_file_unasked(records: Path, tmp_path: Path) -> None:
 def test_one_data_set_is_shown_alone(records: Path) -> None:
     tables = bridgemem("report", "--records", records, "--dataset", "wiki", "--json").json["tables"]
     assert {row[0].split(",")[0] for table in tables for row in table["rows"]} == {"wiki"}
+
+
+# --- of runs, and as other kinds of files -----------------------------------------------------------------------------
+
+
+def test_a_run_is_reported_from_its_own_figures(walk: Walk, records: Path) -> None:
+    own = bridgemem("report", walk.run, "--filter", "time", "--json").json
+    assert {r["backbone"] for r in own["records"]} == {"cenet"}
+    both = bridgemem("report", walk.run, records, "--filter", "time", "--json").json
+    assert len(both["records"]) == len(own["records"]) + len(
+        bridgemem("report", records, "--filter", "time", "--json").json["records"]
+    )
+
+
+def test_latex_stands_in_booktabs_with_names_made_harmless(records: Path, tmp_path: Path) -> None:
+    made = bridgemem("report", records, "-o", tmp_path / "t.tex")
+    assert made.code == 0, made.err
+    text = (tmp_path / "t.tex").read_text(encoding="utf-8")
+    assert text.count("\\toprule") == text.count("\\bottomrule") == text.count("\\end{table}") == 3
+    assert "95 \\%" in text
+    odd = Table("a_b & c", ["x", "y"], [["50 % of {it}", "1"], ["[z", "2"]]).latex()
+    assert "\\caption{a\\_b \\& c}" in odd
+    assert "50 \\% of \\{it\\} & 1 \\\\" in odd
+    assert "\n{}[z & 2" in odd
+
+
+def test_figures_are_numbers_with_the_fields_names(walk: Walk, tmp_path: Path) -> None:
+    for kind in ("csv", "json"):
+        assert bridgemem("report", walk.run, "-o", tmp_path / f"t.{kind}", "--filter", "time").code == 0
+    rows = json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))
+    measured = {
+        (r["method"], r["selected_by"]): r for r in measured_rows(Run(walk.run))["test"] if r["filter"] == "time"
+    }
+    assert len(rows) == len(measured)
+    for row in rows:
+        assert row["hits@1"] == measured[row["method"], row["selected_by"]]["hits1"]
+    with (tmp_path / "t.csv").open(encoding="utf-8") as handle:
+        flat = list(csv.DictReader(handle))
+    assert [float(row["hits@10"]) for row in flat] == [row["hits@10"] for row in rows]
+    assert [float(row["gain.mrr.low"]) for row in flat if row["gain.mrr.low"]]
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -105,11 +149,11 @@ def test_the_parts_of_a_run_are_written_as_one_page(walk: Walk, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["r.txt", "r.html", "r.md.bak", "results"])
-def test_a_page_that_is_no_markdown_is_refused_before_anything_is_done(name: str, walk: Walk, tmp_path: Path) -> None:
+def test_a_file_of_no_kind_is_refused_before_anything_is_done(name: str, walk: Walk, tmp_path: Path) -> None:
     records = tmp_path / "records.jsonl"
     records.write_bytes(walk.records.read_bytes())
     asked = ("report", walk.run, "--by", "support", "--records", records, "--out", tmp_path / name)
-    assert f"{name} is no .md file" in bridgemem(*asked).refused()
+    assert f"{name} is none of them" in bridgemem(*asked).refused()
     assert left_in(tmp_path) == ["records.jsonl"]
     assert records.read_bytes() == walk.records.read_bytes()
 
@@ -149,8 +193,8 @@ def test_an_empty_file_of_records_is_refused_by_its_name(tmp_path: Path) -> None
     assert bridgemem("report", "--records", path).refused() == f"bridgemem: {path} holds no record."
 
 
-def test_a_run_alone_is_refused_and_so_is_one_that_is_none(walk: Walk, records: Path, tmp_path: Path) -> None:
-    assert "--by support" in bridgemem("report", walk.run, "--records", records).refused()
+def test_what_is_no_run_is_refused(records: Path, tmp_path: Path) -> None:
+    assert "no run at" in bridgemem("report", tmp_path / "none").refused()
     assert "no run at" in bridgemem("report", tmp_path / "none", "--by", "support", "--records", records).refused()
 
 

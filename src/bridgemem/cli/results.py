@@ -9,6 +9,7 @@ import typer
 
 from bridgemem.cli.options import DataDir, Force, Json, Records
 from bridgemem.cli.output import check_new, emit, say, table
+from bridgemem.cli.tables import check_kind, write_tables
 
 
 def register(app: typer.Typer) -> None:
@@ -16,7 +17,10 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    run: Annotated[Path | None, typer.Argument(help="With --by: run whose ranks are split into strata.")] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN...", help="Evaluated runs or files of records (default: --records)."),
+    ] = None,
     records: Records = Path("results/records.jsonl"),
     filters: Annotated[str, typer.Option("--filter", help="raw, static, time, or all of them.")] = "all",
     dataset: Annotated[str | None, typer.Option(help="One data set only.")] = None,
@@ -26,20 +30,20 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write the tables to a Markdown file, *.md."),
+        typer.Option("--out", "-o", help="Write the tables: .tex (booktabs) or .md; .csv or .json for the figures."),
     ] = None,
     force: Force = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Tables from the records, one filter a table; with --by, gain by stratum."""
+    """Tables of runs or records, one filter a table; with --by, gain by stratum."""
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.records import read_records
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.studies.probabilities import single_step
 
-    if out is not None and out.suffix != ".md":
-        raise SettingsError(f"--out writes Markdown, and {out.name} is no .md file; name it *.md.")
+    if out is not None:
+        check_kind(out)
     for file in () if out is None else (out, out.with_suffix(".svg")) if by == "calibration" else (out,):
         check_new(file, force)
     if filters != "all" and filters not in FILTERS:
@@ -47,17 +51,19 @@ def report(
     if by is not None:
         if filters == "raw":
             raise SettingsError("nothing is chosen under raw, so --by shows --filter static, time or all.")
-        found = _parts(run, records, by, data_dir)
-    elif run is not None:
-        raise SettingsError("a run is taken apart with --by, as in --by support; its figures are in metrics.json.")
+        if runs is not None and len(runs) > 1:
+            raise SettingsError("--by takes one run apart; name one.")
+        found = _parts(runs[0] if runs else None, records, by, data_dir)
     else:
-        found = read_records(records)
+        found = _records_of(runs) if runs else read_records(records)
     found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
-        raise NotFoundError(f"{records} holds no record{f' of {dataset!r}' if dataset else ''}.")
+        where = ", ".join(map(str, runs)) if runs else records
+        raise NotFoundError(f"{where} holds no record{f' of {dataset!r}' if dataset else ''}.")
     found = single_step(found)
     made = _tables(found, by, filters)
-    written = [] if out is None else _write(out, made, found, by)
+    used = [record for record in found if filters in ("all", record.filter)]
+    written = [] if out is None else _write(out, made, used, by)
 
     def text() -> None:
         for shown in made:
@@ -66,7 +72,6 @@ def report(
         for path in written:
             say(f"Wrote {path}.")
 
-    used = [record for record in found if filters in ("all", record.filter)]
     emit({"records": used, "tables": made, "files": written}, as_json, text)
 
 
@@ -120,12 +125,27 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     return [parts_table(records, by, f) for f in shown]
 
 
+def _records_of(sources: list[Path]) -> list[Any]:
+    """The records of runs that were evaluated, on test where they were, and of files."""
+    from bridgemem.evaluation.records import metrics_of, read_records
+    from bridgemem.runs import Run
+
+    found = []
+    for source in sources:
+        if source.is_file():
+            found += read_records(source)
+            continue
+        run = Run(source)
+        found += metrics_of(run, "test") or metrics_of(run, "valid")
+    return found
+
+
 def _write(path: Path, made: list[Any], records: list[Any], by: str | None) -> list[Path]:
-    """One page of tables, with a picture of the curves next to it where they are asked for."""
-    from bridgemem.storage.whole import whole_file
+    """Tables, or the figures of them, with a picture of the curves next to it where they are asked for."""
     from bridgemem.studies.probabilities import draw_curves
 
-    with whole_file(path) as aside:
-        aside.write_text("\n".join(shown.markdown() for shown in made), encoding="utf-8")
+    # what was chosen and which weights there are is in the file of records
+    figures = [{k: v for k, v in vars(record).items() if k not in ("settings", "lock")} for record in records]
+    write_tables(path, made, figures)
     drawn = draw_curves(records, path.with_suffix(".svg")) if by == "calibration" else None
     return [path] if drawn is None else [path, drawn]

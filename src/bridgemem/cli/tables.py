@@ -56,13 +56,16 @@ def _named(value: Any) -> Any:
 
 
 def _flat(row: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """A row without rows in it: {"gain": {"low": 1}} as {"gain.low": 1}."""
+    """A row without rows in it: {"gain": {"low": 1}} as {"gain.low": 1}; a value with its interval is three."""
     made: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, dict):
             made |= _flat(value, f"{before}{name}.")
         else:
-            made[f"{before}{name}"] = json.dumps(value) if isinstance(value, list) else value
+            ends = {"value": 0, "low": 1, "high": 2} if isinstance(value, list) and len(value) == 3 else {}
+            made |= {f"{before}{name}.{end}": value[i] for end, i in ends.items()}
+            if not ends:
+                made[f"{before}{name}"] = json.dumps(value) if isinstance(value, list) else value
     return made
 
 

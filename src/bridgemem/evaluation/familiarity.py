@@ -63,7 +63,7 @@ def familiarity(
 
 
 def _pairs(events: EventLog) -> np.ndarray:
-    """One number for both parties of every event, whoever is the subject; int64 [m]."""
+    """One number for both parties of every event, whichever is the subject; int64 [m]."""
     one, two = np.asarray(events.subject, np.int64), np.asarray(events.object, np.int64)
     return np.minimum(one, two) * events.n_entities + np.maximum(one, two)
 

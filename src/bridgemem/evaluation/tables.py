@@ -56,7 +56,8 @@ def _latex(text: str) -> str:
 
 
 def _latex_line(cells: list[str]) -> str:
-    return " & ".join(map(_latex, cells)) + r" \\"
+    line = " & ".join(map(_latex, cells)) + r" \\"
+    return f"{{}}{line}" if line.startswith("[") else line  # which the line before would take for a length
 
 
 def _line(cells: list[str]) -> str:
