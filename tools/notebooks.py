@@ -57,7 +57,7 @@ def outputs(source: str, namespace: dict[str, Any], number: int) -> Iterator[dic
     if text := shown.getvalue():
         yield {"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)}
     if value is not None:
-        data = {"text/plain": str(value).splitlines(keepends=True)}
+        data: dict[str, Any] = {"text/plain": str(value).splitlines(keepends=True)}
         if hasattr(value, "_repr_html_"):
             data["text/html"] = value._repr_html_().splitlines(keepends=True)
         yield {"data": data, "execution_count": number, "metadata": {}, "output_type": "execute_result"}
