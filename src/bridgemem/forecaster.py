@@ -414,6 +414,27 @@ class Forecaster:
         """
         return self.predictor.assume(events, progress=progress)
 
+    def with_groups(self, groups: Any) -> Predictor:
+        """What answers queries about groups too: one name for several actors or several relations.
+
+        Args:
+            groups: A dict of the members by the group's name, or a table of two columns, group and member.
+
+        Returns:
+            What has `forecast`, `what`, `partners`, `whether` and `outlook` of its own, where a group can stand
+            wherever a name can.
+
+        Example:
+            >>> import bridgemem as bm
+            >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
+            >>> model = bm.Forecaster("recurrence", settings=bm.Settings(max_epochs=1)).fit(world)
+            >>> asked = model.with_groups({"the three": world.entities[:3]})
+            >>> alone, together = (asked.whether(who, 0).query.p_event for who in (0, "the three"))
+            >>> alone < together
+            True
+        """
+        return self.predictor.with_groups(groups)
+
     def update(self, events: Any, *, progress: Progress = SILENT) -> Self:
         """Add events that came after the fit: forecasts and explanations reflect them at once.
 

@@ -193,3 +193,30 @@ def test_explain_says_plain_sentences_and_the_parts_on_request(recurrence_run: P
     assert "log score" not in plain
     assert whole.startswith(plain.rstrip())
     assert made["sentence"] in whole
+
+
+def test_a_group_stands_wherever_a_name_can(recurrence_run: Path, tmp_path: Path) -> None:
+    groups, watch = tmp_path / "groups.csv", tmp_path / "watch.csv"
+    groups.write_text("group,member\nus,Arvan\nus,Belmor\naid,provide aid\naid,consult\n")
+    for asked in (
+        ("--subject", "us", "--relation", "aid"),
+        ("--subject", "us", "--object", "Kel"),
+        ("--subject", "us"),
+        ("--subject", "us", "--relation", "aid", "--object", "Kel"),
+    ):
+        found = bridgemem("forecast", recurrence_run, *asked, "--groups", groups, "--json").json
+        assert found["subject"] == "us"
+        shown = bridgemem("forecast", recurrence_run, *asked, "--groups", groups, "--horizon", "3")
+        assert shown.code == 0, shown.err
+        assert "(us, " in shown.out
+    watch.write_text("us\n")
+    assert bridgemem("outlook", recurrence_run, "--groups", groups, "--watch", watch, "--json").json["watch"] == ["us"]
+    issued = bridgemem(
+        "forecast", recurrence_run, "--subject", "us", "--groups", groups, "--issue", tmp_path / "s.duckdb"
+    )
+    assert "Issued as forecast 1." in issued.out
+    why = ("forecast", recurrence_run, "--subject", "us", "--groups", groups)
+    assert "--why tells of single names" in bridgemem(*why, "--why").refused()
+    events = tmp_path / "events.csv"
+    events.write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-20\n")
+    assert "What the assumed events change" in bridgemem(*why, "--assume", events).out

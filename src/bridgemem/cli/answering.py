@@ -21,7 +21,7 @@ def answer_one(
     as_json: bool,
     *,
     why: bool = False,
-    issue: Callable[[Any], int] | None = None,
+    issue: Callable[[Any, Predictor], int] | None = None,
 ) -> None:
     """Answer one query, and with assumed events tell what they change. issue: what keeps the answer in a ledger."""
     from bridgemem.events.leaps import remark_ahead
@@ -37,7 +37,7 @@ def answer_one(
         found = asked.of(forecaster)
     if far := remark_ahead(forecaster.events, found.query.step):
         warn(f"bridgemem: {far}")
-    issued = None if issue is None else issue(found)
+    issued = None if issue is None else issue(found, forecaster)
     result = as_document(found, forecaster, asked)
     reasons = _reasons(found, forecaster, asked) if why else None
 
@@ -126,7 +126,8 @@ def _show_ranked(found: Any) -> None:
     else:
         say(f"{query}: nothing happened before that a partner could be known from.")
     if query.p_event is not None:
-        say(f"p_event of any event between the two: {_shown(query.p_event)}, from {_times(query.past_events)}.")
+        which = "any event between the two" if query.relation is None else "such an event with anybody"
+        say(f"p_event of {which}: {_shown(query.p_event)}, from {_times(query.past_events)}.")
     _say_all(query.meaning, query.remark)
 
 

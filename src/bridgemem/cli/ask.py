@@ -16,6 +16,7 @@ from bridgemem.cli.options import (
     Device,
     Duplicates,
     Force,
+    Groups,
     Json,
     MemoryDir,
     Quiet,
@@ -63,6 +64,7 @@ def forecast(
     why: Annotated[
         bool, typer.Option("--why", help="Also what happened before, in a sentence for each answer.")
     ] = False,
+    groups: Groups = None,
     issue: Issue = None,
     queries: Annotated[
         str | None,
@@ -109,8 +111,8 @@ def forecast(
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
-        if assume is not None or why or issue is not None:
-            name = "--assume" if assume is not None else "--why" if why else "--issue"
+        alone = {"--assume": assume, "--why": why or None, "--issue": issue, "--groups": groups}
+        if name := next((name for name, given in alone.items() if given is not None), None):
             raise SettingsError(f"{name} is for a single forecast; leave it or --queries out.")
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
@@ -133,13 +135,15 @@ def forecast(
     from bridgemem.forecasting.asked import Asked
 
     asked = Asked(subject, relation, object, at, horizon, top)
+    if why and groups is not None:
+        raise SettingsError("--why tells of single names; leave it or --groups out.")
     if issue is None:
-        answer_one(opened(), asked, assume, as_json, why=why)
+        answer_one(with_groups(opened(), groups), asked, assume, as_json, why=why)
         return
     check_issue(issue, store, assume, memory_dir)
     own = {"residual": residual, "data_dir": data_dir, "relation_names": relation_names}
     with issuing(run, issue, duplicates, **own) as (ready, keep):
-        answer_one(ready, asked, None, as_json, why=why, issue=keep)
+        answer_one(with_groups(ready, groups), asked, None, as_json, why=why, issue=keep)
 
 
 def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any) -> tuple[Predictor, int, str]:
@@ -172,6 +176,12 @@ def opened_run(run: Path, store: str | None, duplicates: str | None, **how: Any)
         return plain, 0, ""
     count = f"{live.stored:,} stored event{' is' if live.stored == 1 else 's are'}"
     return live.view.predictor, live.stored, f"{count} read after the run's own, from {place.name}."
+
+
+def with_groups(opened: tuple[Predictor, int, str], groups: Path | None) -> tuple[Predictor, int, str]:
+    """What was opened, with groups where a file of them is named."""
+    predictor, stored, remark = opened
+    return (predictor if groups is None else predictor.with_groups(groups)), stored, remark
 
 
 def _is_file(queries: str) -> bool:

@@ -121,7 +121,9 @@ def check_issue(issue: Path, store: str | None, assume: Path | None = None, memo
 
 
 @contextmanager
-def issuing(run: Path, store: Path, duplicates: str | None, **how: Any) -> Iterator[tuple[Any, Callable[[Any], int]]]:
+def issuing(
+    run: Path, store: Path, duplicates: str | None, **how: Any
+) -> Iterator[tuple[Any, Callable[[Any, Any], int]]]:
     """The run over a store, as `opened_run` gives it, and what issues an answer of it to that store."""
     from bridgemem.forecaster import Forecaster
     from bridgemem.live.eventstore import EventStore
@@ -132,10 +134,9 @@ def issuing(run: Path, store: Path, duplicates: str | None, **how: Any) -> Itera
     with EventStore(store, duplicates=duplicates) as events:
         live = LiveForecaster(model, events)
         view = live.view
-        predictor: Predictor = view.predictor
 
-        def issue(found: Any) -> int:
-            return Ledger(events).issue(found, predictor=predictor, version=view.version)
+        def issue(found: Any, asked: Predictor) -> int:
+            return Ledger(events).issue(found, predictor=asked, version=view.version)
 
         remark = f"{counted(live.stored, 'stored event')} read after the run's own, from {store.name}."
-        yield (predictor, live.stored, remark), issue
+        yield (view.predictor, live.stored, remark), issue

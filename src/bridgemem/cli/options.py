@@ -69,6 +69,10 @@ Aliases = Annotated[
 RelationNames = Annotated[
     Path | None, typer.Option("--relation-names", help="Labels of relations: rows of a code and its name.")
 ]
+Groups = Annotated[
+    Path | None,
+    typer.Option("--groups", help="Groups that may stand for a name: rows of a group and a member."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Seed = Annotated[int, bounded(config.Seed, "--seed", help="Random seed (default: 42).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=value; repeatable.")]

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.ask import RunFolder, Store, opened_run
+from bridgemem.cli.ask import RunFolder, Store, opened_run, with_groups
 from bridgemem.cli.ledger import Issue, check_issue, issuing
-from bridgemem.cli.options import DataDir, Duplicates, Force, Json, RelationNames
+from bridgemem.cli.options import DataDir, Duplicates, Force, Groups, Json, RelationNames
 from bridgemem.cli.output import check_new, emit, say, table
 
 
@@ -29,6 +29,7 @@ def outlook(
         Path | None,
         typer.Option("--watch", help="Watch list: rows of an actor or a relation, or of two actors (default: all)."),
     ] = None,
+    groups: Groups = None,
     at: Annotated[
         str | None, typer.Option("--at", help="First step that is asked about (default: the first unknown step).")
     ] = None,
@@ -51,13 +52,14 @@ def outlook(
     asked: dict[str, Any] = {"horizon": horizon, "top": top, "surprising": surprising, "watch": watch, "at": at}
     issued: int | None = None
     if issue is None:
-        forecaster, stored, remark = opened_run(run, store, duplicates, **how)
+        forecaster, stored, remark = with_groups(opened_run(run, store, duplicates, **how), groups)
         found = forecaster.outlook(**asked)
     else:
         check_issue(issue, store)
-        with issuing(run, issue, duplicates, **how) as ((forecaster, stored, remark), keep):
+        with issuing(run, issue, duplicates, **how) as (ready, keep):
+            forecaster, stored, remark = with_groups(ready, groups)
             found = forecaster.outlook(**asked)
-            issued = keep(found)
+            issued = keep(found, forecaster)
     if out is not None:
         found.write(out, replace=force)
 

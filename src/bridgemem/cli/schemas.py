@@ -17,6 +17,7 @@ from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import PartnerCandidate, RelationCandidate, Within
 from bridgemem.forecasting.asked import Assumed
 from bridgemem.forecasting.calibration import Bin, Calibration
+from bridgemem.forecasting.grouping import GroupPartner
 from bridgemem.forecasting.outlook import ExpectedEvent
 from bridgemem.live.eventstore import Stored
 from bridgemem.live.ledger import Resolution
@@ -135,6 +136,12 @@ class ForecastedWhat(AskedAhead):
     """With --subject and --object: what happens between the two, either way round, best first."""
 
     candidates: list[RelationCandidate]
+
+
+class ForecastedGroup(AskedAhead):
+    """With --groups and a relation: the partners of a group, best first."""
+
+    candidates: list[GroupPartner]
 
 
 class ForecastedPartners(AskedAhead):
@@ -627,7 +634,7 @@ DOCUMENTS: dict[str, Any] = {
     "new-backbone": NewBackbone,
     "calibrate": Calibrated,
     "reproduce": Measured,
-    "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether,
+    "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether | ForecastedGroup,
     "outlook": OutlookListed,
     "explain": Explained,
     "names": NamesListed,

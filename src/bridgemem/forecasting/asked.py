@@ -78,7 +78,7 @@ def _plainly(predictor: Predictor, asked: Asked) -> Found | None:
     """The answer without the assumed events; None where a name is known from these alone."""
     events = predictor.events
     named = ((asked.subject, events.entities), (asked.object, events.entities), (asked.relation, events.relations))
-    if any(name is not None and name not in known for name, known in named):
+    if any(name is not None and name not in known and name not in predictor.groups for name, known in named):
         return None
     return asked.of(predictor, predictor.events.n_entities)
 

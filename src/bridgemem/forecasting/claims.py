@@ -20,6 +20,7 @@ from bridgemem.config import Declared
 from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.ahead import AheadQuery, Chance, PartnerCandidate, Ranked, RelationCandidate
+from bridgemem.forecasting.grouping import GroupPartner
 from bridgemem.forecasting.horizon import Activity
 from bridgemem.forecasting.occurrence import Keys, Kind, all_seen
 from bridgemem.forecasting.outlook import Outlook
@@ -114,8 +115,15 @@ def _of_ahead(found: Chance | Ranked[Any]) -> Statement:
     kind, claims = "whether", list[Claim]()
     if isinstance(found, Ranked):
         kind = "what" if q.object is not None else "partners"
+        if q.relation is not None:
+            kind = "who"
         for one in found:
-            if isinstance(one, PartnerCandidate):
+            if isinstance(one, GroupPartner):
+                ends = (q.subject, one.name) if q.object is None else (one.name, q.object)
+                side: Literal["subject", "object"] = "object" if q.object is None else "subject"
+                claims.append(Claim(ends[0], q.relation, ends[1], "share", one.p_given_event, side))
+                claims.append(Claim(ends[0], q.relation, ends[1], "event", one.p_event))
+            elif isinstance(one, PartnerCandidate):
                 claims.append(Claim(q.subject, None, one.name, "event", one.p_event))
             elif isinstance(one, RelationCandidate):
                 claims.append(Claim(one.subject, one.relation, one.object, "share", one.p_given_event, "relation"))
@@ -236,9 +244,14 @@ def _share(came: Tensor) -> float:
 
 
 def also_known_as(made: Statement, predictor: Predictor) -> dict[str, Sequence[str]]:
-    """The other names that stored events may have for what is claimed: aliases."""
+    """The names that stored events may have for what is claimed, where these are others: aliases, members of groups."""
     aliases: dict[str, list[str]] = {}
     for alias, name in predictor.events.entities.aliases.items():
         aliases.setdefault(name, []).append(alias)
-    names = {name for claim in made.claims for name in (claim.subject, claim.object) if name is not None}
-    return {name: [name, *aliases[name]] for name in sorted(names & aliases.keys())}
+    found: dict[str, Sequence[str]] = {}
+    sides = ((c.subject, c.relation, c.object) for c in made.claims)
+    for name in sorted({name for three in sides for name in three if name is not None}):
+        known = [each for one in predictor.groups.get(name, (name,)) for each in (one, *aliases.get(one, ()))]
+        if known != [name]:
+            found[name] = known
+    return found

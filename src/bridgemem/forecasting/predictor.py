@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, fields, replace
@@ -16,6 +16,7 @@ from torch import Tensor
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Count, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, RunError, SettingsError
+from bridgemem.events.groups import groups_of
 from bridgemem.events.naming import followed_by, new_events
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
@@ -495,8 +496,16 @@ class Predictor:
         wanted = None if watch is None else watch_of(watch, self.events)
         return outlook(self.ahead, step, horizon=steps, top=top, surprising=surprising, watch=wanted)
 
+    groups: Mapping[str, tuple[str, ...]] = {}  # none; see `Grouped`
+
+    def with_groups(self, groups: Any) -> Predictor:
+        """The same predictor, with groups wherever a name can stand; see `Forecaster.with_groups`."""
+        from bridgemem.forecasting.grouping import Grouped
+
+        return Grouped.of(self, groups_of(groups, self.events))
+
     def members(self, kind: str, name: str | int) -> list[int]:
-        """The ids that a name stands for."""
+        """The ids that a name, of an entity or a relation, stands for."""
         return [self.events.entity_id(name) if kind == "entity" else self.events.relation_id(name)]
 
     def _ahead_of(self, at: str | int | None, horizon: int | None) -> tuple[int, int]:

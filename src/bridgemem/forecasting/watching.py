@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.errors import DataError
+from bridgemem.events.groups import Groups
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import UnknownNameError
 from bridgemem.events.readers.pairs import read_rows
@@ -38,8 +40,8 @@ class Watch:
         return found | torch.isin((ends[0] << 32) | ends[1], pairs)
 
 
-def watch_of(given: Any, events: EventLog) -> Watch:
-    """A watch list in ids, or the sentence that says what cannot be watched.
+def watch_of(given: Any, events: EventLog, groups: Groups | None = None) -> Watch:
+    """A watch list in ids, or the sentence that says what cannot be watched; a group stands for its members.
 
     given: a file with a name (an actor or a relation) or two names (a pair of actors) in each row; a list of names and
     of tuples of two; or one name.
@@ -48,13 +50,15 @@ def watch_of(given: Any, events: EventLog) -> Watch:
     actors, relations, pairs = set[int](), set[int](), set[tuple[int, int]]()
     for place, row in rows:
         try:
+            sides = [(groups or {}).get(name, (name,)) for name in row]
             if len(row) == 1:
-                who, what = _meant(row[0], events)
-                actors.update(who)
-                relations.update(what)
+                for name in sides[0]:
+                    who, what = _meant(name, events)
+                    actors.update(who)
+                    relations.update(what)
             elif len(row) == 2:
-                one, two = (events.entity_id(name) for name in row)
-                pairs.add((min(one, two), max(one, two)))
+                ids = ([events.entity_id(name) for name in side] for side in sides)
+                pairs.update((min(pair), max(pair)) for pair in product(*ids))
             else:
                 raise DataError("a row has one name, of an actor or a relation, or two, of a pair of actors.")
         except UnknownNameError as problem:
