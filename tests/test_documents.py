@@ -14,6 +14,7 @@ from tools.heads import OCCURRENCE
 from tools.publish import BENCH, MARK, fill, publish, read_costs
 from typer.main import get_command
 
+from bridgemem import __version__
 from bridgemem.cli.main import app
 from bridgemem.evaluation.records import Record, read_records
 
@@ -178,3 +179,10 @@ def test_the_map_names_every_module_and_nothing_else() -> None:
     # the commands are one thin module each
     modules = [path for path in package.rglob("*.py") if not path.name.startswith("__") and path.parent.name != "cli"]
     assert [path.relative_to(package).as_posix() for path in modules if path not in named] == []
+
+
+def test_the_citation_and_the_changelog_name_this_version() -> None:
+    citation = needed("CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^version: (.+)$", citation, re.MULTILINE) == [__version__]
+    sections = re.findall(r"^## \[(.+?)\]", needed("CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sections[:2] == ["Unreleased", __version__]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # said also where nothing else could be imported yet
 INTERRUPTED = "bridgemem: interrupted; nothing half-written was kept."
 
