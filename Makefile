@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 EXTRAS_run :=
 # Spark is installed and tested where Java is found; without it those tests are skipped.
 SPARK := $(shell command -v java >/dev/null 2>&1 && echo ,spark)
-EXTRAS_dev := [dev,plots,explore,hub,docs$(SPARK)]
+EXTRAS_dev := [dev,plots,explore,hub,mcp,docs$(SPARK)]
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long kernels bench lint format docs lock clean

@@ -118,7 +118,9 @@ def test_what_is_imported_is_what_is_required() -> None:
     imported = {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"bridgemem"}
     groups = declared()
     assert groups["required"] <= imported, "required and never imported"
-    optional = set().union(*(groups.get(extra, set()) for extra in ("plots", "serve", "explore", "hub", "spark")))
+    optional = set().union(
+        *(groups.get(extra, set()) for extra in ("plots", "serve", "explore", "hub", "mcp", "spark"))
+    )
     assert imported <= {name.replace("-", "_") for name in groups["required"] | optional}, "imported and not required"
 
 

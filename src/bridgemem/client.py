@@ -184,6 +184,28 @@ class Client:
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon}
         return self.post("/v1/whether", _given({**asked, "assume": _rows(assume)}))
 
+    def outlook(
+        self,
+        *,
+        horizon: int = 7,
+        top: int = 50,
+        surprising: bool = False,
+        watch: Sequence[str | Sequence[str]] | None = None,
+        at: str | int | None = None,
+    ) -> dict[str, Any]:
+        """List the likeliest events of the next steps, or those whose probability rose most.
+
+        Args:
+            horizon: How many steps from `at` on.
+            top: How many events.
+            surprising: Those that rose most against their usual rate.
+            watch: Only events of these: names of actors or relations, and pairs of actors.
+            at: A time of the data set (default: the first unknown step).
+        """
+        names = None if watch is None else [one if isinstance(one, str) else list(one) for one in watch]
+        asked = {"horizon": horizon, "top": top, "surprising": surprising, "watch": names, "at": at}
+        return self.post("/v1/outlook", _given(asked))
+
     def forecasts(
         self, queries: Sequence[Mapping[str, Any]], *, top: int = 10, horizon: int | None = None
     ) -> list[dict[str, Any]]:

@@ -71,6 +71,8 @@ def test_every_method_gives_what_the_service_answers(live: LiveForecaster, tmp_p
         assert {c["subject"] for c in asked.what("Arvan", "Kel", horizon=3)["candidates"]} <= {"Arvan", "Kel"}
         assert asked.partners("Arvan", top=2, at="2024-01-20")["time"] == "2024-01-20"
         assert 0 < asked.whether("Arvan", "visit", horizon=3)["p_event"] < 1
+        ahead = asked.outlook(horizon=3, top=4, watch=["Arvan", ("Kel", "Belmor")])
+        assert [one["rank"] for one in ahead["candidates"]] == [1, 2, 3, 4]
         supposed = asked.whether("Arvan", "visit", object="Kel", assume=[EVENT])
         assert supposed["assumed"]["events"] == 1
         assert asked.model()["events"] == 600  # what is assumed is not kept

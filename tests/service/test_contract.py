@@ -54,6 +54,7 @@ OPERATIONS = (
     ("/v1/forecasts", "post"),
     ("/v1/limits", "get"),
     ("/v1/model", "get"),
+    ("/v1/outlook", "post"),
     ("/v1/partners", "post"),
     ("/v1/relations", "get"),
     ("/v1/retract", "post"),

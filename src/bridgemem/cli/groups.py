@@ -21,6 +21,7 @@ GROUPS = {
         "explain": "Explain the score of a candidate by the pair's events.",
         "names": "Find names of a run by what one would type.",
         "explore": "Ask and inspect a run in the browser.",
+        "mcp": "Give a run to agents as tools (Model Context Protocol).",
     },
     "Data": {
         "data": "List, check, import and describe data sets.",

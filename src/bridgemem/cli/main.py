@@ -24,6 +24,7 @@ from bridgemem.cli import (
     hub,
     ledger,
     live,
+    mcp,
     memory,
     mine,
     model,
@@ -67,6 +68,7 @@ compare.register(app)
 hub.register(app)
 serve.register(app)
 explore.register(app)
+mcp.register(app)
 live.register(app)
 storing.register(app)
 versions.register(app)

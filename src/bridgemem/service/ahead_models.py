@@ -6,6 +6,8 @@ is this one, given that it happens.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
 from bridgemem.service.models import (
@@ -18,7 +20,14 @@ from bridgemem.service.models import (
     FromModel,
     Name,
     Time,
+    told_as,
 )
+
+MOST_WATCHED = 100
+Watched = Annotated[
+    Name | Annotated[list[Name], Field(min_length=2, max_length=2)],
+    told_as("a name, of an actor or a relation, or a list of two names, of a pair of actors"),
+]
 
 
 class AheadAsked(Asked):
@@ -50,6 +59,21 @@ class WhetherQuery(AheadAsked):
     subject: Name | None = None
     relation: Name | None = None
     object: Name | None = None
+
+
+class OutlookQuery(Asked):
+    """The likeliest events of the coming steps, or with `surprising` those that rose most against their usual rate."""
+
+    at: Time | None = Field(None, description="The first step that is asked about (default: the first unknown step).")
+    horizon: int = Field(7, ge=1, le=LONGEST_HORIZON, description="How many steps are asked about, from `at` on.")
+    top: int = Field(50, ge=1, le=MOST_CANDIDATES)
+    surprising: bool = False
+    watch: list[Watched] | None = Field(
+        None,
+        min_length=1,
+        max_length=MOST_WATCHED,
+        description="Only events of these: an actor or a relation by name, or a pair of actors as a list of two.",
+    )
 
 
 class ServedAhead(FromModel):
@@ -128,3 +152,33 @@ class ServedWhether(ServedAhead):
 
     within: list[WithinAnswer]
     median: int | None
+
+
+class ExpectedEventTold(Answer):
+    """An event that may come. usual: p_event at its mean rate so far; surprise: how far p_event is above, in bits."""
+
+    subject: str
+    relation: str
+    object: str
+    rank: int
+    p_event: float
+    usual: float
+    surprise: float
+    past_events: int
+    last: str | None
+    relation_label: str | None
+
+
+class ServedOutlook(FromModel):
+    """The events of the coming steps, best first. events: how many were compared."""
+
+    time: str
+    until: str
+    step: int
+    horizon: int
+    surprising: bool
+    watch: list[str]
+    events: int
+    meaning: str
+    remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    candidates: list[ExpectedEventTold]

@@ -21,7 +21,9 @@ from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.live.switching import RefusedRunError
 from bridgemem.service.admin import ADMIN, Admin, Reloading, admin_router
 from bridgemem.service.ahead_models import (
+    OutlookQuery,
     PartnersQuery,
+    ServedOutlook,
     ServedPartners,
     ServedWhat,
     ServedWhether,
@@ -257,6 +259,8 @@ def _queries(service: Service) -> APIRouter:
         """Whether (subject, relation, object) happens within the horizon, and when; left out: anybody, anything."""
         return await _answered(service, query)
 
+    _add_outlook(router, service)
+
     @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
     def forecasts(queries: ForecastQueries) -> Forecasts:
         """The likeliest answers to each query, in their order; where one cannot be asked, all of those are named."""
@@ -271,6 +275,13 @@ def _queries(service: Service) -> APIRouter:
         return service.explain(query)
 
     return router
+
+
+def _add_outlook(router: APIRouter, service: Service) -> None:
+    @router.post("/v1/outlook", summary="The events to come", responses=_refusals(404, 422))
+    def outlook(query: OutlookQuery) -> ServedOutlook:
+        """The likeliest events of the coming steps, or those that are likelier than usual, from all known events."""
+        return service.outlook(query)
 
 
 async def _answered(service: Service, query: AnyQuery) -> Response:

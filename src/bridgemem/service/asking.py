@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -27,9 +28,12 @@ from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
 from bridgemem.service.ahead_models import (
+    ExpectedEventTold,
+    OutlookQuery,
     PartnerAnswer,
     PartnersQuery,
     RelationAnswer,
+    ServedOutlook,
     ServedPartners,
     ServedWhat,
     ServedWhether,
@@ -76,6 +80,7 @@ from bridgemem.service.models import (
 )
 from bridgemem.service.scores import ScoreCache, Used
 
+NO_HEADS = "the run that is served cannot tell what or whether: it was fitted without; serve one that was fitted anew."
 NAMED = 20  # events of a batch that are named one by one
 _EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
 
@@ -140,6 +145,7 @@ class Service:
     def __init__(self, live: Live) -> None:
         self.live = live
         self.kept = Kept(live.asking)
+        self._looking = threading.Lock()
         self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting")
 
     def warm(self) -> None:
@@ -239,7 +245,7 @@ class Service:
         """A query that is not scored together with others: no who, or one with assumed events."""
         predictor, asked = view.predictor, _asked_of(request)
         if predictor.heads is None and not isinstance(request, ForecastQuery):
-            raise SettingsError("the run that is served cannot tell what or whether: it was fitted without.")
+            raise SettingsError(NO_HEADS)
         if request.assume is None:
             return served(asked.of(predictor), predictor, asked, view.version)
         rows = [(e.subject, e.relation, e.object, str(e.time)) for e in request.assume]
@@ -275,6 +281,21 @@ class Service:
         sides = (request.subject, request.relation, request.object)
         found = forecaster.explain(*sides, at=request.at, candidate=request.candidate)
         return _EXPLANATION.validate_python({**found.as_dict(), "model_version": view.version})
+
+    def outlook(self, request: OutlookQuery) -> ServedOutlook:
+        """The events of the coming steps; one at a time, next to the queue of forecasts, since it reads all events."""
+        view = self.live.view
+        note(model_version=view.version)
+        if view.predictor.heads is None:
+            raise SettingsError(NO_HEADS)
+        watch = None if request.watch is None else [tuple(w) if isinstance(w, list) else w for w in request.watch]
+        with self._looking:
+            found = view.predictor.outlook(
+                horizon=request.horizon, top=request.top, surprising=request.surprising, watch=watch, at=request.at
+            )
+        rows = [ExpectedEventTold.model_construct(**vars(one)) for one in found]
+        query = {**vars(found.query), "watch": list(found.query.watch)}
+        return ServedOutlook.model_construct(**query, candidates=rows, model_version=view.version)
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config

@@ -26,7 +26,7 @@ MOST_ASSUMED = 100
 LONGEST_HORIZON = 10_000
 
 
-def _told_as(what: str) -> WrapValidator:
+def told_as(what: str) -> WrapValidator:
     """Says what was wanted in one sentence, where a choice of types would have one for each of them."""
 
     def check(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
@@ -45,9 +45,9 @@ Time = Annotated[
         description="A time of the data set: a date such as 2014-12-01, where it has dates (20141201 and seconds since "
         "1970 are dates too), or a whole number, where it has numbers."
     ),
-    _told_as("a time: a text such as '2014-12-01', or a whole number of at least 0"),
+    told_as("a time: a text such as '2014-12-01', or a whole number of at least 0"),
 ]
-Offset = Annotated[Name | int, _told_as("an offset: a text of 1 to 1,000 characters, or a whole number")]
+Offset = Annotated[Name | int, told_as("an offset: a text of 1 to 1,000 characters, or a whole number")]
 # JSON has no infinity
 OrInfinite = Annotated[float | None, BeforeValidator(lambda value: None if value in (math.inf, -math.inf) else value)]
 

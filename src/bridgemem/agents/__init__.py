@@ -1,0 +1,1 @@
+"""A run as tools for agents, over the Model Context Protocol."""

@@ -1,0 +1,75 @@
+"""Commands that give a run to agents: mcp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridgemem.cli.ask import Store, opened_run
+from bridgemem.cli.options import DataDir, Duplicates, RelationNames, Residual
+from bridgemem.cli.output import warn
+from bridgemem.cli.serve import LAST_PORT, LOOPBACK, check_installed, listen, listen_forever
+from bridgemem.errors import SettingsError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("mcp")(mcp)
+
+
+def mcp(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    store: Store = None,
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve over HTTP at /mcp (default: standard input and output).")
+    ] = False,
+    host: Annotated[str, typer.Option("--host", help="With --http: address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=LAST_PORT, help="With --http: port; 0 picks a free one.")
+    ] = 8009,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="With --http: file with the token that clients must send.")
+    ] = None,
+    residual: Residual = None,
+    duplicates: Duplicates = None,
+    data_dir: DataDir = None,
+    relation_names: RelationNames = None,
+) -> None:
+    """Give a run to agents as tools, over the Model Context Protocol. Nothing that they do changes anything."""
+    _check_installed()
+    from bridgemem.agents.serving import http_app
+    from bridgemem.agents.still import Still
+    from bridgemem.agents.tools import make_server
+    from bridgemem.client import read_token
+    from bridgemem.runs import Run
+    from bridgemem.service.asking import Service
+    from bridgemem.service.limits import Limits
+
+    if not http and token_file is not None:
+        raise SettingsError("--token-file is for --http; over standard input and output nobody else can ask.")
+    token = None if token_file is None else read_token(token_file)
+    if http and token is None and host not in LOOPBACK:
+        warn(f"bridgemem: anyone who reaches {host} may ask; --token-file keeps others out.")
+    predictor, _, remark = opened_run(
+        run, store, duplicates, residual=residual, data_dir=data_dir, relation_names=relation_names
+    )
+    if remark:
+        warn(f"bridgemem: {remark}")  # standard output is the protocol's
+    service = Service(Still.of(Run(run), predictor))
+    service.warm()
+    server = make_server(service)
+    if not http:
+        server.run("stdio")
+        return
+    limits, hosts = Limits(), ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
+    with listen(host, port) as place:
+        listen_forever(http_app(server, limits, token, hosts), place, f"Tools of {run} at /mcp", limits)
+
+
+def _check_installed() -> None:
+    check_installed()
+    try:
+        import mcp  # noqa: F401
+    except ImportError:
+        raise SettingsError("agents need mcp, which is not installed: pip install 'bridgemem[mcp]'.") from None
