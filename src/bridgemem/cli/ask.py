@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from bridgemem.forecasting.predictor import Predictor
 
 RunFolder = Annotated[Path, typer.Argument(help="A run folder.")]
-Subject = Annotated[str | None, typer.Option("--subject", help="Subject, by name; left out to ask for it.")]
-Relation = Annotated[str | None, typer.Option("--relation", help="Relation, by name; left out to ask for it.")]
-Object = Annotated[str | None, typer.Option("--object", help="Object, by name; left out to ask for it.")]
+Subject = Annotated[str | None, typer.Option("--subject", help="Subject, by name; leave out to ask for it.")]
+Relation = Annotated[str | None, typer.Option("--relation", help="Relation, by name; leave out to ask for it.")]
+Object = Annotated[str | None, typer.Option("--object", help="Object, by name; leave out to ask for it.")]
 At = Annotated[str | None, typer.Option("--at", help="Time of the event (default: the first unknown step).")]
 Store = Annotated[
     str | None,
-    typer.Option("--store", help="Event store to read (default: RUN.events.duckdb if it exists; none: no store)."),
+    typer.Option("--store", help="Event store, or none (default: RUN.events.duckdb)."),
 ]
 
 
@@ -58,9 +58,7 @@ def forecast(
     horizon: Annotated[
         int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
-    assume: Annotated[
-        Path | None, typer.Option("--assume", help="Table of events: answer as if they had happened; none is kept.")
-    ] = None,
+    assume: Annotated[Path | None, typer.Option("--assume", help="Table of events to assume; none is kept.")] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Also what happened before, in a sentence for each answer.")
     ] = False,
@@ -68,19 +66,13 @@ def forecast(
     issue: Issue = None,
     queries: Annotated[
         str | None,
-        typer.Option(
-            "--queries", help="Table of queries (subject, relation, object, time): CSV, Parquet, or a DuckDB query."
-        ),
+        typer.Option("--queries", help="Table of queries: CSV, Parquet or a DuckDB query."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="With --queries: .csv or .parquet file of the answers.")
+        Path | None, typer.Option("--out", "-o", help="File of the answers to --queries: .csv or .parquet.")
     ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=1, help="With --queries: processes that answer (default: 1).")
-    ] = 1,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="With --queries: go on with the parts that an interrupted run left.")
-    ] = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes for --queries (default: 1).")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue interrupted --queries.")] = False,
     rejects: RejectsFile = None,
     force: Force = False,
     residual: Residual = None,

@@ -21,18 +21,12 @@ if TYPE_CHECKING:
     from bridgemem.runs import Run
 
 STDIN = Path("-")
-Follow = Annotated[
-    bool, typer.Option("--follow", help="Follow FILE as newline-delimited JSON until Ctrl-C; - is standard input.")
-]
-UntilEnd = Annotated[bool, typer.Option("--until-end", help="With --follow: stop where the file ends now.")]
-FromStart = Annotated[
-    bool, typer.Option("--from-start", help="With --follow: read a replaced file from its start, giving up the old.")
-]
-EventField = Annotated[
-    str, typer.Option("--event-field", help="With --follow: field that holds the event (default: the line itself).")
-]
+Follow = Annotated[bool, typer.Option("--follow", help="Follow FILE as JSON lines until Ctrl-C; - is stdin.")]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop where the file ends now.")]
+FromStart = Annotated[bool, typer.Option("--from-start", help="Read a replaced file from its start.")]
+EventField = Annotated[str, typer.Option("--event-field", help="Field that holds the event (default: the line).")]
 OffsetField = Annotated[
-    str, typer.Option("--offset-field", help="With --follow -: field with the offset of the line, for exactly once.")
+    str, typer.Option("--offset-field", help="Field with the offset of the line, for exactly once.")
 ]
 
 

@@ -48,13 +48,11 @@ def ingest(
     file: Annotated[
         Path, typer.Argument(help="Event file: CSV, TSV or Parquet; JSON lines with --follow, - for standard input.")
     ],
-    run: Annotated[Path, typer.Option("--run", help="Run that the events follow; gives time steps and names.")],
+    run: Annotated[Path, typer.Option("--run", help="Run that the events follow.")],
     source: Annotated[
         str | None, typer.Option("--source", help="Name of the source (default: the file's name).")
     ] = None,
-    key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key of the batch: a repeated key changes nothing.")
-    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Idempotency key: a repeated key changes nothing.")] = None,
     offset: Annotated[
         str | None, typer.Option("--offset", help="Offset of the source after this batch, kept with it.")
     ] = None,

@@ -33,6 +33,7 @@ from bridgemem.cli import (
     own_model,
     results,
     schema,
+    sections,
     serve,
     storing,
     versions,
@@ -75,6 +76,7 @@ versions.register(app)
 mine.register(app)
 memory.register(app)
 schema.register(app)
+sections.apply(app)
 
 
 def _version(wanted: bool) -> None:

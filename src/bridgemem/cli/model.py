@@ -51,7 +51,7 @@ Tune = Annotated[
     bool | None,
     typer.Option(
         "--tune/--no-tune",
-        help="Choose settings on validation first (default: only for an ensemble on data without settings of its own).",
+        help="Choose settings on validation first (default: only for an ensemble on new data).",
     ),
 ]
 Budget = Annotated[str, typer.Option("--budget", help="Time for the trials of --tune: 90s, 10m or 2h (default: 10m).")]
@@ -239,9 +239,7 @@ def fit(
     learned_set: LearnedSet = None,
     data_dir: DataDir = None,
     force: Force = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with an interrupted fit: only the learned residual is left to do.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

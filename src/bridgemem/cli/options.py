@@ -57,11 +57,11 @@ Quiet = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Folder of the named data sets (default: $BRIDGEMEM_DATA, then the cache)."),
+    typer.Option("--data-dir", help="Folder of named data sets (default: $BRIDGEMEM_DATA or cache)."),
 ]
 MemoryDir = Annotated[
     Path | None,
-    typer.Option("--memory-dir", help="Memory-mapped folder written by `bridgemem memory` or `mine`."),
+    typer.Option("--memory-dir", help="Folder written by `bridgemem memory` or `mine`."),
 ]
 Aliases = Annotated[
     Path | None, typer.Option("--aliases", help="Names to merge: rows of a name and its canonical name.")
@@ -71,7 +71,7 @@ RelationNames = Annotated[
 ]
 Groups = Annotated[
     Path | None,
-    typer.Option("--groups", help="Groups that may stand for a name: rows of a group and a member."),
+    typer.Option("--groups", help="Groups of names: rows of a group and a member."),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Seed = Annotated[int, bounded(config.Seed, "--seed", help="Random seed (default: 42).")]
@@ -79,12 +79,10 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=va
 Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
 ]
-Data = Annotated[
-    str, typer.Option("--data", "-d", help="A named data set, world, .npz, CSV/TSV/Parquet file or mined folder.")
-]
+Data = Annotated[str, typer.Option("--data", "-d", help="Name of a data set, event file, .npz or mined folder.")]
 Residual = Annotated[
     str | None,
-    typer.Option("--residual", help="Residual: bridgemem or learned (default: the better on validation)."),
+    typer.Option("--residual", help="bridgemem or learned (default: better on validation)."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NewEvents = Annotated[Path | None, typer.Option("--store", help="Event store (default: RUN.events.duckdb).")]
@@ -95,12 +93,12 @@ Duplicates = Annotated[
     one_of(
         config.Duplicates,
         "--duplicates",
-        help="keep: repeated events count again; drop: they do not (default: as the store remembers, or keep).",
+        help="Whether repeated events count again (default: as stored).",
     ),
 ]
 MaxNewRelations = Annotated[
     int | None,
-    bounded(config.Size, "--max-new-relations", help="New relations that the store may hold (default: 1000)."),
+    bounded(config.Size, "--max-new-relations", help="Most new relations (default: 1000)."),
 ]
 LogFormat = Annotated[
     config.LogFormat,
@@ -115,7 +113,7 @@ MaxAhead = Annotated[
     bounded(
         config.Size,
         "--max-ahead",
-        help="Steps after the last event that a new one may lie; 0 for any (default: 5 largest gaps, at least 30).",
+        help="Most steps after the last event; 0: any (default: 5 largest gaps, at least 30).",
     ),
 ]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]

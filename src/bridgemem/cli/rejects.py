@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 RejectsFile = Annotated[
-    Path | None, typer.Option("--rejects", help="CSV file for rejected rows: line, reason, and the row itself.")
+    Path | None, typer.Option("--rejects", help="CSV file for rejected rows, with line and reason.")
 ]
 
 
