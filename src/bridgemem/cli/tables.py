@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from bridgemem.cli.output import plain
 from bridgemem.config import either
 from bridgemem.errors import SettingsError
-from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
     from bridgemem.evaluation.tables import Table
@@ -32,6 +31,8 @@ def write_tables(path: Path, tables: Sequence[Table], rows: Sequence[Any], repla
 
     rows: dataclasses or dicts, one a figure; nested values become columns with a dot.
     """
+    from bridgemem.storage.whole import whole_file
+
     check_kind(path)
     kind = path.suffix.lower()
     if kind == ".tex":
