@@ -23,6 +23,7 @@ from bridgemem.evaluation.result import Evaluation
 from bridgemem.evaluation.shards import evaluate_in_pool
 from bridgemem.evaluation.what import evaluate_what
 from bridgemem.evaluation.whether import OccurrenceEvaluation, evaluate_whether
+from bridgemem.evaluation.window import evaluate_window, window_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import user_cache
 from bridgemem.events.loading import load
@@ -475,6 +476,9 @@ class Forecaster:
         workers: int = 1,
         cells: int | None = None,
         queries: int | None = None,
+        start: str | int | None = None,
+        end: str | int | None = None,
+        last: int | None = None,
         device: str | None = None,
         progress: Progress = SILENT,
     ) -> Evaluation:
@@ -486,6 +490,10 @@ class Forecaster:
             workers: Share the steps out among that many processes; of a saved forecaster.
             cells: The most queries times entities in a batch.
             queries: A random sample of that many queries, always the same, instead of all.
+            start: The first time of a window of steps after all that was fitted on, which is read instead of a split,
+                with the events that `update` added; nothing is kept of it.
+            end: The last time of the window; that of the last event when left out.
+            last: In place of start: how many steps the window has.
             device: "cpu" or "cuda", where it is not that of the forecaster.
             progress: Where the reading is shown.
 
@@ -506,7 +514,12 @@ class Forecaster:
         device = check_device(device or self.device)
         if queries is not None and (horizon is not None or workers > 1):
             raise SettingsError("a sample of queries is read by one process, a step at a time; leave the others out.")
-        if horizon is not None:
+        if any(given is not None for given in (start, end, last)):
+            if split != "test" or horizon is not None or queries is not None or workers > 1:
+                raise SettingsError("a window is read by itself, a step at a time; leave the others out.")
+            window = window_of(self.parts, self.predictor.past, start=start, end=end, last=last)
+            records = evaluate_window(self.parts, window, device=device, cells=cells, progress=progress)
+        elif horizon is not None:
             records = evaluate_horizon(self.run, horizon, self.dataset, split, device, progress)
         elif workers > 1:
             records = evaluate_in_pool(self.run, workers, split, device, progress, cells)

@@ -220,3 +220,40 @@ def test_a_group_stands_wherever_a_name_can(recurrence_run: Path, tmp_path: Path
     events = tmp_path / "events.csv"
     events.write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-20\n")
     assert "What the assumed events change" in bridgemem(*why, "--assume", events).out
+
+
+@pytest.mark.parametrize("query", ["who", "what", "whether"])
+def test_the_last_steps_of_a_run_and_its_store_are_measured(run: Path, query: str) -> None:
+    before = sorted(path.name for path in run.iterdir())
+    horizon = ("--horizon", "1") if query == "whether" else ()
+    found = bridgemem("evaluate", run, "--last", "2", "--query", query, *horizon, "-q")
+    assert found.code == 0, found.err
+    assert "Events from 2024-02-08 to 2024-02-09, none of which was fitted on" in found.out
+    made = bridgemem("evaluate", run, "--last", "2", "--query", query, *horizon, "--json").json
+    assert made["records"][0]["settings"]["from"] == "2024-02-08"
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_a_window_takes_in_stored_events(run: Path, tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-10\n")
+    assert bridgemem("ingest", f"{run}.events.duckdb", events, "--run", run).code == 0
+    found = bridgemem("evaluate", run, "--from", "2024-02-10", "--to", "2024-02-10", "-q")
+    assert "2024-02-10 to 2024-02-10, 2 queries" in found.out
+    assert "1 stored event is read" in found.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--from", "2024-01-05"), "which cannot measure it; choose a window from then on"),
+        (("--last", "39"), "which cannot measure it; choose a window from then on, of at most"),
+        (("--last", "2", "--split", "valid"), "a window is measured by itself"),
+        (("--last", "2", "--records", "r.jsonl"), "a window is measured by itself"),
+        (("--from", "2030-01-01"), "there is no event from 2030-01-01"),
+        (("--last", "2", "--query", "what", "--horizon", "2"), "--horizon is for who and whether"),
+    ],
+    ids=["fitted", "too-long", "split", "records", "after", "what-horizon"],
+)
+def test_windows_that_cannot_be_measured_are_refused(run: Path, options: tuple[str, ...], said: str) -> None:
+    assert said in bridgemem("evaluate", run, *options).refused()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from bridgemem import config
+from bridgemem.cli.evaluate_window import Window, evaluate_window
 from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet, bounded, residual_of
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.cli.own_model import given_backbone, show_own
@@ -80,6 +81,15 @@ def evaluate(
         int | None,
         typer.Option("--queries", min=1, help="Evaluate a random sample of that many queries (default: all)."),
     ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="First time of a window to measure (default: the first of test).")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Last time of the window (default: that of the last event).")
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, help="Measure the last so many time steps, as --last 30.")
+    ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     residual: Annotated[
@@ -110,13 +120,21 @@ def evaluate(
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
     of_run = (horizon, master, shard, cells, queries, join or workers > 1 or query != "who" or None)
-    _check_target(run, backbone, (residual, seed, set_), of_run)
+    window = None if from_ is None and to is None and last is None else Window(from_, to, last)
+    _check_target(run, backbone, (residual, seed, set_), (*of_run, window))
     if backbone is not None:
         wanted = OwnModel(backbone, residual, seed, set_, device, split)
         _evaluate_own(run, wanted, reading, data_dir, records, as_json, quiet)
         return
     if queries is not None and (query != "who" or any((horizon, workers > 1, master, shard, join))):
         raise SettingsError("--queries reads a sample by itself; leave --query, --horizon, --workers and the like out.")
+    if window is not None:
+        _check_query(query, workers, master, shard, join, None)
+        if split != "test" or queries is not None or records is not None or (query == "who" and horizon is not None):
+            raise SettingsError("a window is measured by itself; leave --split, --queries, --records and the like out.")
+        how = {"data_dir": data_dir, "memory_dir": memory_dir}
+        evaluate_window(Path(run), window, query, horizon, cells=cells, as_json=as_json, quiet=quiet, **how)
+        return
     if query != "who":
         _check_query(query, workers, master, shard, join, cells)
         _evaluate_head(query, Path(run), split, horizon, records, data_dir, as_json, quiet)
@@ -288,8 +306,7 @@ def _check_target(run: str, backbone: str | None, of_data: tuple[Any, ...], of_r
         )
     if any(option is not None for option in of_run):
         raise SettingsError(
-            "--query, --queries, --horizon, --workers, --master, --shard, --join and --cells are for runs; leave them "
-            "out."
+            "--query, --queries, --horizon, --from, --to, --last, --workers and the like are for runs; leave them out."
         )
 
 

@@ -28,7 +28,9 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         rows.append([label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
     whole = first.settings.get("sampled_from")
     asked = f"{first.queries:,} queries" if whole is None else f"a sample of {first.queries:,} of {whole:,} queries"
-    title = f"{first.dataset}, {first.split}, {asked}, {FILTER_WORDS[REPORTED]}"
+    # a part of the split, where the record says which
+    part = f"{first.settings['from']} to {first.settings['to']}" if "from" in first.settings else first.split
+    title = f"{first.dataset}, {part}, {asked}, {FILTER_WORDS[REPORTED]}"
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
 
 
