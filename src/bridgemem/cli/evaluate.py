@@ -88,7 +88,7 @@ def evaluate(
         str | None, typer.Option("--to", help="Last time of the window (default: that of the last event).")
     ] = None,
     last: Annotated[
-        int | None, typer.Option("--last", min=1, help="Measure the last so many time steps, as --last 30.")
+        int | None, typer.Option("--last", min=1, help="Measure the last N time steps, as --last 30.")
     ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
