@@ -183,7 +183,10 @@ def test_a_refresh_takes_what_was_added_into_the_data(recurrence_run: Path, tmp_
         ([*NEWS, ("Arvan", "visit", "", "2024-02-10")], "the object of event 7 must be a text"),
         ([*NEWS, ("Arvan", "visit", "Kel", "soon")], "event 7: 'soon' is not a date"),
         ([*NEWS, ("Arvan", "visit", "Kel", "2023-02-10")], "lies before the data begin"),
-        ([*NEWS, ("Arvan", "visit", "Kel")], "event 7 is not made of subject, relation, object and time"),
+        (
+            [*NEWS, ("Arvan", "visit", "Kel")],
+            "event 7 is not made of four parts; give subject, relation, object and time",
+        ),
         ([5], "event 1 is not made of"),
         ({"subject": ["Arvan"], "relation": ["visit"], "object": [""], "time": ["2024-02-10"]}, "left out"),
         ("no-such-file.csv", "no-such-file.csv"),

@@ -456,7 +456,7 @@ def _rows(events: Events | None) -> list[dict[str, Any]] | None:
     try:
         return [dict(e) if isinstance(e, Mapping) else dict(zip(names, e, strict=True)) for e in events]
     except (TypeError, ValueError):
-        raise DataError("an event is (subject, relation, object, time), or a dict of these names.") from None
+        raise DataError("an event must be (subject, relation, object, time), or a dict of these names.") from None
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

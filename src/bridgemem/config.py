@@ -218,7 +218,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         _check_whole(values)
     except FileNotFoundError:
-        raise SettingsError(f"there is no settings file {path}.") from None
+        raise SettingsError(f"there is no settings file {path}; check its name.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise SettingsError(f"{path} is not valid TOML: {problem}.") from None
     except ValueError:  # also of Python itself, which reads no number of thousands of digits

@@ -439,7 +439,7 @@ def test_settings_of_a_member_are_set_by_its_name(tmp_path: Path) -> None:
     assert load_backbone(tmp_path / "made").settings == made.settings
     for wrong, said in {
         "stream.widt=3": r"^--set: there is no setting called 'widt' \(did you mean width\?\)",
-        "strem.width=3": "'strem.width=3' names none of the members recurrence-typed, stream",
+        "strem.width=3": "'strem.width=3' names none of the members; known are recurrence-typed, stream",
         "stream.width=x": "width must be a whole number",
         "width=3": "there is no setting called 'width'",
     }.items():

@@ -39,7 +39,7 @@ def test_a_watch_list_and_surprise_as_json(recurrence_run: Path, tmp_path: Path)
         (("--horizon", "9999999"), "lie too far ahead"),
         (("--at", "1990-01-01"), "lies before the data set begins"),
         (("--watch", "nothing.csv"), "does not exist"),
-        (("--out", "outlook.txt"), "answers are written as .csv or .parquet"),
+        (("--out", "outlook.txt"), "answers must be written as .csv or .parquet"),
     ],
     ids=["no-steps", "too-far", "before", "no-file", "format"],
 )

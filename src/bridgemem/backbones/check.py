@@ -116,4 +116,7 @@ def _same(expected: Scores, found: Scores, tolerance: float, complaint: str) -> 
     gap = max(float((a - b).abs().max()) for a, b in pairs)
     # of the scale of the scores: float32 logits of 1000 are exact to no more than 1e-4
     if gap > tolerance * max(1.0, float(expected.log_p.abs().max())):
-        raise BackboneError(f"{complaint} (largest difference {gap:.3g}).")
+        raise BackboneError(
+            f"{complaint} (largest difference {gap:.3g}); score a query from its own ids and the facts before its step "
+            "alone."
+        )

@@ -57,7 +57,7 @@ class EnsembleSettings(Declared):
             )
         for change in self.changed:
             if change.partition(".")[0] not in self.members:
-                raise SettingsError(f"{change!r} names none of the members {', '.join(self.members)}.")
+                raise SettingsError(f"{change!r} names none of the members; known are {', '.join(self.members)}.")
         if self.changed:
             self.each()  # which refuses what they do not take
 

@@ -236,10 +236,14 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
         raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
     members = scores.members
     if members is not None and (tuple(members.shape[1:]) != expected or not torch.isfinite(members).all()):
-        raise BackboneError(f"{name} returned scores of its members that are not finite or of the wrong shape.")
+        raise BackboneError(
+            f"{name} returned wrong scores of its members; return finite ones of shape [members, queries, E]."
+        )
     u = scores.uncertainty
     if u is not None and (u.shape != (len(queries),) or not ((u >= 0) & (u <= 1)).all()):
-        raise BackboneError(f"{name} returned an uncertainty outside [0, 1] or of the wrong shape.")
+        raise BackboneError(
+            f"{name} returned a wrong uncertainty; return one number in [0, 1] for each query, or None."
+        )
     return scores
 
 

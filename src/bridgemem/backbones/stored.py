@@ -365,7 +365,7 @@ def _map_npy(path: Path) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
+        raise RunError(f"{path} is missing; write the scores again.") from None
     except (OSError, ValueError, EOFError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
 

@@ -328,7 +328,7 @@ def _check_ways(
     if sum((horizon is not None, workers > 1, master is not None, shard is not None, join)) > 1:
         raise SettingsError("--horizon, --workers, --master, --shard and --join are five ways to read; choose one.")
     if cells is not None and (join or horizon is not None or master is not None):
-        raise SettingsError("--cells is for reading steps one by one, by itself, with --workers or with --shard.")
+        raise SettingsError("--cells is for reading steps one by one; use it alone, with --workers or with --shard.")
     if shard is not None and records is not None:
         raise SettingsError("a shard has no records of its own; give --records with --join.")
 

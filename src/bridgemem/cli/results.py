@@ -36,7 +36,7 @@ def report(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Tables of runs or records, one filter a table; with --by, gain by stratum."""
+    """Tables of runs or records, each under one filter; with --by, gain by stratum."""
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.records import read_records
     from bridgemem.ranking.filters import FILTERS
@@ -50,7 +50,7 @@ def report(
         raise SettingsError(f"--filter is all, {', '.join(FILTERS)}, not {filters!r}.")
     if by is not None:
         if filters == "raw":
-            raise SettingsError("nothing is chosen under raw, so --by shows --filter static, time or all.")
+            raise SettingsError("nothing is chosen under raw; use --by with --filter static, time or all.")
         if runs is not None and len(runs) > 1:
             raise SettingsError("--by takes one run apart; name one.")
         found = _parts(runs[0] if runs else None, records, by, data_dir)
@@ -59,7 +59,10 @@ def report(
     found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
         where = ", ".join(map(str, runs)) if runs else records
-        raise NotFoundError(f"{where} holds no record{f' of {dataset!r}' if dataset else ''}.")
+        raise NotFoundError(
+            f"{where} holds no record{f' of {dataset!r}' if dataset else ''}; `bridgemem evaluate RUN --records FILE` "
+            "writes them."
+        )
     found = single_step(found)
     made = _tables(found, by, filters)
     used = [record for record in found if filters in ("all", record.filter)]

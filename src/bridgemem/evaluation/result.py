@@ -38,7 +38,9 @@ class Evaluation:
         for r in self.records:
             if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
                 return r.mrr
-        raise NotFoundError(f"no figure of {method!r} under the filter {filter_name!r} was measured.")
+        raise NotFoundError(
+            f"no figure of {method!r} under the filter {filter_name!r} was measured; `records` holds all that were."
+        )
 
     def table(self) -> Table:
         """One row for each method under the time-aware filter, and the model's gain over it; `records` hold all."""

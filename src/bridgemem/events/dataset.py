@@ -90,7 +90,9 @@ class Dataset:
                 f"{self.name} needs events before and after the start of validation, step {self.valid_start}."
             )
         if self.test_start is not None and not len(self.test):
-            raise DataError(f"{self.name} has no event at or after the start of test, step {self.test_start}.")
+            raise DataError(
+                f"{self.name} has no event at or after the start of test, step {self.test_start}; choose an earlier."
+            )
 
     @property
     def train(self) -> EventLog:

@@ -185,13 +185,15 @@ class Clock:
     def __post_init__(self) -> None:
         numbers = all(isinstance(n, int | np.integer) and type(n) is not bool for n in (self.origin, self.unit))
         if self.kind not in ("integer", "date") or not numbers:
-            raise DataError("a clock is of kind integer or date, with an origin and a unit that are whole numbers.")
+            raise DataError(
+                "a clock must be of kind integer or date, with an origin and a unit that are whole numbers."
+            )
         # the first step may begin before the first event, by less than the longest step
         first, last = (FIRST_SECOND - 2**31, LAST_SECOND) if self.kind == "date" else (-LAST_TIME, LAST_TIME)
         if not (first <= self.origin <= last and 1 <= self.unit <= LAST_TIME):
             raise DataError(
-                "a clock begins within the years 1 to 9999, or at a number of at most 18 digits, and has steps of at "
-                "least 1."
+                "a clock must begin within the years 1 to 9999, or at a number of at most 18 digits, and have steps "
+                "of at least 1."
             )
 
     def holds(self, step: int) -> bool:
@@ -279,7 +281,7 @@ class EventLog:
             given = np.asarray(getattr(self, name))
             column = np.ascontiguousarray(given, dtype=np.int32).view()
             if given.dtype != np.int32 and not np.array_equal(given, column):
-                raise DataError(f"the {name} column holds a value that is not a whole number below 2^31.")
+                raise DataError(f"the {name} column holds a value that is not a whole number below 2^31; give ids.")
             column.flags.writeable = False
             object.__setattr__(self, name, column)
         sizes = {len(self.subject), len(self.relation), len(self.object), len(self.step)}
@@ -294,7 +296,9 @@ class EventLog:
         if len(self) and self.step[0] < 0:
             raise DataError("steps must not be negative.")
         if len(self) and not (self.clock.holds(self.step[0]) and self.clock.holds(self.step[-1])):
-            raise DataError("the clock puts an event outside of the calendar, or at a time of more than 18 digits.")
+            raise DataError(
+                "the clock puts an event outside of the calendar, or at a time of more than 18 digits; check it."
+            )
 
     @classmethod
     def from_columns(

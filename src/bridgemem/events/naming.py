@@ -91,7 +91,7 @@ def checked(event: Any, where: str, clock: Clock) -> tuple[str, str, str, str, i
     where: what the event is called in that sentence.
     """
     if not isinstance(event, Sequence) or isinstance(event, str) or len(event) != 4:
-        raise DataError(f"{where} is not made of subject, relation, object and time.")
+        raise DataError(f"{where} is not made of four parts; give subject, relation, object and time.")
     named = zip(event, ("subject", "relation", "object"), strict=False)
     subject, relation, object_ = (stored_text(value, f"the {what} of {where}") for value, what in named)
     time = event[3]
@@ -109,7 +109,9 @@ def checked(event: Any, where: str, clock: Clock) -> tuple[str, str, str, str, i
         raise DataError(f"the time of {where} is a text, or a step as a whole number, not {time!r}.")
     shown = shown_time(str(time))
     if step < 0:
-        raise DataError(f"the time {shown} of {where} lies before the data begin, at {clock.label(0)}.")
+        raise DataError(
+            f"the time {shown} of {where} lies before the data begin, at {clock.label(0)}; give a later one."
+        )
     # a forecast for the step after it must be able to name its time
     if step >= LAST_STEP or not clock.holds(step + 1):
         raise DataError(f"the time {shown} of {where} lies too far ahead; give the true one, or leave it out.")

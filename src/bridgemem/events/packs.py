@@ -83,7 +83,7 @@ def unpack(path: str | Path) -> Dataset:
 def unpack_unmerged(path: str | Path) -> tuple[Dataset, dict[str, str]]:
     """A packed data set under the names that its events came with, and its aliases."""
     if not Path(path).is_file():
-        raise NotFoundError(f"{path} does not exist.")
+        raise NotFoundError(f"{path} does not exist; check its name.")
     try:
         return _unpacked(Path(path))
     except PermissionError as error:

@@ -23,7 +23,7 @@ FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20])")
 def check_format(path: Path) -> str:
     """The ending of a file of answers, if it is one that can be written here."""
     if path.suffix.lower() not in FORMATS:
-        raise SettingsError(f"answers are written as {' or '.join(FORMATS)}, and {path.name} is neither.")
+        raise SettingsError(f"answers must be written as {' or '.join(FORMATS)}, and {path.name} is neither.")
     if path.suffix.lower() == ".parquet":
         try:
             import duckdb  # noqa: F401

@@ -190,7 +190,7 @@ class LogP:
 def fit_calibration(found: LogP, entities: int, lock: str = "") -> Calibration:
     """The temperature and floor under which the answers are likeliest, and the curve of the best candidate."""
     if not len(found):
-        raise DataError("validation has no query to calibrate on.")
+        raise DataError("validation has no query to calibrate on; give it a larger share of the events.")
     plain = _best(found.answer, entities, floored=False)
     chosen = _best(found.answer, entities, floored=True)
     raw = -float(found.answer[:, TEMPERATURES.index(1.0)].mean())

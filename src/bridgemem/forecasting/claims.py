@@ -81,7 +81,7 @@ def stated(found: Any, predictor: Predictor) -> Statement:
     """What an answer of a predictor claims: `Answers`, what, partners, whether or an outlook; with the naive rules."""
     made = _stated(found)
     if not made.claims:
-        raise SettingsError("this answer states no probability, so there is nothing to issue.")
+        raise SettingsError("this answer states no probability to issue; run `bridgemem calibrate` on the run first.")
     return replace(made, claims=_with_rules(made, predictor))
 
 

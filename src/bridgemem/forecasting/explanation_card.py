@@ -89,7 +89,7 @@ def card_files(path: Path, candidates: int) -> list[Path]:
 def check_format(path: Path) -> Path:
     """The path of a card, if it has an ending that can be written."""
     if path.suffix.lower() not in FORMATS:
-        raise SettingsError(f"a card is written as {' or '.join(FORMATS)}, and {path.name} is neither.")
+        raise SettingsError(f"a card must be written as {' or '.join(FORMATS)}, and {path.name} is neither.")
     return path
 
 

@@ -185,7 +185,7 @@ class BridgeMemExplanation(Explanation):
             return f"{head}, and nothing more, since {self._why_unseen(why)}."
         main = max(self.events, key=lambda e: e.share)
         return (
-            f"{head} and {self.residual:+.3f} from the pair's own past (admitted at {self.gate:.0%}): "
+            f"{head} and {self.residual:+.3f} from the pair's own past (gate {self.gate:.2f}): "
             f"{self._weighed()}, {main.share:.0%} of it because {main.subject} did '{main.shown}' to {main.object} "
             f"{steps(main.lag)} before."
         )

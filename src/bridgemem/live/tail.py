@@ -80,7 +80,7 @@ class Tail:
         self.position, self._name, self._file = Position(), path, -1
         if position is None or from_start:
             if not path.exists():
-                raise NotFoundError(f"there is no file {path} to follow.")
+                raise NotFoundError(f"there is no file {path} to follow; check its name.")
             self._open(path, Position(file=position.file + 1 if position else 1))
         else:
             self._resume(position)
@@ -178,7 +178,7 @@ class Tail:
     def _open(self, path: Path, position: Position) -> None:
         file = _opened(path)
         if file is None:
-            raise NotFoundError(f"there is no file {path} to follow.")
+            raise NotFoundError(f"there is no file {path} to follow; check its name.")
         self._take(file, path, position)
 
     def _take(self, file: int, path: Path, position: Position) -> None:

@@ -66,7 +66,9 @@ def rollback(link: Path | str) -> Moved:
         known, now = history(link), str(link.readlink())
         earlier = [one for one in known if one.run != now and (link.parent / one.run / "config.toml").is_file()]
         if not earlier:
-            raise NotFoundError(f"{link} pointed to no other run before that is still there.")
+            raise NotFoundError(
+                f"{link} pointed to no earlier run that is still there; `bridgemem promote RUN` points it to one."
+            )
         target = earlier[-1]
         version = Run(link.parent / target.run).version
         _point(link, target.run)

@@ -158,7 +158,9 @@ class Corpus:
         with progress.task("numbering names and times"), clear_errors(self.out), self._transaction():
             total = self._one("SELECT count(*) FROM raw")
             if not total:
-                raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0].name}.")
+                raise DataError(
+                    f"no event was found in {len(files)} files, {files[0].name} first; look at it with `data check`."
+                )
             dropped = self._dropped(table)
             try:
                 clock, when, join, remarks = self._times(table)
@@ -173,7 +175,9 @@ class Corpus:
             self._events(kinds, entity, relation)
             events = self._one("SELECT count(*) FROM events")
             if not events:
-                raise DataError(f"no row of {files[0].name} and the files after it is an event with all four parts.")
+                raise DataError(
+                    f"no row of {files[0].name} and the files after it is an event; run `bridgemem data check` on it."
+                )
             of_ids = "SELECT count(DISTINCT id) FROM {}"
             found = {
                 "clock": asdict(clock),

@@ -118,7 +118,7 @@ def numbered(spark: SparkSession, sources: Iterable[str], options: ReadOptions) 
 
 def _read(spark: SparkSession, sources: Sequence[str], options: ReadOptions) -> _Raw:
     if not sources:
-        raise DataError("no file was given to mine.")
+        raise DataError("no file was given to mine; name one.")
     paths = [source for source in sources if not is_table(source)]
     tables = [source for source in sources if is_table(source)]
     if paths and tables:
@@ -159,7 +159,9 @@ def _read_files(spark: SparkSession, paths: Sequence[str], options: ReadOptions)
     if counted:
         raise RunError(f"Spark read {min(counted)}, which it did not list; give that file by its name.")
     if not total:
-        raise DataError(f"no event was found in {len(files)} files, of which the first is {files[0]}.")
+        raise DataError(
+            f"no event was found in {len(files)} files, {files[0]} first; run `bridgemem data check` on it."
+        )
     begins = F.broadcast(spark.createDataFrame(starts, "file string, start long"))
     placed = found.join(begins, "file").select(*ROLES, (F.col("start") + F.col("row")).alias(ORDER))
     return _Raw(placed, kinds, options, total, len(files))
@@ -200,7 +202,7 @@ def _read_tables(spark: SparkSession, names: Sequence[str], options: ReadOptions
     found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), F.col(ORDER).cast("long"))
     total, orders, least = found.agg(F.count("*"), F.count_distinct(ORDER), F.min(ORDER)).first() or (0,) * 3
     if not total:
-        raise DataError(f"no event was found in {names[0]}.")
+        raise DataError(f"no event was found in {names[0]}; check that the table has rows.")
     if orders != total or least < 0:
         raise DataError(f"{names[0]} has an {ORDER!r} that is empty, negative or given twice: number its rows from 0.")
     return _Raw(found, kinds, options, total, 1)
@@ -340,7 +342,7 @@ def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]
         number = F.when(digits, F.col("name").cast("long"))
         count, numbers, last = found.agg(F.count("*"), F.count_if(digits), F.max(number)).first() or (0, 0, 0)
         if not count:
-            raise DataError("no row is an event with all four parts.")
+            raise DataError("no row is an event with all four parts; check the names of the columns.")
         if count == numbers and last < 10_000 + 100 * count:
             if last > LAST_ID:
                 raise DataError(f"the {kind} id {last} is too large; ids must be below 2^31.")

@@ -62,7 +62,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
+        raise RunError(f"{path} is missing; restore it from a copy, or write the folder again.") from None
     except (ValueError, RecursionError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None
 

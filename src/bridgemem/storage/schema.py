@@ -47,7 +47,7 @@ def as_settings(kind: type[T], values: Any, where: str = "settings", *, whole: b
         text = json.dumps(values, default=_foreign)
         found = _validated(kind, lambda adapter: adapter.validate_json(text, strict=True))
         if whole and (lost := _left_out(kind, values)):
-            raise SettingsError(f"{lost} is missing.")
+            raise SettingsError(f"{lost} is missing; add it.")
         return found
     except SettingsError as problem:
         raise SettingsError(f"{where}: {problem}") from None

@@ -76,7 +76,7 @@ def read_table(path: Path, needed: Iterable[str] = ()) -> dict[str, np.ndarray]:
     """Columns of a table that `write_table` wrote, in either form; refused where it lacks one that is needed."""
     found = table_file(path)
     if found is None:
-        raise RunError(f"{path} is missing.")
+        raise RunError(f"{path} is missing; restore it from a copy, or write the folder again.")
     return read_columns(found, needed)
 
 

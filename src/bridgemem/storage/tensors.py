@@ -82,7 +82,7 @@ def read_tensors(
     try:
         tensors = load_file(path)
     except FileNotFoundError:
-        raise RunError(f"{path} is missing.") from None
+        raise RunError(f"{path} is missing; restore it from a copy, or write the folder again.") from None
     # a KeyError where safetensors knows a type of numbers and torch does not
     except (SafetensorError, OSError, ValueError, LookupError, AttributeError, RuntimeError) as problem:
         raise RunError(f"{path} is damaged: {problem}.") from None

@@ -81,12 +81,14 @@ def relations_table(records: list[Record], filter_name: str, dataset: str, most:
     prefix = f"{PART}relation: "
     runs = _parts_of_runs([r for r in records if r.dataset == dataset], prefix, filter_name)
     if not runs:
-        raise DataError(f"no record of parts by relation was found for {dataset}.")
+        raise DataError(
+            f"no record of parts by relation was found for {dataset}; `bridgemem report RUN --by relation` makes them."
+        )
     # test first; CENET first, by its letter
     first = runs[min(runs, key=lambda name: (name[1] != "test", name))]
     own = sorted((r for r in first if r.queries >= least), key=lambda r: -r.gain["mrr"][0])
     if not own:
-        raise DataError(f"no relation of {dataset} has {least} queries or more.")
+        raise DataError(f"no relation of {dataset} has {least} queries or more; choose a smaller number.")
     shown = own if len(own) <= 2 * most else own[:most] + own[-most:]
     cells = [
         [r.method.removeprefix(prefix), str(r.queries), figure(r.mrr - r.gain["mrr"][0]), interval(r.gain["mrr"])]

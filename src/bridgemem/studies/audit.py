@@ -259,7 +259,7 @@ def _measured(run: Run, split: str) -> list[Record]:
     """The rows of metrics.json on a split."""
     rows = metrics_of(run, split)
     if not rows:
-        raise RunError(f"{run.folder} was not evaluated on {split}.")
+        raise RunError(f"{run.folder} was not evaluated on {split}; `bridgemem evaluate` does it.")
     return rows
 
 

@@ -180,7 +180,7 @@ def compare_runs(first: Run, second: Run, split: str = "test") -> list[Differenc
 
 
 def tables_of_runs(found: Sequence[Difference]) -> list[Table]:
-    """The differences of two runs, one filter a table."""
+    """The differences of two runs, a table for each filter."""
     return [
         Table(
             FILTER_WORDS[f].capitalize(),
@@ -222,11 +222,11 @@ def _contender(
     runs = [as_run(one, data_dir) for one in sources]
     if any(run is None for run in runs):
         if len(sources) > 1 or isinstance(given, tuple):
-            raise RunError(f"{given} names something that is no run folder.")
+            raise RunError(f"{given} names something that is no run folder; check the names.")
         if isinstance(given, str | Path) and Path(given).is_dir() and not (Path(given) / "config.toml").is_file():
-            raise RunError(f"there is no run at {given}, and no trained backbone.")
+            raise RunError(f"there is neither a run nor a trained backbone at {given}; check its name.")
         if not before:
-            raise RunError(f"the first to compare is a run that was evaluated, and {given} is none.")
+            raise RunError(f"the first to compare is a run that was evaluated; {given} is none.")
         return _baseline(given, before[0].seeds[0], device, progress)
     found = [ranks(run, split=split, data_dir=data_dir) for run in runs]
     row = row or found[0].model
@@ -250,7 +250,7 @@ def _baseline(given: Any, first: Ranks, device: str, progress: Progress) -> Cont
     if isinstance(given, str) and given in first.rows and given not in ("backbone", "bridgemem", "learned"):
         return Contender(given, given, (first,))
     if not isinstance(given, str | Path | Backbone) and not isinstance(given, type):
-        raise RunError(f"{type(given).__name__} is neither a run nor a backbone.")
+        raise RunError(f"{type(given).__name__} is neither a run nor a backbone; give one of them.")
     asked = replace(first, columns={name: first.columns[name] for name in ASKED})
     made = with_baseline(asked, given, device=device, progress=progress)
     (row,) = made.rows

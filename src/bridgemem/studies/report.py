@@ -65,7 +65,9 @@ class Row:
             for r in records
         }
         if len(kinds) != 1:
-            raise DataError(f"records of {len(kinds)} different measurements cannot be averaged into one row.")
+            raise DataError(
+                f"records of {len(kinds)} different measurements have no mean; choose those that differ by seed alone."
+            )
         values = {m: np.array([getattr(r, m) for r in records]) for m in METRICS}
         gains = [r.gain["mrr"] for r in records if "mrr" in r.gain]
         first = records[0]
@@ -155,7 +157,9 @@ def filter_table(records: list[Record], filter_name: str) -> Table:
     """Backbones and what the residual makes of them under one filter, the paper's row next to it where it has one."""
     found = rows(records, filter_name)
     if not found:
-        raise DataError(f"no record was measured under the {filter_name} filter.")
+        raise DataError(
+            f"no record was measured under the {filter_name} filter; `bridgemem evaluate RUN --records FILE` does it."
+        )
     printed = {row.label: paper_cells(row) for row in found}
     with_paper = filter_name == "static" and any(any(cells) for cells in printed.values())
     header = ["data set, method", *HEADINGS.values(), "gain in MRR [95 %]"]

@@ -24,7 +24,9 @@ def check_device(device: str) -> str:
     if wanted.type == "cuda" and not torch.cuda.is_available():
         raise SettingsError("CUDA is not available; use --device cpu, or a CUDA build of torch.")
     if wanted.type == "cuda" and (wanted.index or 0) >= torch.cuda.device_count():
-        raise SettingsError(f"there is no {device} here, only {torch.cuda.device_count()} CUDA devices, from cuda:0.")
+        raise SettingsError(
+            f"there is no {device}; use one of the {torch.cuda.device_count()} CUDA devices, from cuda:0."
+        )
     return device
 
 

@@ -21,7 +21,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
             raise DataError(f"{pattern} is a folder: name its files, as in {pattern.rstrip('/')}/*.parquet.")
         several = [] if path.exists() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
         if not path.exists() and not several:
-            raise DataError(f"{pattern} does not exist.")
+            raise DataError(f"{pattern} does not exist; check its name.")
         found += [path] if path.exists() else [Path(name) for name in several if Path(name).is_file()]
     twice = {str(path) for path in found if found.count(path) > 1} if len(set(found)) < len(found) else set()
     if twice:

@@ -46,7 +46,7 @@ def read_rows(path: Path | str) -> Iterator[tuple[int, list[str]]]:
             raise DataError(f"{path} has more than {LARGEST >> 20} MB; give a table of two columns.")
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise NotFoundError(f"{path} does not exist.") from None
+        raise NotFoundError(f"{path} does not exist; check its name.") from None
     except OSError as problem:
         raise DataError(f"{path} cannot be read: {problem.strerror}.") from None
     except UnicodeDecodeError:

@@ -89,7 +89,7 @@ def open_bytes(path: Path) -> IO[bytes]:
             "as it is."
         ) from None
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist.") from None
+        raise DataError(f"{path} does not exist; check its name.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}.") from None
     if path.suffix.lower() == ".gz" and not packed:

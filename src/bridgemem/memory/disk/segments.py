@@ -89,7 +89,9 @@ class SegmentWriter:
         )
         for name, values, bound in bounds:
             if len(values) != len(pair) or int(values.min()) < 0 or int(values.max()) >= bound:
-                raise DataError(f"segment {self.name} was given a {name} outside 0..{bound - 1}, or too few of them.")
+                raise DataError(
+                    f"segment {self.name} was given a {name} outside 0..{bound - 1}, or too few of them; write it again."
+                )
         fell = pair[1:] < pair[:-1]
         fell |= (pair[1:] == pair[:-1]) & (step[1:] < step[:-1])
         if fell.any() or (self._last is not None and (int(pair[0]), int(step[0])) < self._last):
