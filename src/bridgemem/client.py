@@ -201,6 +201,9 @@ class Client:
             surprising: Those that rose most against their usual rate.
             watch: Only events of these: names of actors or relations, and pairs of actors.
             at: A time of the data set (default: the first unknown step).
+
+        Returns:
+            The service's JSON answer.
         """
         names = None if watch is None else [one if isinstance(one, str) else list(one) for one in watch]
         asked = {"horizon": horizon, "top": top, "surprising": surprising, "watch": names, "at": at}

@@ -57,7 +57,7 @@ def evaluate(
     run: Annotated[str, typer.Argument(metavar="RUN|DATA", help="A run folder; with -b whatever `fit -d` takes.")],
     backbone: Annotated[
         str | None,
-        typer.Option("--backbone", "-b", help="Measure a model on DATA: FILE.py:CLASS, a trained folder, or a name."),
+        typer.Option("--backbone", "-b", help="Model to measure on DATA: FILE.py:CLASS, folder or name."),
     ] = None,
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
@@ -68,18 +68,18 @@ def evaluate(
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes (default: 1).")] = 1,
     master: Annotated[
-        str | None, typer.Option("--master", help="Spark master URL: evaluate the steps as tasks of this cluster.")
+        str | None, typer.Option("--master", help="Spark master URL of a cluster that evaluates.")
     ] = None,
     shard: Annotated[
-        str | None, typer.Option("--shard", help="Read one part of the steps, as 2/8, and keep its ranks for --join.")
+        str | None, typer.Option("--shard", help="Read one part of the steps, as 2/8, for --join.")
     ] = None,
     cells: Annotated[
         int | None,
-        typer.Option("--cells", min=1, help="Largest batch in queries x entities; a smaller one takes less memory."),
+        typer.Option("--cells", min=1, help="Largest batch in queries x entities."),
     ] = None,
     queries: Annotated[
         int | None,
-        typer.Option("--queries", min=1, help="Evaluate a random sample of that many queries (default: all)."),
+        typer.Option("--queries", min=1, help="Size of a random sample of queries (default: all)."),
     ] = None,
     from_: Annotated[
         str | None, typer.Option("--from", help="First time of a window to measure (default: the first of test).")
@@ -93,14 +93,12 @@ def evaluate(
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     residual: Annotated[
-        str | None, typer.Option("--residual", help="With -b: learned, or bridgemem alone (default: learned).")
+        str | None, typer.Option("--residual", help="With -b: learned or bridgemem (default: learned).")
     ] = None,
     seed: Annotated[
         int | None, bounded(config.Seed, "--seed", help="With -b: random seed of the fit (default: 42).")
     ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="With -b: setting of the residual as name=value; repeatable.")
-    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="With -b: setting as name=value; repeatable.")] = None,
     *,
     reading: ReadOptions,
     data_dir: DataDir = None,

@@ -90,7 +90,7 @@ class SegmentWriter:
         for name, values, bound in bounds:
             if len(values) != len(pair) or int(values.min()) < 0 or int(values.max()) >= bound:
                 raise DataError(
-                    f"segment {self.name} was given a {name} outside 0..{bound - 1}, or too few of them; write it again."
+                    f"segment {self.name} was given a {name} outside 0..{bound - 1}, or too few; write it again."
                 )
         fell = pair[1:] < pair[:-1]
         fell |= (pair[1:] == pair[:-1]) & (step[1:] < step[:-1])
