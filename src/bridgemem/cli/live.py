@@ -17,6 +17,8 @@ from bridgemem.cli.options import (
     Duplicates,
     Json,
     MaxAhead,
+    MaxNewNamesPerBatch,
+    MaxNewNamesPerDay,
     MaxNewRelations,
     Quiet,
     max_ahead_of,
@@ -24,7 +26,7 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to
-from bridgemem.cli.running import opened_store, resolve_forecasts, store_to_read
+from bridgemem.cli.running import keep_rejected, opened_store, resolve_forecasts, store_to_read
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
@@ -70,6 +72,8 @@ def ingest(
     rejects: RejectsFile = None,
     duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
+    max_new_names_per_batch: MaxNewNamesPerBatch = None,
+    max_new_names_per_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -77,6 +81,7 @@ def ingest(
     """Add the events of a file to an event store as one batch, whole or not at all; or follow a feed of them."""
     from bridgemem.errors import SettingsError
     from bridgemem.events.readers.read import read_events
+    from bridgemem.events.readers.rejects import RejectedError
     from bridgemem.live.eventstore import EventStore, NewNames
     from bridgemem.live.forecasting import in_force, merged_ids
     from bridgemem.runs import Run
@@ -85,9 +90,10 @@ def ingest(
         raise SettingsError("the run that the events follow gives the time steps: leave --step out.")
     opened_run = Run(run, data_dir=data_dir)
     base = opened_run.dataset.events
+    new_names = NewNames.of(max_new_relations, max_new_names_per_batch, max_new_names_per_day)
 
     def open_store() -> EventStore:
-        opened = EventStore(store, duplicates=duplicates, new_names=NewNames.of(max_new_relations))
+        opened = EventStore(store, duplicates=duplicates, new_names=new_names)
         opened.follow(in_force(base, merged_ids(opened_run, base), opened, opened.snapshot()), opened_run.origin)
         if not follow or max_ahead is not None:  # a feed does not stop at a leap unless it is told to
             opened.max_ahead = max_ahead_of(max_ahead, base)
@@ -106,18 +112,25 @@ def ingest(
         )
     if file.is_dir():
         raise SettingsError(f"{file} is a folder; give one file of events, or a feed with --follow.")
-    with rejects_to(rejects) as write:
-        found = read_events(file, reading.following(base), kept=kept(rejects))
-        events, rejected, left_out, told = _usable(found, file, base, skip_rejected)
-        write(rejected)
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+    with rejects_to(rejects) as write:
+        try:
+            found = read_events(file, reading.following(base), kept=kept(rejects))
+            events, rejected, left_out, told = _usable(found, file, base, skip_rejected)
+        except RejectedError as problem:
+            if store.is_file():  # none is made for what is refused
+                with opened_store(store, open_store) as opened:
+                    keep_rejected(opened, source or file.name, named, problem.rejects)
+            raise
+        write(rejected)
     new = {
         "new_entities": len({name for s, _, o, _ in events for name in (s, o) if name not in base.entities}),
         "new_relations": len({r for _, r, _, _ in events if r not in base.relations}),
     }
     with opened_store(store, open_store) as opened:
         whose = source or (None if key else opened.sender(named)) or file.name
+        keep_rejected(opened, whose, named, rejected)
         receipt = opened.append(events, source=whose, key=named, offset=offset)
         resolve_forecasts(opened)
         reached = opened.last_offset(whose)

@@ -31,6 +31,7 @@ from bridgemem.cli import (
     names,
     outlook,
     own_model,
+    quarantine,
     results,
     schema,
     sections,
@@ -72,6 +73,7 @@ explore.register(app)
 mcp.register(app)
 live.register(app)
 storing.register(app)
+quarantine.register(app)
 versions.register(app)
 mine.register(app)
 memory.register(app)

@@ -100,6 +100,14 @@ MaxNewRelations = Annotated[
     int | None,
     bounded(config.Size, "--max-new-relations", help="Most new relations (default: 1000)."),
 ]
+MaxNewNamesPerBatch = Annotated[
+    int | None,
+    bounded(config.Size, "--max-new-names-per-batch", help="New entities that a batch may name (default: 100,000)."),
+]
+MaxNewNamesPerDay = Annotated[
+    int | None,
+    bounded(config.Size, "--max-new-names-per-day", help="New entities that a day (UTC) may bring (default: 250,000)."),
+]
 LogFormat = Annotated[
     config.LogFormat,
     one_of(config.LogFormat, "--log-format", help="Log lines on standard error: text, or json for one object a line."),

@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from bridgemem.errors import BridgeMemError
 if TYPE_CHECKING:
     from bridgemem.client import Client
     from bridgemem.events.naming import NewEvent
+    from bridgemem.events.readers.text import Reject
     from bridgemem.live.eventstore import EventStore, Receipt, Stored
 
 ONE_BATCH = 10_000  # events that a service takes at once
@@ -66,7 +67,8 @@ def service_of(store: Path) -> Client | None:
 
     with suppress(OSError, ValueError, KeyError, TypeError, BridgeMemError):
         noted = json.loads(_beside(store, "service.json").read_text(encoding="utf-8"))
-        return Client(noted["address"], token_file=noted["token_file"], retries=2)
+        # a copy of a large store takes a while
+        return Client(noted["address"], token_file=noted["token_file"], timeout=600, retries=2)
     return None
 
 
@@ -126,6 +128,17 @@ def _client(path: Path, held: BridgeMemError) -> Client:
     return client
 
 
+def keep_rejected(store: EventStore | RemoteStore, source: str, key: str, rejects: Sequence[Reject]) -> None:
+    """Put rows of a batch that is not stored yet in quarantine."""
+    from bridgemem.live.quarantine import Quarantine
+
+    if isinstance(store, RemoteStore):
+        if rejects:
+            store.keep_rejected(source, key, rejects)
+    elif not store.holds_batch(source, key):
+        Quarantine(store).keep(source, key, rejects)
+
+
 @dataclass
 class RemoteStore:
     """An event store through the service that has it open."""
@@ -158,6 +171,11 @@ class RemoteStore:
         from bridgemem.live.eventstore import Stored
 
         return Stored(**self.client.stored_event(event_id))
+
+    def keep_rejected(self, source: str, key: str, rejects: Sequence[Reject]) -> None:
+        """Put rows of a batch in quarantine."""
+        rows = [{**asdict(one), "row": list(one.row)} for one in rejects[:ONE_BATCH]]
+        self.client.post("/v1/rejected", {"source": source, "key": key, "rows": rows})
 
     def sender(self, key: str) -> str | None:
         """The source whose last batch came under a key."""

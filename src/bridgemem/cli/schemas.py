@@ -24,7 +24,17 @@ from bridgemem.live.ledger import Resolution
 from bridgemem.live.track_record import Score
 from bridgemem.ranking.intervals import Gain
 from bridgemem.ranking.metrics import Metrics
-from bridgemem.service.models import Answer, BackedUp, Explanation, Forecast, NameFound, ReasonTold
+from bridgemem.service.models import (
+    Answer,
+    BackedUp,
+    Explanation,
+    Forecast,
+    NameFound,
+    ReasonTold,
+    RejectedRow,
+    Removed,
+    ReplayedRows,
+)
 from bridgemem.studies.audit import Finding
 from bridgemem.studies.compare import Difference
 
@@ -555,6 +565,34 @@ class StoreCopied(BackedUp, Document):
     """A copy of an event store, read back; `digest` of all rows at its moment."""
 
 
+class StoreReduced(Removed, Document):
+    """What was removed from an event store for good."""
+
+
+class RejectedListed(Document):
+    """Rows in the quarantine of a store, and how many there are in all."""
+
+    rows: list[RejectedRow]
+    known: int
+
+
+class RejectedExported(Document):
+    """With --out: how many rows were written, and where."""
+
+    rows: int
+    out: str
+
+
+class RejectedReplayed(ReplayedRows, Document):
+    """With --replay: what became of the repaired rows."""
+
+
+class RejectedDropped(Document):
+    """With --drop: how many rows were dropped."""
+
+    dropped: int
+
+
 class LinkMoved(Document):
     """The run that a link points to now."""
 
@@ -649,6 +687,9 @@ DOCUMENTS: dict[str, Any] = {
     "stored": StoredListed,
     "retract": Retracted,
     "refresh": Refreshed,
+    "rejected": RejectedListed | RejectedExported | RejectedReplayed | RejectedDropped,
+    "prune": StoreReduced,
+    "erase": StoreReduced,
     "backup": StoreCopied,
     "ledger list": LedgerListed,
     "ledger score": LedgerScored,

@@ -19,6 +19,8 @@ from bridgemem.cli.options import (
     LogFormat,
     LogLevel,
     MaxAhead,
+    MaxNewNamesPerBatch,
+    MaxNewNamesPerDay,
     MaxNewRelations,
     MemoryDir,
     NewEvents,
@@ -33,6 +35,7 @@ from bridgemem.errors import BridgeMemError, SettingsError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from bridgemem.events.naming import NewNames
     from bridgemem.live.eventstore import EventStore
     from bridgemem.service.limits import Limits
 
@@ -49,6 +52,8 @@ def serve(
     store: NewEvents = None,
     duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
+    max_new_names_per_batch: MaxNewNamesPerBatch = None,
+    max_new_names_per_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all interfaces.")
@@ -82,6 +87,7 @@ def serve(
     """Answer forecasts over HTTP, and take in new events, until interrupted."""
     check_installed()
     from bridgemem.client import read_token
+    from bridgemem.events.naming import NewNames
     from bridgemem.forecaster import Forecaster
     from bridgemem.live.switching import Switch
     from bridgemem.service.admin import Admin
@@ -100,7 +106,8 @@ def serve(
     if admin_token_file is not None:
         read_token(admin_token_file)
     load(run.resolve())  # what is wrong with it is told before anything is made
-    with listen(host, port) as place, open_store(run, store, duplicates, max_new_relations) as events:
+    new_names = NewNames.of(max_new_relations, max_new_names_per_batch, max_new_names_per_day)
+    with listen(host, port) as place, open_store(run, store, duplicates, new_names) as events:
         live = Switch(run, events, load)
         events.max_ahead = max_ahead_of(max_ahead, live.view.events)
         set_up_logs(log_format, log_level)
@@ -109,15 +116,13 @@ def serve(
             listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
 
 
-def open_store(
-    run: Path, store: Path | None, duplicates: str | None, max_new_relations: int | None = None
-) -> EventStore:
+def open_store(run: Path, store: Path | None, duplicates: str | None, new_names: NewNames | None = None) -> EventStore:
     """The store that was named, or the run's own; where no such can be made, the sentence says how to name another."""
-    from bridgemem.live.eventstore import EventStore, NewNames
+    from bridgemem.live.eventstore import EventStore
 
     place = store or default_store(run)
     try:
-        return EventStore(place, duplicates=duplicates, new_names=NewNames.of(max_new_relations))
+        return EventStore(place, duplicates=duplicates, new_names=new_names)
     except BridgeMemError as problem:
         if store is not None or place.exists():
             raise

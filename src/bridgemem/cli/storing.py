@@ -1,9 +1,11 @@
-"""Commands that look after an event store: backup."""
+"""Commands that look after an event store: backup, prune, erase."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,9 +14,15 @@ from bridgemem.cli.options import Force, Json
 from bridgemem.cli.output import counted, emit, say
 from bridgemem.cli.running import RemoteStore, opened_store
 
+if TYPE_CHECKING:
+    from bridgemem.client import Client
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.retention import Removal
+
 
 def register(app: typer.Typer) -> None:
-    app.command()(backup)
+    for command in (backup, prune, erase):
+        app.command()(command)
 
 
 def backup(
@@ -24,7 +32,6 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Copy an event store as it is now and verify the copy; a service that has it open goes on."""
-    from dataclasses import asdict
     from datetime import UTC, datetime
 
     from bridgemem.live.backup import backup as copy
@@ -40,7 +47,73 @@ def backup(
         )
 
     def text() -> None:
-        what = f"{counted(made['events'], 'event')} in {counted(made['batches'], 'batch')}".replace("batchs", "batches")
+        what = f"{counted(made['events'], 'event')} in {_batches(made['batches'])}"
         say(f"Wrote {to}: {what}, {counted(made['retractions'], 'retraction')}; read back and equal to the store.")
 
     emit({**made, "path": str(to)}, as_json, text)
+
+
+def prune(
+    store: StoreFile,
+    before: Annotated[
+        str | None, typer.Option("--before", help="Remove events before this time, e.g. 2024-01-01.")
+    ] = None,
+    source: Annotated[str | None, typer.Option("--source", help="Remove events that came from this source.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Remove events before a date, of a source, or both, for good; keys stay, so a repeated batch stays out."""
+    from bridgemem.live.retention import prune as remove
+
+    made = _removed(
+        store,
+        lambda opened: remove(opened, before=before, source=source),
+        lambda client: client.prune(before=before, source=source),
+    )
+    emit(made, as_json, lambda: _show(made, f"No event {made['what']} was there; nothing was changed."))
+
+
+def erase(
+    store: StoreFile,
+    name: Annotated[str, typer.Argument(help="Name of an entity or relation, in its exact spelling.")],
+    as_json: Json = False,
+) -> None:
+    """Remove every event that names an entity or relation for good, and the name from all texts of the store."""
+    from bridgemem.live.retention import erase as remove
+
+    made = _removed(store, lambda opened: remove(opened, name), lambda client: client.erase(name))
+
+    def text() -> None:
+        _show(made, "Nothing in the store has this name; nothing was changed.")
+        if made["carried"]:
+            say(f"{_batches(made['carried'])} have it in their source, key or offset, which stay; see prune --source.")
+        say("Earlier backups and runs that were fitted on such events still have it: delete them, or fit them again.")
+
+    emit(made, as_json, text)
+
+
+def _removed(
+    store: Path, locally: Callable[[EventStore], Removal], remotely: Callable[[Client], dict[str, Any]]
+) -> dict[str, Any]:
+    """What was removed, from the file or by the service that has it open."""
+    from bridgemem.live.eventstore import EventStore
+
+    with opened_store(store, lambda: EventStore(store, create=False)) as opened:
+        return remotely(opened.client) if isinstance(opened, RemoteStore) else asdict(locally(opened))
+
+
+def _show(made: dict[str, Any], nothing: str) -> None:
+    if not (made["events"] or made["rejected"] or made["texts"]):
+        say(nothing)
+        return
+    kind = f" {made['what']}" if made["what"] else ""
+    were = "was" if made["events"] == 1 else "were"
+    counted_ones = f", of which {made['counted']:,} counted" if made["counted"] != made["events"] else ""
+    say(f"{counted(made['events'], 'event')}{kind} {were} removed{counted_ones}; the store holds {made['left']:,}.")
+    if made["rejected"]:
+        say(f"Removed from the quarantine: {counted(made['rejected'], 'row')}.")
+    if made["texts"]:
+        say(f"Blanked: {counted(made['texts'], 'reason')} of retractions.")
+
+
+def _batches(n: int) -> str:
+    return f"{n:,} batch{'es' * (n != 1)}"

@@ -33,20 +33,31 @@ class NewNames(Declared):
 
     Each new entity is a candidate of every later query, and each new relation widens every index, so a batch of
     mistaken columns would slow down all forecasts. relations: of a store; the benchmark data sets have 24 to 256 in
-    all. entities: of a store. batch: entities of one batch.
+    all. entities: of a store. batch: entities of one batch. day: entities of all batches that come on one day, in UTC.
     """
 
     relations: Size = 1_000
     entities: Size = 1_000_000
     batch: Size = 100_000
+    day: Size = 250_000
 
     @classmethod
-    def of(cls, relations: int | None) -> NewNames:
-        """The usual limits, with another number of relations where one is given."""
-        return cls() if relations is None else cls(relations=relations)
+    def of(cls, relations: int | None, batch: int | None = None, day: int | None = None) -> NewNames:
+        """The usual limits, with others where they are given."""
+        given = {"relations": relations, "batch": batch, "day": day}
+        return cls(**{name: value for name, value in given.items() if value is not None})
 
-    def check(self, known: Sequence[Collection[str]], held: Sequence[set[str]], given: Sequence[set[str]]) -> None:
-        """Refuse names, given as (entities, relations), that would be too many with those held besides those known."""
+    def check(
+        self,
+        known: Sequence[Collection[str]],
+        held: Sequence[set[str]],
+        given: Sequence[set[str]],
+        today: int = 0,
+    ) -> None:
+        """Refuse names, given as (entities, relations), that would be too many with those held besides those known.
+
+        today: how many entities were new among those that came before on the same day.
+        """
         entities, relations = (g.difference(k, h) for g, k, h in zip(given, known, held, strict=True))
         remedy = "check its columns, or bring the run up to date with `bridgemem refresh`; nothing was stored."
         if relations and len(relations) + len(held[1]) > self.relations:
@@ -56,8 +67,13 @@ class NewNames(Declared):
             )
         if len(entities) > self.batch:
             raise DataError(
-                f"the batch names {len(entities):,} new entities, and a batch may name {self.batch:,}; split it, or "
-                f"{remedy}"
+                f"the batch names {len(entities):,} new entities, and a batch may name {self.batch:,}; split it, raise "
+                f"--max-new-names-per-batch, {remedy}"
+            )
+        if entities and len(entities) + today > self.day:
+            raise DataError(
+                f"the batch names {len(entities):,} new entities, and a store takes {self.day:,} new entities a day, "
+                f"of which {today:,} came today; send it tomorrow, raise --max-new-names-per-day, {remedy}"
             )
         if entities and len(entities) + len(held[0]) > self.entities:
             raise DataError(

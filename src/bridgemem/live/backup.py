@@ -6,14 +6,13 @@ waits for it.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridgemem.errors import SettingsError
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.storefile import TABLES, StoreError, connect, reason
+from bridgemem.live.storefile import StoreError, attachable, connect, copied, digest, reason
 from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
@@ -53,17 +52,6 @@ def _unwritten(to: Path, problem: Exception) -> StoreError:
     return StoreError(f"{to} cannot be written: {reason(problem)}; nothing is left of it.")
 
 
-def digest(cursor: duckdb.DuckDBPyConnection) -> str:
-    """A digest of all rows of a store: of each row a hash, of each table the sum of them and their number."""
-    parts = []
-    # what was added to a store later, such as a ledger, is part of it
-    more = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()").fetchall()
-    for table in (*TABLES, *sorted({name for (name,) in more}.difference(TABLES))):
-        rows = cursor.execute(f"SELECT count(*), coalesce(sum(hash(t)), 0)::VARCHAR FROM {table} t").fetchall()
-        parts.append(f"{rows[0][0]}-{int(rows[0][1]) % 2**64:016x}")
-    return ".".join(parts)
-
-
 def _count(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
     return cursor.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
 
@@ -72,15 +60,13 @@ def _copy(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]
     """Write the rows of one moment into a new file, and give their digest and their numbers."""
     import duckdb
 
-    name, place = f"backup_{secrets.token_hex(8)}", str(aside).replace("'", "''")
+    name = attachable()
     try:
         with store.reading() as cursor:
             expected = digest(cursor)
             counts = {table: _count(cursor, table) for table in ("events", "batches", "retractions")}
-            own = cursor.execute("SELECT current_database()").fetchall()[0][0]
             try:
-                cursor.execute(f"ATTACH '{place}' AS {name}")
-                cursor.execute(f'COPY FROM DATABASE "{own}" TO {name}')
+                copied(cursor, aside, name)
             except duckdb.Error as problem:  # not the store is at fault
                 raise _unwritten(to, problem) from None
     finally:

@@ -10,7 +10,7 @@ Policies, also in docs/concepts/live.md:
 - Duplicates (same subject, relation, object and step as an event in force) are always written. "keep" lets them count
   like any other event; "drop" passes them over whenever events are read, so that the policy can be changed at any time
   and the second of two equal events takes over when the first is retracted.
-- Retracted events stay in the file and are never read again.
+- Retracted events stay in the file and are never read again. Removed ones (`bridgemem.live.retention`) do not stay.
 - A batch with one event that cannot be used is refused as a whole, and so is one with too many new names.
 - One process writes at a time. Readers name a snapshot, which reads the same for ever.
 """
@@ -33,9 +33,11 @@ from bridgemem.config import Duplicates, check
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.naming import NewEvent, NewNames, numbered, stored_text
+from bridgemem.live.gate import Gate
 from bridgemem.live.intake import Batch, Checked, Intake
 from bridgemem.live.receipts import Reading, Receipt, Snapshot, Source, Stored, event_number, first_of_equals, stored_of
-from bridgemem.live.storefile import StoreError, StoreInUseError, connect, reason
+from bridgemem.live.removed import NONE_REMOVED, in_ranges, last_removal, removed_ranges
+from bridgemem.live.storefile import StoreError, StoreInUseError, connect, connect_soon, reason, rewrite
 from bridgemem.live.storefile import create as create_file
 from bridgemem.storage.files import locked
 
@@ -84,6 +86,8 @@ class EventStore:
         check("duplicates", duplicates, Duplicates | None)
         self.path, self.read_only = Path(path), read_only
         self._writer, self._not_before = threading.Lock(), 0.0
+        self._gate = Gate()  # transactions, or one that puts another file in the place of this one
+        self._missing = 0, NONE_REMOVED  # the last removal that was seen, and the ids that were removed, in ranges
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
@@ -187,8 +191,9 @@ class EventStore:
         if batch.rows and not self._told:
             self._tell(cursor, clock)
         if self._last is None:
-            tables = ("batches", "events", "retractions")
-            ids = ", ".join(f"(SELECT coalesce(max(id), 0) FROM {table})" for table in tables)
+            # the last events may have been removed; their ids are not given again
+            last = (("max(id)", "batches"), ("max(first + size) - 1", "batches"), ("max(id)", "retractions"))
+            ids = ", ".join(f"(SELECT coalesce({what}, 0) FROM {table})" for what, table in last)
             self._last = cursor.execute(f"SELECT {ids}").fetchall()[0]
         number, first, size = self._last[0] + 1, self._last[1] + 1, len(batch.rows)
         cursor.execute(
@@ -222,6 +227,25 @@ class EventStore:
             self._intake.forget()
             self._last = None
         return found
+
+    @contextmanager
+    def removing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A transaction that may delete events; whatever is kept in memory of them is read again."""
+        with self._writing() as cursor:
+            yield cursor
+            self._intake.forget()
+            self._last = None
+
+    def rewrite(self) -> None:
+        """Write the file anew, so that nothing is left of deleted rows; other threads wait."""
+        with self._writer, self._gate.alone():
+            if self._database is None:
+                raise StoreError(f"{self.path} was closed; open it again.")
+            database, self._database = self._database, None
+            try:
+                rewrite(self.path, database)
+            finally:
+                self._database = connect_soon(self.path)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -265,9 +289,10 @@ class EventStore:
                 "SELECT id, subject, relation, object, step FROM events WHERE batch > ? AND batch <= ? ORDER BY id",
                 [since, at.batches],
             ).fetchnumpy()
+            ranges = self._removed_ranges(cursor)
         left = [gone, known] if held is None else [gone, known, held]
         wanted = ~np.isin(columns["id"], np.concatenate(left))
-        stays = ~np.isin(known, gone)
+        stays = ~(np.isin(known, gone) | in_ranges(known, ranges))
         number, subject, relation, object_, step = (columns[name][wanted] for name in columns)
         names, new = numbered(base, subject.tolist(), relation.tolist(), object_.tolist())
         old = (base.subject, base.relation, base.object, base.step, known)
@@ -279,10 +304,16 @@ class EventStore:
         s, r, o, t, ids = (column[order] for column in rows)
         return Reading(EventLog(s, r, o, t, *names, base.clock), ids, at)
 
-    def retracted(self, at: Snapshot) -> np.ndarray:
-        """The numbers of the stored events that were taken back up to a snapshot, int64 [n]."""
+    def gone(self, ids: np.ndarray, at: Snapshot) -> np.ndarray:
+        """Which stored events, by their numbers int64 [n], were retracted up to a snapshot, or removed; bool [n]."""
         with self._reading() as cursor:
-            return _retracted(cursor, at)
+            return np.isin(ids, _retracted(cursor, at)) | in_ranges(ids, self._removed_ranges(cursor))
+
+    def _removed_ranges(self, cursor: duckdb.DuckDBPyConnection) -> np.ndarray:
+        last = last_removal(cursor)
+        if self._missing[0] != last:
+            self._missing = last, removed_ranges(cursor)
+        return self._missing[1]
 
     def event(self, event_id: str) -> NewEvent:
         """A stored event as it came, in force or not."""
@@ -398,6 +429,21 @@ class EventStore:
                 self._tell(cursor, self.clock)
             yield cursor
 
+    def changing(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A transaction that changes other tables than those of events; it is on the disk when it ends."""
+        return self._writing()
+
+    def new_today(self) -> int:
+        """How many entities that the followed log lacks came for the first time today, in UTC."""
+        with self._reading() as cursor:
+            return self._intake.new_today(cursor)
+
+    def holds_batch(self, source: str, key: str) -> bool:
+        """Whether a batch of a source was stored under a key."""
+        with self._reading() as cursor:
+            found = cursor.execute("SELECT 1 FROM batches WHERE source = ? AND key = ?", [source, key]).fetchone()
+        return found is not None
+
     def _checkpoint(self) -> None:
         """Bring what was committed into the file itself, so that a copy of the file alone is whole.
 
@@ -419,6 +465,10 @@ class EventStore:
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._gate.one_of_many():
+            yield from self._in_transaction(done)
+
+    def _in_transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
         import duckdb
 
         database = self._database

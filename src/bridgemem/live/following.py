@@ -21,6 +21,7 @@ from bridgemem.events.readers.json_lines import JsonLines, Line
 from bridgemem.events.readers.rejects import RejectedError, RejectsLog
 from bridgemem.events.readers.text import Reject
 from bridgemem.live.eventstore import EventStore
+from bridgemem.live.quarantine import Quarantine
 from bridgemem.live.storefile import StoreInUseError
 from bridgemem.live.tail import CHUNK, FIRST_OF_LINE, Block, Position, Tail
 
@@ -209,6 +210,8 @@ class Follower:
         if self.rejects is not None:
             self.rejects.add(rejected)
         done = self.done
+        if rejected:
+            Quarantine(store).keep(done.source, batch.key, rejected)
         if events or batch.offset:
             receipt = store.append(events, source=done.source, key=batch.key, offset=batch.offset)
             done.batches += 1

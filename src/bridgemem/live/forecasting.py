@@ -27,6 +27,7 @@ from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import Batch, EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.live.ledger import Ledger
+from bridgemem.live.retention import Removal, Remove
 from bridgemem.live.together import Together
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
@@ -156,6 +157,13 @@ class LiveForecaster:
             self._update()
         return before
 
+    def remove(self, remove: Remove) -> Removal:
+        """Remove events from the store for good; the view is then that of a store that never saw them."""
+        with self._updating:
+            made = remove(self.store)
+            self._update()
+        return made
+
     def forecast(
         self,
         subject: str | int | None = None,
@@ -204,15 +212,14 @@ class LiveForecaster:
 
     def _read(self, at: Snapshot) -> View:
         """The view of a snapshot, read from the store since the base."""
-        gone = self.store.retracted(at)
-        if np.isin(self._base.ids, gone).any():
+        if self.store.gone(self._base.ids, at).any():
             # back to the run's own data: a memory that never saw the event may not know its names either
             past, own = self._opened.past, in_force(self.base, self.merged, self.store, at)
             if own is not self.base:
                 past = Past(own).with_delta(past.delta)
                 # what was taken back makes no later event late, nor a duplicate
                 self._follow(past.events)
-            self._base = Base(past, self.merged[~np.isin(self.merged, gone)])
+            self._base = Base(past, self.merged[~self.store.gone(self.merged, at)])
         base = self._base
         return self._built(base.past, self.store.read(base.past.delta, at, since=base.batches, held=base.ids))
 
@@ -289,7 +296,7 @@ def _check_mapped(run: Run, opened: Predictor) -> None:
 
 def in_force(events: EventLog, merged: np.ndarray, store: EventStore, at: Snapshot) -> EventLog:
     """The data of a run without the stored events that were taken back since; merged int64 [n], as `merged_ids`."""
-    stays = ~np.isin(merged, store.retracted(at))
+    stays = ~store.gone(merged, at)
     return events if stays.all() else events.take(stays)
 
 

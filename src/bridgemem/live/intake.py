@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +53,10 @@ class Checked:
         return cls(rows, source, key, offset, hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:32])
 
 
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
 class Intake:
     """What new batches are held against: the log that is followed, and the stored events in force.
 
@@ -72,6 +77,7 @@ class Intake:
     def forget(self) -> None:
         """Read what is stored again when it is next needed."""
         self._names: tuple[set[str], set[str]] | None = None  # those in force that the base lacks
+        self._day, self._new_today = "", 0  # UTC, and how many entities were new in batches of that day
         self._latest: int | None = None
         self._facts: dict[int, set[Fact]] = {}
 
@@ -100,9 +106,25 @@ class Intake:
             entities, relations = ({str(row[0]) for row in found} for found in stored)
             self._names = entities.difference(self._base_ids[0]), relations.difference(self._base_ids[1])
         given = {name for s, _, o, *_ in rows for name in (s, o)}, {row[1] for row in rows}
-        limits.check(self._base_ids, self._names, given)
+        today = self.new_today(cursor)
+        limits.check(self._base_ids, self._names, given, today)
+        self._new_today = today + len(given[0].difference(self._base_ids[0], self._names[0]))
         for held, new, known in zip(self._names, given, self._base_ids, strict=True):
             held |= new.difference(known)
+
+    def new_today(self, cursor: duckdb.DuckDBPyConnection) -> int:
+        """How many entities that the log lacks came for the first time today, in UTC."""
+        if self._day != (today := _today()):
+            self._day, self._new_today = today, self._count_new(cursor, today)
+        return self._new_today
+
+    def _count_new(self, cursor: duckdb.DuckDBPyConnection, day: str) -> int:
+        found = cursor.execute(
+            f"SELECT name FROM (SELECT unnest([subject, object]) AS name, batch {IN_FORCE}) GROUP BY name "
+            'HAVING min(batch) >= (SELECT min(id) FROM batches WHERE starts_with("when", ?))',
+            [day],
+        ).fetchall()
+        return sum(name not in self._base_ids[0] for (name,) in found)
 
     def _duplicates(self, cursor: duckdb.DuckDBPyConnection, rows: Sequence[Row]) -> int:
         """How many of the rows equal an event in force, of the log that is followed, stored, or earlier in the rows."""

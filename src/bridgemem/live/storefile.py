@@ -1,9 +1,13 @@
-"""The file of an event store: made whole, opened, and what is said where it cannot be."""
+"""The file of an event store: made whole, opened, copied, written anew, and what is said where it cannot be."""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +17,11 @@ from bridgemem.storage.whole import whole_file
 if TYPE_CHECKING:
     import duckdb
 
-FORMAT = 2
+FORMAT = 3
+HELD = 0.05  # seconds that a file that was replaced stays locked, for others that were about to open it
+PATIENCE = 30.0  # seconds to wait for a process that opened the file in between
 
-_TABLES = f"""
+_TABLES = """
 CREATE TABLE about (name VARCHAR, value VARCHAR);
 CREATE TABLE batches (
     id BIGINT PRIMARY KEY, source VARCHAR, "offset" VARCHAR, key VARCHAR, "when" VARCHAR, digest VARCHAR,
@@ -25,10 +31,21 @@ CREATE TABLE events (
     id BIGINT, batch BIGINT, subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, step BIGINT
 );
 CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VARCHAR, reason VARCHAR);
+"""
+# since format 3: what was removed for good, and rows that were rejected
+_SINCE_3 = f"""
+CREATE TABLE removals (
+    id BIGINT PRIMARY KEY, kind VARCHAR, "when" VARCHAR, what VARCHAR, events BIGINT, rejected BIGINT, texts BIGINT
+);
+CREATE TABLE rejected (
+    id BIGINT PRIMARY KEY, source VARCHAR, key VARCHAR, "when" VARCHAR, file VARCHAR, line BIGINT, reason VARCHAR,
+    subject VARCHAR, relation VARCHAR, object VARCHAR, time VARCHAR, "row" VARCHAR
+);
+DELETE FROM about WHERE name = 'format';
 INSERT INTO about VALUES ('format', '{FORMAT}');
 """
 
-TABLES = ("about", "batches", "events", "retractions")
+TABLES = ("about", "batches", "events", "retractions", "removals", "rejected")
 
 # what the system says of a file that may be as whole as ever
 _KEPT_OUT = (
@@ -61,7 +78,7 @@ def create(path: Path) -> None:
 
     try:
         with whole_file(path) as aside, duckdb.connect(str(aside)) as database:
-            database.execute(_TABLES)
+            database.execute(_TABLES + _SINCE_3)
             database.close()
     except (duckdb.Error, OSError) as problem:
         raise StoreError(f"{path} cannot be made: {reason(problem)}.") from None
@@ -83,10 +100,111 @@ def connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         raise StoreError(f"{path} is a DuckDB file, but no event store; name another file.") from None
     except (duckdb.Error, OSError) as problem:
         raise _not_opened(path, read_only, problem) from None
+    if made_as == ("2",):
+        database.close()
+        return _brought_up(path, read_only)
     if made_as != (str(FORMAT),):
         database.close()
         raise StoreError(f"{path} has another format version than this program's, which is {FORMAT}; name a new file.")
     return database
+
+
+def _brought_up(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
+    """The database of an earlier format, with the tables that were added since."""
+    import duckdb
+
+    try:
+        with duckdb.connect(str(path)) as database:
+            database.execute(f"BEGIN; {_SINCE_3} COMMIT")
+            database.close()
+    except (duckdb.Error, OSError) as problem:
+        raise _not_opened(path, False, problem) from None
+    return connect(path, read_only)
+
+
+def attachable() -> str:
+    """A name that no other file is attached by."""
+    return f"copy_{secrets.token_hex(8)}"
+
+
+def copied(cursor: duckdb.DuckDBPyConnection, to: Path, name: str) -> None:
+    """Write all rows that a transaction sees into a new file, which stays attached by a name."""
+    place = str(to).replace("'", "''")
+    own = cursor.execute("SELECT current_database()").fetchall()[0][0]
+    cursor.execute(f"ATTACH '{place}' AS {name}")
+    cursor.execute(f'COPY FROM DATABASE "{own}" TO {name}')
+
+
+def digest(cursor: duckdb.DuckDBPyConnection) -> str:
+    """A digest of all rows of a store: of each row a hash, of each table the sum of them and their number."""
+    parts = []
+    # what was added to a store later, such as a ledger, is part of it
+    more = cursor.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = current_database()").fetchall()
+    for table in (*TABLES, *sorted({name for (name,) in more}.difference(TABLES))):
+        rows = cursor.execute(f"SELECT count(*), coalesce(sum(hash(t)), 0)::VARCHAR FROM {table} t").fetchall()
+        parts.append(f"{rows[0][0]}-{int(rows[0][1]) % 2**64:016x}")
+    return ".".join(parts)
+
+
+def rewrite(path: Path, database: duckdb.DuckDBPyConnection) -> None:
+    """Put a new file of the same rows in the place of a store, which is closed; nobody else may have it open.
+
+    DuckDB leaves the bytes of deleted rows in a file; a new one never had them. A kill leaves the old file or the new.
+    """
+    import duckdb
+
+    try:
+        with ExitStack() as exits, whole_file(path) as aside:
+            aside.unlink(missing_ok=True)
+            database.execute("CHECKPOINT")
+            expected, name = digest(database), attachable()
+            copied(database, aside, name)
+            database.execute(f"DETACH {name}")
+            copy = connect(aside, read_only=True)
+            found = digest(copy)
+            copy.close()
+            if found != expected:
+                raise StoreError("the copy did not come out equal")
+            database.close()
+            if path.with_name(f"{path.name}.wal").exists():  # which belongs to the old file alone
+                raise StoreError("what was written last could not be brought into it")
+            exits.enter_context(_kept_closed(path))
+    except (duckdb.Error, OSError, StoreError) as problem:
+        raise StoreError(
+            f"{path} could not be written anew ({reason(problem)}), so bytes of removed rows may be left in the file; "
+            "fix that and give the same command again."
+        ) from None
+    finally:
+        database.close()
+
+
+@contextmanager
+def _kept_closed(path: Path) -> Iterator[None]:
+    """Keep other processes from opening a file, by the lock that DuckDB takes, while another takes its place."""
+    try:
+        import fcntl
+    except ImportError:  # the system has other locks, under which an open file cannot be replaced at all
+        yield
+        return
+    with path.open("rb+") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StoreInUseError("another process opened it meanwhile") from None
+        yield
+        time.sleep(HELD)
+
+
+def connect_soon(path: Path) -> duckdb.DuckDBPyConnection:
+    """The database in the file, also where another process has it for a moment."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return connect(path, read_only=False)
+        except StoreInUseError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(HELD)
 
 
 def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from bridgemem.events.naming import NewEvent
 from bridgemem.forecaster import Forecaster
 from bridgemem.live.eventstore import EventStore, Receipt, Stored
 from bridgemem.live.forecasting import LiveForecaster, View
+from bridgemem.live.gate import Gate
+from bridgemem.live.retention import Removal, Remove
 from bridgemem.runs import Run
 
 CANARIES = 3  # queries about the last events that a new model is tried on
@@ -44,7 +46,7 @@ class Switch:
 
     def __init__(self, source: Path, store: EventStore, load: Callable[[Path], Forecaster]) -> None:
         self.source, self.store, self._load = source, store, load
-        self._switching, self._writers = threading.Lock(), _Writers()
+        self._switching, self._writers = threading.Lock(), Gate()
         self._now = LiveForecaster(load(source.resolve()), store)
 
     @property
@@ -71,6 +73,10 @@ class Switch:
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
         with self._writers.one_of_many():
             return self._now.retract(event_ids, reason)
+
+    def remove(self, remove: Remove) -> Removal:
+        with self._writers.one_of_many():
+            return self._now.remove(remove)
 
     def tidy(self, wait: bool = False) -> None:
         self._now.tidy(wait)
@@ -135,35 +141,3 @@ def _answers(live: LiveForecaster, subject: str, relation: str) -> bool:
         return bool(live.forecast(subject, relation, top=1))
     except BridgeMemError:
         return False
-
-
-class _Writers:
-    """Many write at once, or one changes what they write to."""
-
-    def __init__(self) -> None:
-        self._free, self._many, self._alone = threading.Condition(), 0, False
-
-    @contextmanager
-    def one_of_many(self) -> Iterator[None]:
-        with self._free:
-            self._free.wait_for(lambda: not self._alone)
-            self._many += 1
-        try:
-            yield
-        finally:
-            with self._free:
-                self._many -= 1
-                self._free.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._free:
-            self._free.wait_for(lambda: not self._alone)
-            self._alone = True
-            self._free.wait_for(lambda: not self._many)
-        try:
-            yield
-        finally:
-            with self._free:
-                self._alone = False
-                self._free.notify_all()

@@ -17,6 +17,8 @@ from fastapi.security import HTTPBearer
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.quarantine import in_quarantine
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.live.switching import RefusedRunError
 from bridgemem.service.admin import ADMIN, Admin, Reloading, admin_router
@@ -33,6 +35,7 @@ from bridgemem.service.ahead_models import (
 from bridgemem.service.asking import AnyQuery, Live, Service
 from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
+from bridgemem.service.keeping import keeping_router
 from bridgemem.service.limits import Guard, Limits, Tokens, refusal, retry_later
 from bridgemem.service.logs import note
 from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
@@ -68,6 +71,7 @@ Whose = Annotated[str | None, Query(max_length=1000, description="Only what came
 EventId = Annotated[str, PathParameter(min_length=1, max_length=40, description="As answers to /v1/events name it.")]
 Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="That many, those that came last.")]
 
+EVENTS = "/v1/events"
 NO_STORE = "the event store cannot be used now ({}); send the same request again later."
 NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
@@ -135,6 +139,13 @@ def create_app(
     )
     metrics.watch("bridgemem_memory_events", "Events in memory.", lambda: len(live.view.events))
     metrics.watch("bridgemem_memory_entities", "Entities in memory.", lambda: live.view.events.n_entities)
+    of_store = service.of_store
+    metrics.watch("bridgemem_quarantine_rows", "Rejected rows in quarantine.", lambda: of_store(in_quarantine))
+    metrics.watch(
+        "bridgemem_new_entities_today",
+        "Entities new to the run that came today.",
+        lambda: of_store(EventStore.new_today),
+    )
     used = service.kept.used
     metrics.watch("bridgemem_scores_found", "Queries whose scores were kept.", lambda: used.hits)
     metrics.watch("bridgemem_scores_made", "Queries whose scores had to be made.", lambda: used.misses)
@@ -144,6 +155,7 @@ def create_app(
     guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
     if reloading:
         guarded.append(admin_router(reloading, live.store, _refusals(409, 422)))
+        guarded.append(keeping_router(live, service.quarantine, _refusals(422)))
     if page is not None:
         open_to_all.append(page(service))
     for router in (*open_to_all, *guarded):
@@ -151,7 +163,7 @@ def create_app(
     paths = {getattr(route, "path", "") for router in (*open_to_all, *guarded) for route in router.routes}
     paths |= {*DOCS, "/openapi.json"}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
-    _errors(app, () if page is not None else (live.store.path, live.run.folder))
+    _errors(app, service, () if page is not None else (live.store.path, live.run.folder))
     tokens = Tokens(token, admin.token if admin else None)
     app.add_middleware(Guard, limits=limits, tokens=tokens, hosts=hosts, admin=ADMIN)
     app.add_middleware(Measured, metrics=metrics, paths=paths, version=lambda: live.run.version)
@@ -188,14 +200,16 @@ def _health(ready: asyncio.Event) -> APIRouter:
 def _stored(service: Service, metrics: Metrics) -> APIRouter:
     router = APIRouter(tags=["events"])
 
-    @router.post("/v1/events", summary="Store events", responses=_refusals(422))
+    @router.post(EVENTS, summary="Store events", responses=_refusals(422))
     def events(batch: NewEvents) -> Received:
         """Store a batch of events. Once answered it is on disk, and the next forecast may use it."""
-        note(source=batch.source, key=batch.key)
+        new = service.new_names(batch)
+        note(source=batch.source, key=batch.key, new_entities=new[0], new_relations=new[1])
         try:
             received = service.add(batch)
         except BridgeMemError:
             note(rejected=len(batch.events))
+            metrics.rejected.inc(len(batch.events))
             raise
         counts = received.model_dump(include={"batch", "accepted", "duplicates", "late", "replayed"})
         note(**counts, rejected=0)
@@ -205,6 +219,8 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
             metrics.accepted.inc(received.accepted)
             metrics.duplicates.inc(received.duplicates)
             metrics.late.inc(received.late)
+            for kind, count in zip(("entity", "relation"), new, strict=True):
+                metrics.new_names.labels(kind).inc(count)
         return received
 
     @router.get("/v1/events", summary="List stored events", responses=_refusals(422))
@@ -326,7 +342,7 @@ def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
     return router
 
 
-def _errors(app: FastAPI, places: Sequence[Path]) -> None:
+def _errors(app: FastAPI, service: Service, places: Sequence[Path]) -> None:
     """Turn every error into one shape; places: whose folders no answer may name."""
 
     @app.exception_handler(BridgeMemError)
@@ -346,6 +362,8 @@ def _errors(app: FastAPI, places: Sequence[Path]) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:
+        if request.url.path == EVENTS:
+            await asyncio.to_thread(service.keep_invalid, problem.body, _by_row(problem.errors()))
         return refusal(422, _in_words(problem.errors()))
 
     @app.exception_handler(400)
@@ -397,6 +415,16 @@ def _in_words(problems: Sequence[Any]) -> str:
     told = dict.fromkeys(f"{_place(problem['loc'])}{_said(problem)}" for problem in problems)
     more = f"; and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
     return f"{'; '.join(list(told)[:NAMED])}{more}."
+
+
+def _by_row(problems: Sequence[Any]) -> dict[int, str]:
+    """What is wrong with each event of a batch, by its place, counted from 1."""
+    found: dict[int, str] = {}
+    for problem in problems:
+        where = problem["loc"]
+        if where[:2] == ("body", "events") and len(where) > 2 and isinstance(where[2], int):
+            found.setdefault(where[2] + 1, f"{_place(where[3:])}{_said(problem)}")
+    return found
 
 
 def _place(where: Sequence[Any]) -> str:

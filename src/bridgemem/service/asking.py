@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import math
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
@@ -19,11 +22,16 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
 from bridgemem.events.queries import Queries, joined
+from bridgemem.events.readers.options import ROLES
+from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import Chance
 from bridgemem.forecasting.asked import Asked, Assumed, Found, suppose, with_anybody
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
+from bridgemem.live.quarantine import Quarantine
+from bridgemem.live.retention import Removal, Remove
+from bridgemem.live.storefile import StoreError
 from bridgemem.live.together import Together
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.runs import Run
@@ -80,6 +88,8 @@ from bridgemem.service.models import (
 )
 from bridgemem.service.scores import ScoreCache, Used
 
+LOG = logging.getLogger(__name__)
+OF_A_REFUSED_BATCH = "nothing is wrong with it, but its batch was refused"
 NO_HEADS = "the run that is served cannot tell what or whether: it was fitted without; serve one that was fitted anew."
 NAMED = 20  # events of a batch that are named one by one
 _EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
@@ -116,6 +126,8 @@ class Live(Protocol):
 
     def retract(self, event_ids: Sequence[str], reason: str = "") -> list[Stored]: ...
 
+    def remove(self, remove: Remove) -> Removal: ...
+
     def tidy(self) -> None: ...
 
 
@@ -143,7 +155,7 @@ class Service:
     """Everything the routes do, without anything of HTTP."""
 
     def __init__(self, live: Live) -> None:
-        self.live = live
+        self.live, self.quarantine = live, Quarantine(live.store)
         self.kept = Kept(live.asking)
         self._looking = threading.Lock()
         self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting")
@@ -166,11 +178,49 @@ class Service:
         rows: list[NewEvent] = [(e.subject, e.relation, e.object, str(e.time)) for e in batch.events]
         try:
             receipt = self.live.add(rows, batch.source, batch.key, batch.offset)
-        except DataError:
-            if wrong := faults(rows, self.live.view.events.clock):
+        except DataError as problem:
+            wrong = faults(rows, self.live.view.events.clock)
+            self._keep(batch.source, batch.key, rows, dict(wrong), str(problem).rstrip("."))
+            if wrong:
                 raise DataError(_all_faults(wrong, len(rows))) from None
             raise
+        self._forget(batch.source, batch.key)
         return Received.model_validate(receipt, from_attributes=True)
+
+    def new_names(self, batch: NewEvents) -> tuple[int, int]:
+        """How many entities and relations of a batch are not known yet."""
+        events = self.live.view.events
+        entities = {name for e in batch.events for name in (e.subject, e.object) if name not in events.entities}
+        return len(entities), len({e.relation for e in batch.events if e.relation not in events.relations})
+
+    def keep_invalid(self, body: Any, wrong: dict[int, str]) -> None:
+        """Keep the rows of a body that has not the shape of a batch, if it tells whose they are."""
+        if not isinstance(body, dict) or not wrong:
+            return
+        source, key, events = (body.get(name) for name in ("source", "key", "events"))
+        if isinstance(source, str) and isinstance(key, str) and isinstance(events, list) and len(events) <= MOST_EVENTS:
+            self._keep(source, key, events, wrong, OF_A_REFUSED_BATCH)
+
+    def _keep(self, source: str, key: str, rows: Sequence[Any], wrong: dict[int, str], why: str) -> None:
+        """Put the rows of a refused batch in quarantine; wrong: what is with some of them; why: with the batch."""
+        others = OF_A_REFUSED_BATCH if wrong else why
+        rejects = [
+            Reject(f"{source}/{key}", place, wrong.get(place, others), "", _cells(row))
+            for place, row in enumerate(rows, 1)
+        ]
+        with _unharmed():
+            self.quarantine.keep(source, key, rejects)
+
+    def _forget(self, source: str, key: str) -> None:
+        with _unharmed():
+            self.quarantine.taken(source, key)
+
+    def of_store(self, count: Callable[[EventStore], int]) -> float:
+        """A number of the store for the metrics, which are told also where the store cannot be read."""
+        try:
+            return count(self.live.store)
+        except StoreError:
+            return math.nan
 
     def retract(self, asked: Retraction) -> Retracted:
         before = self.live.retract(asked.ids, asked.reason)
@@ -336,6 +386,8 @@ class Service:
             new_relations=new.relations,
             new_entities=new.entities,
             new_entities_per_batch=new.batch,
+            new_entities_per_day=new.day,
+            max_ahead=self.live.store.max_ahead,
         )
 
     def entities(self, text: str, most: int) -> NamesFound:
@@ -356,6 +408,24 @@ class Service:
         if (unknown := _unknown(view.events, request)) is not None:
             raise unknown.told()
         return self.kept.of(view.predictor)
+
+
+@contextmanager
+def _unharmed() -> Iterator[None]:
+    """What is answered does not depend on whether the quarantine can be written."""
+    try:
+        yield
+    except StoreError as problem:
+        LOG.warning("the quarantine cannot be written: %s", problem)
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    """The four values of an event as text, empty where one is missing; a row that is none, as JSON."""
+    if isinstance(row, dict) and set(row) <= set(ROLES):
+        return tuple("" if (value := row.get(role)) is None else str(value) for role in ROLES)
+    if isinstance(row, tuple) and len(row) == len(ROLES):
+        return tuple(map(str, row))
+    return (json.dumps(row, default=str),)
 
 
 class MisspeltError(Exception):

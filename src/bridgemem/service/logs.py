@@ -31,6 +31,8 @@ FIELDS = (
     "duplicates",
     "late",
     "rejected",
+    "new_entities",
+    "new_relations",
     "replayed",
     "reason",
 )

@@ -41,6 +41,8 @@ class Metrics:
         self.duplicates = Counter("bridgemem_events_duplicate", "Events that were known already.", registry=registry)
         self.late = Counter("bridgemem_events_late", "Events older than the newest known one.", registry=registry)
         self.retracted = Counter("bridgemem_events_retracted", "Events taken back.", registry=registry)
+        self.new_names = Counter("bridgemem_names_new", "Names that were not known yet.", ("kind",), registry=registry)
+        self.rejected = Counter("bridgemem_events_rejected", "Events of batches that were refused.", registry=registry)
         self.reloads = Counter("bridgemem_reloads", "Times another run was loaded.", ("outcome",), registry=registry)
         self.model = Gauge("bridgemem_model", "1 for the model that is served.", ("version",), registry=registry)
         self.replayed = Counter("bridgemem_batches_replayed", "Batches delivered again.", registry=registry)

@@ -433,6 +433,112 @@ class BackedUp(Answer):
     digest: str
 
 
+class PruneWanted(Asked):
+    """Which events to remove for good: those before a time, those of a source, or those of a source before a time."""
+
+    before: Time | None = None
+    source: Name | None = None
+
+
+class EraseWanted(Asked):
+    """A name whose events are removed for good."""
+
+    name: Name
+
+
+class Removed(Answer):
+    """What was removed for good; what: of a prune, which events; never a name that was erased."""
+
+    kind: Literal["prune", "erase"]
+    what: str
+    when: str
+    events: int = Field(description="Removed from the store.")
+    counted: int = Field(description="Of these, events that were in force.")
+    rejected: int = Field(description="Rows removed from the quarantine.")
+    texts: int = Field(description="Other texts that were blanked, such as reasons of retractions.")
+    carried: int = Field(description="Batches that carry the name in their source, key or offset, which stay.")
+    left: int = Field(description="Events that the store holds now.")
+
+
+class RejectedRow(Answer):
+    """A row in quarantine, as files of rejected rows have it; row: as it came, where it has no values."""
+
+    source: str
+    when: str
+    file: str
+    line: int
+    reason: str
+    subject: str
+    relation: str
+    object: str
+    time: str
+    row: str
+
+
+class RejectedRows(Answer):
+    """Rows in quarantine, in the order in which they came, and how many there are in all."""
+
+    rows: list[RejectedRow]
+    known: int
+
+
+class NewReject(Asked):
+    """A row that was rejected before it was sent as an event."""
+
+    file: str = Field(max_length=4000)
+    line: int
+    reason: str = Field(max_length=4000)
+    text: str = Field(max_length=4000)
+    row: list[str] = Field(max_length=4)
+
+
+class NewRejects(Asked):
+    """Rows of a batch that were rejected by whoever read it, to be kept in quarantine."""
+
+    source: Name
+    key: Name
+    rows: list[NewReject] = Field(max_length=MOST_EVENTS)
+
+
+class DropWanted(Asked):
+    """Whose rows are dropped from the quarantine; all without a source."""
+
+    source: Name | None = None
+
+
+class Dropped(Answer):
+    """How many rows were dropped from the quarantine."""
+
+    dropped: int
+
+
+class RepairedRow(Asked):
+    """A row of the quarantine, by file and line, with the event that it is."""
+
+    file: str = Field(max_length=4000)
+    line: int
+    subject: Name
+    relation: Name
+    object: Name
+    time: Time
+
+
+class RepairedRows(Asked):
+    """Repaired rows, which are stored under the sources that they came from."""
+
+    rows: list[RepairedRow] = Field(min_length=1, max_length=MOST_EVENTS)
+
+
+class ReplayedRows(Answer):
+    """What became of repaired rows; left: rows in quarantine now."""
+
+    events: int
+    accepted: int
+    duplicates: int
+    late: int
+    left: int
+
+
 class Reloaded(FromModel):
     """What is served now, and what was before; changed: whether they are two versions."""
 
@@ -477,6 +583,8 @@ class KnownLimits(Answer):
     new_relations: int = Field(description="That a store takes besides those of its run.")
     new_entities: int = Field(description="That a store takes besides those of its run.")
     new_entities_per_batch: int
+    new_entities_per_day: int = Field(description="In UTC; how many came today is in /metrics.")
+    max_ahead: int | None = Field(description="Steps after the last event that a new one may lie; null for any.")
 
 
 class NameFound(Answer):
