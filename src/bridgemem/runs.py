@@ -56,6 +56,7 @@ from bridgemem.storage.whole import whole_folder
 MODEL = "model.safetensors"
 UPDATES = "updates.json"  # events that were added after the fit, which count in forecasts
 REFRESHES = "refresh.json"  # in a refreshed run: what was done to the run that was fitted
+CONTINUES = "continues.json"  # in a run that was fitted again over a store: which run it continues
 HEADS = "heads.json"  # of what answers what and whether: settings, and how they did on later validation
 ALIASES = "aliases.csv"  # other names of entities, for queries and for events that come
 # what a forecast depends on; the data itself is told by its fingerprint in config.toml
@@ -89,6 +90,22 @@ class Refreshed(Declared):
     origin: str
     backbone: str = "kept frozen"
     selection: str = "kept from the validation of the run that was fitted, and so was the calibration"
+
+
+@dataclass(frozen=True)
+class Continues(Declared):
+    """The run that one was fitted again after, over a store.
+
+    origin: the fingerprint of the data that the store's events came after. events: that it was fitted on. last: the
+    number of the last stored event among them, 0 for none.
+    """
+
+    source: str
+    origin: str
+    store: str
+    events: Size
+    last: Size
+    when: str
 
 
 @dataclass(frozen=True)
@@ -364,9 +381,14 @@ class Run(Parts):
 
     @property
     def origin(self) -> str:
-        """The fingerprint of the data the run was fitted on, before any refresh."""
-        notes = self.refreshes()
-        return notes[0].origin if notes else self.config.fingerprint
+        """The fingerprint of the data the run was fitted on, before any refresh or refit."""
+        notes, earlier = self.refreshes(), self.continues()
+        return notes[0].origin if notes else self.config.fingerprint if earlier is None else earlier.origin
+
+    def continues(self) -> Continues | None:
+        """Which run this one was fitted again after, over the same store; None for any other."""
+        path = self.folder / CONTINUES
+        return read_as(path, Continues, BACK) if path.is_file() else None
 
     def selection(self, filter_name: str) -> Selection:
         """The locked selection made under a filter; a record that was edited afterwards is refused."""

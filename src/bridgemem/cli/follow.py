@@ -83,7 +83,7 @@ def follow(
             _remark,
         )
         _remark(_beginning(file, name, reached, options))
-        stop = exits.enter_context(_stopped_by_signals())
+        stop = exits.enter_context(stopped_by_signals())
         done = follower.run(stop, until_end=options.until_end)
         done.skipped, half = feed.skipped, feed.half_line()
     emit(asdict(done), as_json, lambda: _show(done, rejects, half))
@@ -153,7 +153,7 @@ def _show(done: Followed, rejects: Path | None, half: int) -> None:
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
+def stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C and SIGTERM set, so that the batch at hand is stored first."""
     stop = threading.Event()
     before = {}

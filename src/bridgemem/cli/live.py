@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bridgemem import config
 from bridgemem.cli.follow import STDIN, EventField, Follow, FollowOptions, FromStart, OffsetField, UntilEnd
 from bridgemem.cli.follow import follow as follow_feed
 from bridgemem.cli.options import (
@@ -21,6 +22,7 @@ from bridgemem.cli.options import (
     MaxNewNamesPerDay,
     MaxNewRelations,
     Quiet,
+    bounded,
     max_ahead_of,
 )
 from bridgemem.cli.output import counted, emit, say, warn
@@ -260,7 +262,7 @@ def retract(
 
 
 def refresh(
-    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    run: Annotated[Path, typer.Argument(help="The run folder; with --compare or --every a link to it.")],
     store: Annotated[Path, typer.Option("--store", help="The event store, one DuckDB file.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="New run folder (default: the run's name with the next number).")
@@ -268,6 +270,23 @@ def refresh(
     warm: Annotated[
         bool, typer.Option("--warm/--anew", help="Continue from the reader's weights, or fit it from scratch.")
     ] = True,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare with the served run first; move the link if not worse.")
+    ] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", help="Do --compare every 24h, 30min, 7d, or 7steps of the store's clock.")
+    ] = None,
+    window: Annotated[
+        int, bounded(config.Count, "--window", help="Steps at the end of the store to compare on (default: 7).")
+    ] = 7,
+    choose_after: Annotated[
+        float,
+        typer.Option("--choose-after", min=0, help="Share of new events after which to choose again (default: 0.2)."),
+    ] = 0.2,
+    keep: Annotated[
+        int | None,
+        bounded(config.Count, "--keep", help="Runs of the link to keep; older ones are deleted (default: all)."),
+    ] = None,
     duplicates: Duplicates = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
     device: Device = "cpu",
@@ -275,15 +294,33 @@ def refresh(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run that was fitted on everything known now; its backbone and selection stay those of the old one."""
-    from bridgemem.live.refresh import refresh as bring_up
-    from bridgemem.runs import Run
+    """Make a run that was fitted on everything known now; once, or as often as told and only if it is not worse."""
     from bridgemem.training.devices import check_device
 
-    opened_run = Run(run, data_dir=data_dir)
+    device = check_device(device)
+    if compare or every is not None:
+        from bridgemem.cli.renew import Every, Round, compare_once, keep_renewing
+        from bridgemem.errors import SettingsError
+        from bridgemem.live.renewal import Rules
+
+        if not run.is_symlink():
+            raise SettingsError(f"{run} is no link; `bridgemem promote RUN --link runs/current` makes one to be moved.")
+        if out is not None or force or not warm:
+            raise SettingsError("--out, --force and --anew are for one run: leave them out with --compare or --every.")
+        todo = Round(
+            run, lambda: store_to_read(store, duplicates), Rules(window, choose_after, keep), data_dir, device, quiet
+        )
+        if every is None:
+            compare_once(todo, as_json)
+        else:
+            keep_renewing(todo, Every.of(every), as_json)
+        return
+    from bridgemem.live.refresh import refresh as bring_up
+    from bridgemem.runs import Run
+
+    how: dict[str, Any] = {"warm": warm, "device": device, "replace_out": force}
     with store_to_read(store, duplicates) as opened, terminal_progress(quiet=quiet) as progress:
-        device = check_device(device)
-        made = bring_up(opened_run, opened, out, warm=warm, device=device, replace_out=force, progress=progress)
+        made = bring_up(Run(run, data_dir=data_dir), opened, out, progress=progress, **how)
 
     def text() -> None:
         were = "event was" if made.added == 1 else "events were"

@@ -561,6 +561,28 @@ class Refreshed(Document):
     selection: str
 
 
+class Renewed(Document):
+    """With --compare or --every: what was compared, and what is served afterwards; one document a round."""
+
+    when: str
+    outcome: Literal["renewed", "kept", "waiting"]
+    reason: str
+    how: Literal["refresh", "refit"] | None = Field(description="refit: chosen and calibrated again.")
+    new_events: int
+    window: int = Field(description="Steps that both were compared on.")
+    start: str | None
+    end: str | None
+    queries: int
+    serving_mrr: float | None = Field(description="Under the time-aware filter.")
+    candidate_mrr: float | None = Field(description="Of one that was fitted without the window.")
+    gain: float | None
+    low: float | None = Field(description="Of the 95 % interval of the gain, paired.")
+    high: float | None
+    run: str = Field(description="That is served afterwards.")
+    model_version: str
+    before: str = Field(description="The version that was served.")
+
+
 class StoreCopied(BackedUp, Document):
     """A copy of an event store, read back; `digest` of all rows at its moment."""
 
@@ -686,7 +708,7 @@ DOCUMENTS: dict[str, Any] = {
     "ingest": Ingested | FeedIngested,
     "stored": StoredListed,
     "retract": Retracted,
-    "refresh": Refreshed,
+    "refresh": Refreshed | Renewed,
     "rejected": RejectedListed | RejectedExported | RejectedReplayed | RejectedDropped,
     "prune": StoreReduced,
     "erase": StoreReduced,

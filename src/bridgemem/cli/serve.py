@@ -71,6 +71,13 @@ def serve(
     watch: Annotated[
         float, typer.Option("--watch", min=0, help="Seconds between two looks at the run's link; 0 for none.")
     ] = 2.0,
+    drift_window: Annotated[
+        int,
+        typer.Option("--drift-window", min=0, help="Last steps to measure the model on for /metrics; 0: none."),
+    ] = 7,
+    drift_every: Annotated[
+        float, typer.Option("--drift-every", min=1, help="Seconds between two measurements of the drift.")
+    ] = 300.0,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 64,
     timeout: Annotated[
@@ -92,6 +99,7 @@ def serve(
     from bridgemem.live.switching import Switch
     from bridgemem.service.admin import Admin
     from bridgemem.service.app import create_app
+    from bridgemem.service.drift import DriftSettings
     from bridgemem.service.limits import Limits
     from bridgemem.service.logs import set_up_logs
 
@@ -113,7 +121,9 @@ def serve(
         set_up_logs(log_format, log_level)
         with noted_service(events.path, host, place.getsockname()[1], admin_token_file) as secret:
             admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
-            listen_forever(create_app(live, token, limits, hosts, admin=admin), place, f"Serving {run}", limits)
+            drift = DriftSettings(drift_window, drift_every)
+            app = create_app(live, token, limits, hosts, admin=admin, drift=drift)
+            listen_forever(app, place, f"Serving {run}", limits)
 
 
 def open_store(run: Path, store: Path | None, duplicates: str | None, new_names: NewNames | None = None) -> EventStore:
@@ -130,19 +140,21 @@ def open_store(run: Path, store: Path | None, duplicates: str | None, new_names:
         raise type(problem)(f"{said}; --store names another file for new events, where you may write.") from None
 
 
-def default_store(run: Path) -> Path:
+def default_store(run_folder: Path) -> Path:
     """Where a run's new events are kept unless told otherwise: next to its folder, which may be replaced as a whole.
 
     A refreshed run goes on with the store it was refreshed over, unless there is one of its own.
     """
     from bridgemem.runs import Run
 
-    whole = run.resolve()
+    whole = run_folder.resolve()
     own = whole.with_name(f"{whole.name}.events.duckdb")
     if own.is_file() or not (whole / "config.toml").is_file():
         return own
-    for note in reversed(Run(whole).refreshes()):
-        earlier = whole.parent / Path(note.store).name
+    run = Run(whole)
+    notes = [*reversed(run.refreshes()), run.continues()]
+    for store in (note.store for note in notes if note is not None):
+        earlier = whole.parent / Path(store).name
         if earlier.is_file():
             return earlier
     return own

@@ -267,13 +267,14 @@ class EventStore:
         known: np.ndarray | None = None,
         since: int = 0,
         held: np.ndarray | None = None,
+        until: int | None = None,
     ) -> Reading:
         """The events in force at a snapshot, the last one unless named, after those of a base log.
 
         The base's ids and clock stay; new names follow its vocabularies in the order in which they came. known int64
         [n]: which stored event each row of the base is (-1: none), for a base that holds some of them already; since:
         the last batch whose events it holds, where it holds those of every earlier one too. held int64 [m]: stored
-        events that are left out, since they are known from elsewhere.
+        events that are left out, since they are known from elsewhere. until: only events before this step.
         """
         if base is None:
             none = np.zeros(0, np.int32)
@@ -286,8 +287,9 @@ class EventStore:
             at = at or self.snapshot_of(cursor)
             gone = _retracted(cursor, at)
             columns = cursor.execute(
-                "SELECT id, subject, relation, object, step FROM events WHERE batch > ? AND batch <= ? ORDER BY id",
-                [since, at.batches],
+                "SELECT id, subject, relation, object, step FROM events WHERE batch > $1 AND batch <= $2 "
+                "AND ($3 IS NULL OR step < $3) ORDER BY id",
+                [since, at.batches, until],
             ).fetchnumpy()
             ranges = self._removed_ranges(cursor)
         left = [gone, known] if held is None else [gone, known, held]

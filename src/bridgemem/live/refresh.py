@@ -38,7 +38,7 @@ from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.timeline import changes
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.selection import SELECTION_FILTERS
-from bridgemem.runs import HEADS, REFRESHES, Refreshed, Run, write_model
+from bridgemem.runs import CONTINUES, HEADS, REFRESHES, Refreshed, Run, write_model
 from bridgemem.storage.files import link_or_copy, read_config, write_json
 from bridgemem.storage.tensors import write_tensors
 from bridgemem.storage.whole import reserved_free, whole_folder
@@ -55,18 +55,20 @@ def refresh(
     epochs: int | None = None,
     device: str = "cpu",
     replace_out: bool = False,
+    until: int | None = None,
     progress: Progress = SILENT,
 ) -> Refreshed:
     """A new run folder (the next free number after the run's name, unless named) that knows what the store knows.
 
-    epochs: of the reader; the few of a warm start, or as many as the run was fitted with.
+    epochs: of the reader; the few of a warm start, or as many as the run was fitted with. until: of the store, only
+    events before this step.
     """
     target = next_name(run) if out is None else Path(out)
     check("epochs", epochs, Count | None)
     with reserved_free(target, replace_out):
         epochs = epochs or (WARM_EPOCHS if warm else max(run.config.epochs, 1))
         before = run.dataset
-        reading, fresh, taken = _brought_by(store, run, before.events)
+        reading, fresh, taken = all_known(store, run, before.events, until)
         if not fresh and not taken and before.test_start is None:
             raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
         after = Dataset(before.name, reading.events, before.valid_start)
@@ -105,13 +107,16 @@ def refresh(
         return made
 
 
-def _brought_by(store: EventStore, run: Run, before: EventLog) -> tuple[Reading, int, int]:
-    """All that is known now, how many of its events the run's data lacks, and how many of those were taken back."""
+def all_known(store: EventStore, run: Run, before: EventLog, until: int | None = None) -> tuple[Reading, int, int]:
+    """All that is known now, how many of its events the run's data lacks, and how many of those were taken back.
+
+    until: of the store, only events before this step.
+    """
     base, known = run.past_of(before).events, merged_ids(run, before)
     if isinstance(base, Overlay):  # events that the run was updated with, which become part of its data
         known = np.concatenate([known, np.full(len(base.delta), UPDATED)])[base.order]
     store.follow(base, run.origin)
-    reading = store.read(base, known=known)
+    reading = store.read(base, known=known, until=until)
     fresh = int((~np.isin(reading.ids, [-1, *known])).sum())
     return reading, fresh + len(base) - len(before), len(base) + fresh - len(reading.events)
 
@@ -125,7 +130,9 @@ def _chosen_until(run: Run) -> int:
 def chosen_on(run: Run, dataset: Dataset) -> EventLog:
     """Train and validation of the run that was fitted, found again among the events of one that was refreshed."""
     until, events, notes = _chosen_until(run), dataset.events, run.refreshes()
-    fitted = events.take(merged_ids(run, events) == -1).within(
+    ids, earlier = merged_ids(run, events), run.continues()
+    own = ids == -1 if earlier is None else (ids >= -1) & (ids <= earlier.last)
+    fitted = events.take(own).within(
         events.n_entities - sum(note.new_entities for note in notes),
         events.n_relations - sum(note.new_relations for note in notes),
     )
@@ -139,7 +146,8 @@ def next_name(run: Run) -> Path:
     """
     folder, notes = run.folder, run.refreshes()
     stem, _, number = folder.name.rpartition("-")
-    if not (notes and stem == notes[0].source and number.isdecimal()):
+    first = notes[0].source if notes else run.continues() and stem
+    if not (first and stem == first and number.isdecimal()):
         stem, number = folder.name, "1"
     following = int(number) + 1
     while (folder.parent / f"{stem}-{following}").exists():
@@ -241,7 +249,7 @@ def _write_rest(run: Run, folder: Path, after: Dataset, ids: np.ndarray) -> None
     pack(after, folder / "data.npz")
     write_tensors(folder / MERGED, {"ids": torch.from_numpy(ids)})
     link_or_copy(run.folder / "backbone", folder / "backbone")
-    for name in ("selection.json", "epochs.json", HEADS, CALIBRATION):
+    for name in ("selection.json", "epochs.json", HEADS, CALIBRATION, CONTINUES):
         if (run.folder / name).is_file():
             shutil.copyfile(run.folder / name, folder / name)
 

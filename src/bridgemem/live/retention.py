@@ -30,7 +30,7 @@ ERASED = "erased"  # in place of a text that named what was erased
 class Removal:
     """What was removed by one command.
 
-    kind: "prune" or "erase"; what: of a prune, which events; empty for an erasure, which is to leave no name behind.
+    kind: "prune" or "erase"; what: of a prune, which events; empty for an erasure, which keeps no name.
     events: removed from the store, of which counted were in force. rejected: rows removed from the quarantine.
     texts: reasons of retractions that were blanked. carried: batches that carry an erased name in their source, key or
     offset, which stay. left: events that the store holds now.

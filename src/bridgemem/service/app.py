@@ -35,6 +35,7 @@ from bridgemem.service.ahead_models import (
 from bridgemem.service.asking import AnyQuery, Live, Service
 from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
+from bridgemem.service.drift import Drift, DriftSettings
 from bridgemem.service.keeping import keeping_router
 from bridgemem.service.limits import Guard, Limits, Tokens, refusal, retry_later
 from bridgemem.service.logs import note
@@ -104,11 +105,13 @@ def create_app(
     page: Callable[[Service], APIRouter] | None = None,
     *,
     admin: Admin | None = None,
+    drift: DriftSettings | None = None,
 ) -> FastAPI:
     """The application over a live forecaster.
 
     token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
-    people on this machine, next to those for programs; admin: the operator of the service, and what they may change.
+    people on this machine, next to those for programs; admin: the operator of the service, and what they may change;
+    drift: how the model is measured on the last steps, None for not at all.
     """
     service, metrics, ready = Service(live), Metrics(), asyncio.Event()
     limits = limits or Limits()
@@ -119,11 +122,15 @@ def create_app(
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         warming = asyncio.create_task(_warm(service, ready))
-        watching = asyncio.create_task(reloading.watch(admin.watch)) if reloading and admin and admin.watch else None
+        tasks = []
+        if reloading and admin and admin.watch:
+            tasks.append(asyncio.create_task(reloading.watch(admin.watch)))
+        if drift is not None and drift.window:
+            tasks.append(asyncio.create_task(Drift(live, drift, metrics).watch()))
         yield
         ready.clear()
-        if watching is not None:
-            watching.cancel()
+        for task in tasks:
+            task.cancel()
         await warming
 
     app = FastAPI(

@@ -493,7 +493,7 @@ class NewReject(Asked):
 
 
 class NewRejects(Asked):
-    """Rows of a batch that were rejected by whoever read it, to be kept in quarantine."""
+    """Rows of a batch that were rejected by the client that read it, to be kept in quarantine."""
 
     source: Name
     key: Name

@@ -18,7 +18,7 @@ _SPLIT = r"(?:train|valid|test)"
 _RUN = "|".join(
     (
         r"README\.md|config\.toml|entities\.txt|relations\.txt|aliases\.csv|data\.npz|(?:model|merged)\.safetensors",
-        r"(?:epochs|heads|refresh|updates|selection|calibration)\.json",
+        r"(?:epochs|heads|refresh|continues|updates|selection|calibration)\.json",
         r"metrics(?:\.horizon[0-9]{1,9}|\.what|\.whether|\.strata)?\.json",
         rf"ranks(?:\.{_SPLIT})?\.(?:parquet|npz)",
         rf"backbone/(?:{_BACKBONE})",
