@@ -19,9 +19,9 @@ pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 from bridgemem.cli.serve import listen
 from bridgemem.errors import SettingsError
 from bridgemem.live import backup as backups
-from bridgemem.live.backup import backup, digest
+from bridgemem.live.backup import backup
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.storefile import StoreError
+from bridgemem.live.storefile import StoreError, digest
 from commands import bridgemem, left_in, small_files_only, write_rows
 
 pytest_plugins = ("small_runs",)

@@ -18,12 +18,12 @@ from pathlib import Path
 from bridgemem.cli.running import service_of
 from bridgemem.client import Client, ServiceError
 from bridgemem.errors import BridgeMemError
-from bridgemem.live.backup import digest
 from bridgemem.live.eventstore import EventStore
+from bridgemem.live.storefile import digest
 from bridgemem.live.versions import promote
 from commands import bridgemem
 
-PAUSE = 0.05  # seconds of a client between two requests
+LONG = 60.0  # seconds from which on a soak has time for a comparison of two models
 SERVE = "from bridgemem.cli.main import main; main()"
 
 
@@ -37,13 +37,16 @@ class Seen:
     wrong: list[str] = field(default_factory=list)
     backups: list[tuple[Path, str]] = field(default_factory=list)
     refused: int = 0
+    renewed: str = ""
     memory: list[float] = field(default_factory=list)
+    restarted: int = 0  # how many measurements of memory were made before the kill
 
 
 class Soak:
     """A service over a link, with clients that never stop."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, seconds: float) -> None:
+        self.pause = 0.05 if seconds < LONG else 0.2  # of a client between two requests
         self.home, self.link, self.store = home, home / "current", home / "events.duckdb"
         self.seen, self.ended, self.down = Seen(), threading.Event(), threading.Event()
 
@@ -98,13 +101,13 @@ class Soak:
         events = [("Arvan", "visit", "Kel", str(day)), ("Kel", "visit", f"New {number % 50}", str(day))]
         client.add(events, source="soak", key=key)
         self.seen.acknowledged[key] = 2
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
 
     def ask(self, client: Client, number: int) -> None:
         found = client.forecast("Arvan", "visit", top=3)
         self.seen.forecasts += 1
         self.seen.versions.add(found["model_version"].split("@")[0])
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
 
     def wait_for(self, version: str) -> None:
         until = time.monotonic() + 60
@@ -125,9 +128,11 @@ class Soak:
 def soak(home: Path, seconds: float, every: float) -> Seen:
     """Two reloads, a bad one, a refresh and a kill in the middle; a backup every few seconds.
 
+    A long one also compares a newer model with the one that is served, and serves it if it is not worse.
+
     home: holds the run `mine`, which the link `current` points to.
     """
-    work = Soak(home)
+    work = Soak(home, seconds)
 
     def for_a_while(share: float) -> None:
         until = time.monotonic() + seconds * share
@@ -156,6 +161,10 @@ def soak(home: Path, seconds: float, every: float) -> Seen:
             work.seen.refused += problem.status == 409
         promote(home / "mine", work.link)
         for_a_while(0.2)
+        if seconds >= LONG:
+            found = bridgemem("refresh", work.link, "--store", work.store, "--compare", "--window", "2", "-q", "--json")
+            work.seen.renewed = found.json["outcome"]
+        work.seen.restarted = len(work.seen.memory)
         work.down.set()
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -167,8 +176,11 @@ def soak(home: Path, seconds: float, every: float) -> Seen:
     return work.seen
 
 
-def check_backups(seen: Seen) -> None:
-    """Every backup opens, and is what the service said of it."""
+def check_backups(seen: Seen, final: EventStore) -> None:
+    """Every backup opens, is what the service said of it, and holds the store as it was: its first batches, whole."""
+    stored = final.stored()
     for path, expected in seen.backups:
-        with EventStore(path, create=False, read_only=True) as copy, copy.reading() as cursor:
-            assert digest(cursor) == expected, path
+        with EventStore(path, create=False, read_only=True) as copy:
+            with copy.reading() as cursor:
+                assert digest(cursor) == expected, path
+            assert copy.stored() == [event for event in stored if event.batch <= copy.snapshot().batches], path
