@@ -19,6 +19,7 @@ from bridgemem.live import retention
 from bridgemem.live.backup import backup
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.ledger import Ledger
 from bridgemem.live.quarantine import Quarantine, rejected
 from bridgemem.live.refresh import refresh
 from bridgemem.live.retention import erase, prune, tombstones
@@ -273,3 +274,26 @@ def test_the_tombstone_of_an_erasure_holds_no_name(store: EventStore) -> None:
     erase(store, SECRET)
     assert SECRET not in str(tombstones(store))
     assert retention.UNSCRUBBED not in str(store._about())
+
+
+# --- issued forecasts ------------------------------------------------------------------------------------------------
+
+
+def test_issued_forecasts_are_resolved_first_and_lose_an_erased_name(recurrence_run: Path, tmp_path: Path) -> None:
+    with EventStore(tmp_path / "s.duckdb") as store:
+        live = LiveForecaster(Forecaster.load(recurrence_run), store)
+        predictor, ledger = live.view.predictor, Ledger(store)
+        version = live.view.version
+        ledger.issue(predictor.whether("Arvan", "visit", object="Kel", horizon=2), predictor=predictor, version=version)
+        ledger.issue(predictor.forecast("Lor", "visit", top=3), predictor=predictor, version=version)
+        live.add([("Arvan", "visit", "Kel", DAY), ("Kel", "visit", "Lor", "2024-02-14")], "wire", "1")
+        assert prune(store, before="2024-02-13").events == 1
+        assert [claim.state for claim in ledger.forecasts()[0].claims] == ["yes"]
+        live.add([("Kel", "visit", "Lor", DAY)], "wire", "late")  # in the window whose events were removed
+        ledger.resolve()
+        assert [claim.state for claim in ledger.forecasts()[0].claims] == ["yes"]
+        made = erase(store, "Lor")
+        assert (made.events, made.claims) == (2, 3)
+        assert [issued.subject for issued in ledger.forecasts()] == ["Arvan"]
+        assert tombstones(store)[-1].claims == 3
+        assert adds_up(store)

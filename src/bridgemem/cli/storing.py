@@ -102,7 +102,7 @@ def _removed(
 
 
 def _show(made: dict[str, Any], nothing: str) -> None:
-    if not (made["events"] or made["rejected"] or made["texts"]):
+    if not any(made[what] for what in ("events", "rejected", "texts", "claims")):
         say(nothing)
         return
     kind = f" {made['what']}" if made["what"] else ""
@@ -111,6 +111,8 @@ def _show(made: dict[str, Any], nothing: str) -> None:
     say(f"{counted(made['events'], 'event')}{kind} {were} removed{counted_ones}; the store holds {made['left']:,}.")
     if made["rejected"]:
         say(f"Removed from the quarantine: {counted(made['rejected'], 'row')}.")
+    if made["claims"]:
+        say(f"Removed from the ledger: {counted(made['claims'], 'claim')} of issued forecasts.")
     if made["texts"]:
         say(f"Blanked: {counted(made['texts'], 'reason')} of retractions.")
 

@@ -37,6 +37,7 @@ TABLES = {
     "ledger_resolutions": 'id BIGINT PRIMARY KEY, claim BIGINT, hits BIGINT, total BIGINT, "when" VARCHAR, '
     "batches BIGINT, retractions BIGINT",
 }
+SETTLED = "settled"  # in the table about: windows that begin before this step are not resolved again
 AT = "ledger"  # in the table about: the batches and retractions up to which everything is resolved
 
 Fact = tuple[str, str, str, int]  # subject, relation, object, step
@@ -243,6 +244,23 @@ def _exists(cursor: duckdb.DuckDBPyConnection) -> bool:
     return bool(cursor.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'ledger_forecasts'").fetchone())
 
 
+def erase_claims(cursor: duckdb.DuckDBPyConnection, name: str) -> int:
+    """Delete the claims that name an entity or relation, and the forecasts that ask about it; how many claims."""
+    if not _exists(cursor):
+        return 0
+    named = "? IN (subject, relation, object)"
+    forecasts = f"SELECT id FROM ledger_forecasts WHERE {named} UNION SELECT forecast FROM ledger_names WHERE name = ?"
+    gone = cursor.execute(
+        f"SELECT id FROM ledger_claims WHERE {named} OR forecast IN ({forecasts})", [name] * 3
+    ).fetchall()
+    ids = [row[0] for row in gone]
+    cursor.execute("DELETE FROM ledger_resolutions WHERE claim IN (SELECT unnest(?::BIGINT[]))", [ids])
+    cursor.execute(f"DELETE FROM ledger_forecasts WHERE id IN ({forecasts})", [name] * 2)
+    cursor.execute("DELETE FROM ledger_claims WHERE id IN (SELECT unnest(?::BIGINT[]))", [ids])
+    cursor.execute("DELETE FROM ledger_names WHERE ? IN (name, member)", [name])
+    return len(ids)
+
+
 def _end(cursor: duckdb.DuckDBPyConnection) -> int:
     """The first step after all stored events in force."""
     return cursor.execute(f"SELECT coalesce(max(step) + 1, 0) {IN_FORCE}").fetchall()[0][0]
@@ -266,6 +284,18 @@ _HISTORY = 'SELECT hits, total, "when", batches, retractions FROM ledger_resolut
 _LAST = "(SELECT claim, count(*) AS changes, max(id) AS id FROM ledger_resolutions GROUP BY claim)"
 
 
+def settle(cursor: duckdb.DuckDBPyConnection, before: int) -> None:
+    """Let what was resolved of windows that begin before a step stand, since events there were removed."""
+    last = max(before, _settled(cursor))
+    cursor.execute("DELETE FROM about WHERE name = ?", [SETTLED])
+    cursor.execute("INSERT INTO about VALUES (?, ?)", [SETTLED, str(last)])
+
+
+def _settled(cursor: duckdb.DuckDBPyConnection) -> int:
+    found = cursor.execute("SELECT value FROM about WHERE name = ?", [SETTLED]).fetchone()
+    return int(found[0]) if found else 0
+
+
 def _to_resolve(cursor: duckdb.DuckDBPyConnection, before: Snapshot, end: int) -> list[Any]:
     """Claims whose window is over and that have no resolution, or whose window holds what came or went since."""
     return cursor.execute(
@@ -273,9 +303,9 @@ def _to_resolve(cursor: duckdb.DuckDBPyConnection, before: Snapshot, end: int) -
         "WHERE id > $2)) SELECT c.id, forecast, start, horizon, r.hits, r.total, c.subject, c.relation, c.object, "
         "measure, p, asked, base_rate, persistence FROM ledger_claims c JOIN ledger_forecasts f ON f.id = forecast "
         f"LEFT JOIN {_LAST} last ON last.claim = c.id LEFT JOIN ledger_resolutions r ON r.id = last.id "
-        "WHERE (r.id IS NULL AND start + horizon < $3) OR (r.id IS NOT NULL AND EXISTS "
+        "WHERE (r.id IS NULL AND start + horizon < $3) OR (r.id IS NOT NULL AND start >= $4 AND EXISTS "
         "(SELECT 1 FROM moved WHERE step >= start AND step < start + horizon)) ORDER BY c.id",
-        [before.batches, before.retractions, end],
+        [before.batches, before.retractions, end, _settled(cursor)],
     ).fetchall()
 
 

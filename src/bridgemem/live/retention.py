@@ -17,6 +17,7 @@ from bridgemem.errors import SettingsError
 from bridgemem.events.log import Clock
 from bridgemem.events.naming import stored_text
 from bridgemem.live.eventstore import EventStore
+from bridgemem.live.ledger import Ledger, erase_claims, settle
 from bridgemem.live.quarantine import MENTIONS, mentions
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class Removal:
 
     kind: "prune" or "erase"; what: of a prune, which events; empty for an erasure, which keeps no name.
     events: removed from the store, of which counted were in force. rejected: rows removed from the quarantine.
-    texts: reasons of retractions that were blanked. carried: batches that carry an erased name in their source, key or
-    offset, which stay. left: events that the store holds now.
+    texts: reasons of retractions that were blanked. claims: of issued forecasts that named it. carried: batches that
+    carry an erased name in their source, key or offset, which stay. left: events that the store holds now.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Removal:
     counted: int
     rejected: int
     texts: int
+    claims: int
     carried: int
     left: int
 
@@ -119,16 +121,21 @@ def _remove(
 ) -> Removal:
     """Delete rows and note a tombstone in one transaction, then write the file anew without them."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    Ledger(store).resolve()  # what the events decide is told before they are gone
     with store.removing() as cursor:
         counted = _retract_one(cursor, events, kind, now)
+        (reaches,) = cursor.execute(f"SELECT max(step) FROM events WHERE {events[0]}", events[1]).fetchall()[0]
+        if reaches is not None:
+            settle(cursor, reaches + 1)
         gone = _deleted(cursor, "events", events)
         rows = _deleted(cursor, "rejected", rejected)
         texts, carried = (0, 0) if name is None else _blank(cursor, name)
+        claims = 0 if name is None else erase_claims(cursor, name)
         left = _count(cursor, "events", ("TRUE", []))
-        if gone or rows or texts:
+        if gone or rows or texts or claims:
             cursor.execute(
-                "INSERT INTO removals SELECT coalesce(max(id), 0) + 1, ?, ?, ?, ?, ?, ? FROM removals",
-                [kind, now, what, gone, rows, texts],
+                "INSERT INTO removals SELECT coalesce(max(id), 0) + 1, ?, ?, ?, ?, ?, ?, ? FROM removals",
+                [kind, now, what, gone, rows, texts, claims],
             )
             cursor.execute("DELETE FROM about WHERE name = ?", [UNSCRUBBED])
             cursor.execute("INSERT INTO about VALUES (?, '1')", [UNSCRUBBED])
@@ -136,7 +143,7 @@ def _remove(
     if unscrubbed:  # also after a kill between the two
         store.rewrite()
         _scrubbed(store)
-    return Removal(kind, what, now, gone, counted, rows, texts, carried, left)
+    return Removal(kind, what, now, gone, counted, rows, texts, claims, carried, left)
 
 
 def _scrubbed(store: EventStore) -> None:
@@ -187,12 +194,13 @@ class Tombstone:
     events: int
     rejected: int
     texts: int
+    claims: int
 
 
 def tombstones(store: EventStore) -> list[Tombstone]:
     """All removals of a store, the oldest first."""
     with store.reading() as cursor:
         found = cursor.execute(
-            'SELECT kind, "when", what, events, rejected, texts FROM removals ORDER BY id'
+            'SELECT kind, "when", what, events, rejected, texts, claims FROM removals ORDER BY id'
         ).fetchall()
     return [Tombstone(*row) for row in found]

@@ -35,7 +35,8 @@ CREATE TABLE retractions (id BIGINT PRIMARY KEY, event BIGINT UNIQUE, "when" VAR
 # since format 3: what was removed for good, and rows that were rejected
 _SINCE_3 = f"""
 CREATE TABLE removals (
-    id BIGINT PRIMARY KEY, kind VARCHAR, "when" VARCHAR, what VARCHAR, events BIGINT, rejected BIGINT, texts BIGINT
+    id BIGINT PRIMARY KEY, kind VARCHAR, "when" VARCHAR, what VARCHAR, events BIGINT, rejected BIGINT, texts BIGINT,
+    claims BIGINT
 );
 CREATE TABLE rejected (
     id BIGINT PRIMARY KEY, source VARCHAR, key VARCHAR, "when" VARCHAR, file VARCHAR, line BIGINT, reason VARCHAR,

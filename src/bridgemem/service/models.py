@@ -456,6 +456,7 @@ class Removed(Answer):
     counted: int = Field(description="Of these, events that were in force.")
     rejected: int = Field(description="Rows removed from the quarantine.")
     texts: int = Field(description="Other texts that were blanked, such as reasons of retractions.")
+    claims: int = Field(description="Of issued forecasts that named it.")
     carried: int = Field(description="Batches that carry the name in their source, key or offset, which stay.")
     left: int = Field(description="Events that the store holds now.")
 
