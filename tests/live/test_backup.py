@@ -101,7 +101,7 @@ def test_a_copy_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
         def spoiled(store: EventStore, aside: Path, to: Path) -> object:
             made = copy(store, aside, to)
-            other = backups.connect(aside, read_only=False)
+            other = backups.connect_soon(aside)
             other.execute("UPDATE events SET object = 'C' WHERE id = 2")
             other.close()
             return made

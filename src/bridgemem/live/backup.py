@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bridgemem.errors import SettingsError
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.storefile import StoreError, attachable, connect, copied, digest, reason
+from bridgemem.live.storefile import StoreError, attachable, connect_soon, copied, digest, reason
 from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _copy(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]
 
 
 def _verify(aside: Path, expected: str, to: Path) -> None:
-    database = connect(aside, read_only=True)
+    database = connect_soon(aside, read_only=True)
     try:
         found = digest(database)
     finally:

@@ -161,7 +161,7 @@ def rewrite(path: Path, database: duckdb.DuckDBPyConnection) -> None:
             expected, name = digest(database), attachable()
             copied(database, aside, name)
             database.execute(f"DETACH {name}")
-            copy = connect(aside, read_only=True)
+            copy = connect_soon(aside, read_only=True)
             found = digest(copy)
             copy.close()
             if found != expected:
@@ -196,12 +196,15 @@ def _kept_closed(path: Path) -> Iterator[None]:
         time.sleep(HELD)
 
 
-def connect_soon(path: Path) -> duckdb.DuckDBPyConnection:
-    """The database in the file, also where another process has it for a moment."""
+def connect_soon(path: Path, read_only: bool = False) -> duckdb.DuckDBPyConnection:
+    """The database in the file, also where another process has it for a moment, or a transaction of this one.
+
+    A file that was attached and detached is let go when the transactions end that began in between.
+    """
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return connect(path, read_only=False)
+            return connect(path, read_only)
         except StoreInUseError:
             if time.monotonic() > until:
                 raise
@@ -212,7 +215,7 @@ def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
     """Why a file did not open: it is held by others, it may not be used as asked, or it is damaged."""
     said = str(problem)
     # the latter within one process, where the file is open for writing
-    if "lock" in said or "different configuration" in said:
+    if "lock" in said or "different configuration" in said or "already attached" in said:
         return StoreInUseError(
             f"{path} is open in another process; stop that one, or send events, retractions and queries through it."
         )
