@@ -14,6 +14,7 @@ from bridgemem.events.leaps import most_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import NewEvent, Receipt, Stored
+from bridgemem.live.retention import Removal, Remove
 from bridgemem.runs import Run
 
 NOTHING = "agents only ask: events are added with `bridgemem ingest`, or by a service."
@@ -60,4 +61,7 @@ class Still:
         raise SettingsError(NOTHING)
 
     def retract(self, event_ids: Sequence[str], reason: str = "") -> list[Stored]:
+        raise SettingsError(NOTHING)
+
+    def remove(self, remove: Remove) -> Removal:
         raise SettingsError(NOTHING)
