@@ -159,7 +159,7 @@ def test_devices_are_checked_by_name_and_presence(monkeypatch: pytest.MonkeyPatc
 
 def test_the_package_shows_few_names_and_all_of_them_exist() -> None:
     public = [name for name in bridgemem.__all__ if name != "__version__"]
-    assert len(public) <= 16
+    assert len(public) <= 18
     assert all(getattr(bridgemem, name) for name in public)
     assert set(public) <= set(dir(bridgemem))
     assert issubclass(bridgemem.BridgeMemError, BridgeMemError)
@@ -238,7 +238,7 @@ def test_a_saved_forecaster_says_what_it_said_in_memory(residual: str, own_csv: 
 def test_an_evaluation_is_a_table_and_a_frame(own_csv: Path) -> None:
     model = bridgemem.Forecaster("recurrence", residual="bridgemem", settings=SMALL)
     found = model.fit(own_csv).evaluate("valid")
-    assert "| recurrence + bridgemem |" in str(found)
+    assert "\nrecurrence + bridgemem " in str(found)
     frame = found.to_frame()
     assert len(frame["mrr"]) == len(found.records)
     assert 0 < found.mrr("backbone", "raw") <= found.mrr("backbone", "time") <= found.mrr("backbone", "static") <= 1

@@ -152,7 +152,7 @@ class Strata:
         return [asdict(one) for one in self.strata]
 
     def __str__(self) -> str:
-        return self.table().markdown()
+        return str(self.table())
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()

@@ -64,7 +64,7 @@ class Evaluation:
         return f"{first.dataset}, {first.split}, {first.queries:,} queries"
 
     def __str__(self) -> str:
-        return self.table().markdown()
+        return str(self.table())
 
     def __repr__(self) -> str:
         chosen = [r for r in self.records if r.as_chosen and r.filter == "time"]

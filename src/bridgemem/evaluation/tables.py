@@ -37,6 +37,15 @@ class Table:
             lines.append(rf"\par\smallskip\footnotesize {_latex(self.note)}")
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
+    def __str__(self) -> str:
+        """Aligned columns, for a terminal."""
+        lines = [[_one_line(cell) for cell in row] for row in (self.header, *self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        first, *others = widths or [0]
+        cells = [[row[0].ljust(first), *map(str.rjust, row[1:], others)] if row else [] for row in lines]
+        shown = [_one_line(self.title), "", *("  ".join(row).rstrip() for row in cells)]
+        return "\n".join([*shown, "", self.note] if self.note else shown)
+
     def _repr_html_(self) -> str:
         return html_table(self.title, self.header, self.rows, self.note)
 

@@ -101,7 +101,7 @@ class OccurrenceEvaluation:
         return as_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
 
     def __str__(self) -> str:
-        return self.table().markdown()
+        return str(self.table())
 
 
 def usual_horizons(steps: int) -> tuple[int, ...]:
