@@ -314,19 +314,49 @@ class Client:
         return self.post("/v1/backup", {"to": str(to), "replace": replace})
 
     def prune(self, *, before: str | int | None = None, source: str | None = None) -> dict[str, Any]:
-        """Remove events before a time or of a source for good; needs the admin token."""
+        """Remove events before a time or of a source for good; needs the admin token.
+
+        Args:
+            before: A time of the data set.
+            source: Of this source alone.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/prune", _given({"before": before, "source": source}))
 
     def erase(self, name: str) -> dict[str, Any]:
-        """Remove every event that names an entity or relation for good; needs the admin token."""
+        """Remove every event that names an entity or relation for good; needs the admin token.
+
+        Args:
+            name: An entity or a relation, by name.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/erase", {"name": name})
 
     def rejected(self, source: str | None = None, *, last: int = 1000) -> dict[str, Any]:
-        """List rows in quarantine, and how many there are; needs the admin token."""
+        """List rows in quarantine, and how many there are; needs the admin token.
+
+        Args:
+            source: Of this source alone.
+            last: How many.
+
+        Returns:
+            The rows, and how many there are.
+        """
         return self.get("/v1/rejected", source=source, last=last)
 
     def replay(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Store repaired rows of the quarantine, each a dict with file, line and the values of the event."""
+        """Store repaired rows of the quarantine, each a dict with file, line and the values of the event.
+
+        Args:
+            rows: The repaired rows, as `rejected` gave them.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/replay", {"rows": [dict(row) for row in rows]})
 
     def reload(self) -> dict[str, Any]:
