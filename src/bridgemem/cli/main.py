@@ -32,6 +32,7 @@ from bridgemem.cli import (
     outlook,
     own_model,
     quarantine,
+    reproduce,
     results,
     schema,
     sections,
@@ -59,6 +60,7 @@ app.add_typer(backbones.app, name="backbones")
 app.add_typer(config.app, name="config")
 app.add_typer(ledger.app, name="ledger")
 model.register(app)
+reproduce.register(app)
 evaluate.register(app)
 own_model.register(app)
 results.register(app)

@@ -11,20 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridgemem import config
-from bridgemem.cli.evaluate import no_test, show
 from bridgemem.cli.options import (
     Data,
     DataDir,
     Device,
     Json,
     Quiet,
-    Records,
     Seed,
     Set,
-    bounded,
     one_of,
     residual_of,
-    seeds_of,
 )
 from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.cli.own_model import registered
@@ -64,7 +60,7 @@ HistoryKind = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for command in (demo, train, fit, reproduce):
+    for command in (demo, train, fit):
         app.command()(command)
 
 
@@ -101,7 +97,7 @@ def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: 
     emit(result, as_json, text)
 
 
-def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None) -> Any:
+def backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None) -> Any:
     """Settings of a backbone for a data set, changed by --set."""
     from bridgemem.backbones.trained import default_settings
     from bridgemem.storage.schema import override
@@ -110,7 +106,7 @@ def _backbone_settings(name: str, dataset: Dataset, assignments: list[str] | Non
 
 
 @contextmanager
-def _going_on(backbone: Path) -> Iterator[None]:
+def going_on(backbone: Path) -> Iterator[None]:
     """At Ctrl-C, say what is kept of the training of a backbone and goes on when it is started again."""
     from bridgemem.backbones.trained import training_state
 
@@ -170,10 +166,10 @@ def train(
     name, seconds = registered(name), seconds_of(budget)
     with terminal_progress(quiet=quiet) as progress:
         dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
-        settings = _backbone_settings(name, dataset, set_)
+        settings = backbone_settings(name, dataset, set_)
         kind = backbone_class(name)
         wanted = kind.tuned_unless_set(settings) if tune is None else tune
-        with _going_on(out), blaming(kind):
+        with going_on(out), blaming(kind):
             trained = backbones.train(
                 name,
                 dataset,
@@ -264,7 +260,7 @@ def fit(
         raise SettingsError("--resume goes on with the run that is there, --force replaces it; choose one.")
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()
-    settings, learned = override(base, set_) if set_ else None, _learned_settings(residual, learned_set)
+    settings, learned = override(base, set_) if set_ else None, learned_settings_of(residual, learned_set)
     given, backbone = backbone, registered(backbone)
     if backbone == given != "auto" and not Path(backbone).is_dir():
         _check_training_free(backbone, data)
@@ -282,7 +278,7 @@ def fit(
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
         share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
         before = earlier_backbone(Path(backbone), share)
-        with _usable(out), _going_on(before), blaming(REGISTERED.get(backbone, backbone)):
+        with _usable(out), going_on(before), blaming(REGISTERED.get(backbone, backbone)):
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted
@@ -350,7 +346,7 @@ def _show_selection(selection: Selection, settings: config.Settings) -> None:
         say(f"Validation chose the memory: the last {counted(settings.k, 'event')} of a pair, {past}.")
 
 
-def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSettings | None:
+def learned_settings_of(residual: str, assignments: list[str] | None) -> LearnedSettings | None:
     """The learned residual's settings, refused where none is fitted."""
     from bridgemem.errors import SettingsError
     from bridgemem.residuals.learned import LearnedSettings
@@ -361,60 +357,3 @@ def _learned_settings(residual: str, assignments: list[str] | None) -> LearnedSe
     if residual != "learned":
         raise SettingsError("--learned-set is for --residual learned.")
     return override(LearnedSettings(), assignments)
-
-
-@reads_events
-def reproduce(
-    name: Annotated[str, typer.Argument(help="A named data set, world, or your own file.")],
-    backbone: Annotated[str, typer.Option("--backbone", "-b", help="The backbone to correct.")] = "cenet",
-    seeds: Annotated[str, typer.Option(help="Seeds of the residual: 42, or 42-46.")] = "42",
-    backbone_seed: Annotated[int, bounded(config.Seed, help="Seed of the backbone.")] = 42,
-    device: Device = "cpu",
-    runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
-    records: Records = Path("results/records.jsonl"),
-    history: HistoryKind = "rolling",
-    residual: Method = "bridgemem",
-    *,
-    reading: ReadOptions,
-    retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
-    set_: Set = None,
-    backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
-    learned_set: LearnedSet = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train the backbone, fit, select on validation, test once, and write runs and records."""
-    from bridgemem.config import Settings
-    from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.events.loading import loaded
-    from bridgemem.storage.schema import override
-    from bridgemem.studies import reproduce as study
-
-    wanted = seeds_of(seeds)
-    settings, learned = override(Settings(), set_ or []), _learned_settings(residual, learned_set)
-    if records.exists():
-        read_records(records)  # a damaged file is better known before hours of training
-    with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(name, reading, data_dir=data_dir, progress=progress)
-        no_test(dataset, "test")
-        own = _backbone_settings(backbone, dataset, backbone_set)
-        with _going_on(study.reproduced_backbone(runs, dataset, backbone, backbone_seed)):
-            made = study.reproduce(
-                dataset,
-                runs,
-                backbone=backbone,
-                backbone_settings=own,
-                settings=settings,
-                seeds=wanted,
-                backbone_seed=backbone_seed,
-                device=device,
-                history=history,
-                retrain=retrain,
-                progress=progress,
-                residual=residual_of(residual),
-                learned_settings=learned,
-            )
-    write_records(records, made.records)
-    title = f"{dataset.name}, {made.split}, {made.records[0].queries:,} queries; runs in {runs}, records in {records}"
-    emit({"records": made.records}, as_json, lambda: show(made.records, title))

@@ -37,6 +37,7 @@ from bridgemem.service.models import (
 )
 from bridgemem.studies.audit import Finding
 from bridgemem.studies.compare import Difference
+from bridgemem.studies.remake import Done, Job
 
 
 class Document(Answer):
@@ -93,6 +94,18 @@ class PrintedTable(Answer):
     header: list[str]
     rows: list[list[str]]
     note: str
+
+
+class Remade(Document):
+    """With --all: the jobs that make every row of a file of records anew, and how each went."""
+
+    jobs: list[Job]
+    minutes: float = Field(description="About what all jobs take, by the seconds in the records.")
+    left_out: list[tuple[str, str]] = Field(description="Rows that are not remade, and why.")
+    differs: list[tuple[str, str]] = Field(description="Rows that are remade from other inputs, and which.")
+    outcomes: dict[str, Done] = Field(description="By the name of a job; empty with --plan.")
+    compared: PrintedTable | None = Field(description="What was recorded next to what was remade; null with --plan.")
+    out: str | None = Field(description="The file of the remade records.")
 
 
 class Reported(Measured):
@@ -695,6 +708,8 @@ DOCUMENTS: dict[str, Any] = {
     "calibrate": Calibrated,
     "reproduce": Measured,
     "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether | ForecastedGroup,
+    "reproduce": Measured | Remade,
+    "forecast": Forecasted | ForecastedFile | ForecastedWhat | ForecastedPartners | ForecastedWhether,
     "outlook": OutlookListed,
     "explain": Explained,
     "names": NamesListed,
