@@ -113,7 +113,7 @@ def _remake(
     check_device(device)
     recorded = read_records(source)
     records = runs / "records.jsonl" if records == source else records  # the records stay as they are
-    made = study.plan(recorded, only=[one for one in (only or "").split(",") if one], beside=source)
+    made = study.plan(recorded, only=[one for one in (only or "").split(",") if one], next_to=source)
     told: dict[str, Any] = {"jobs": made.jobs, "minutes": made.minutes}
     told |= {"left_out": made.left_out, "differs": made.differs}
     if plan:

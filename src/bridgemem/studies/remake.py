@@ -107,13 +107,13 @@ class _Group:
     work: list[str] = field(default_factory=list)
 
 
-def plan(records: Iterable[Record], *, only: Sequence[str] = (), beside: Path | None = None) -> Plan:
+def plan(records: Iterable[Record], *, only: Sequence[str] = (), next_to: Path | None = None) -> Plan:
     """The jobs that make records anew, by data set.
 
     Args:
         records: What was measured.
         only: Data sets; all of them when left out.
-        beside: The file of the records, whose neighbours other commands write.
+        next_to: The file of the records, whose neighbours other commands write.
     """
     found = list(records)
     known = {r.dataset for r in found}
@@ -149,8 +149,8 @@ def plan(records: Iterable[Record], *, only: Sequence[str] = (), beside: Path | 
             owner.work.append(study)
     jobs = [*_fits(groups, alone), *_without_fit(groups, alone)]
     rows = [(f"{count} of {what}", why) for (what, why), count in sorted(left_out.items())]
-    if beside is not None:
-        rows += [(name, why) for name, why in ELSEWHERE.items() if (beside.parent / name).is_file()]
+    if next_to is not None:
+        rows += [(name, why) for name, why in ELSEWHERE.items() if (next_to.parent / name).is_file()]
     return Plan(tuple(_estimated(sorted(jobs, key=_order), found)), tuple(rows), tuple(_differing(found)))
 
 
