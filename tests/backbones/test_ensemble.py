@@ -127,3 +127,14 @@ def test_members_that_make_no_ensemble_are_refused(members: tuple[str, ...]) -> 
 def test_members_differ_from_what_they_make(dataset: Dataset) -> None:
     mixed = Ensemble.fit(dataset, EnsembleSettings(members=("recurrence", "popularity")))
     assert not torch.equal(scores(mixed, dataset).argsort(), scores(Recurrence.fit(dataset), dataset).argsort())
+
+
+def test_the_recipe_is_the_same_for_all_data_and_gives_way_to_what_is_asked_for() -> None:
+    plain, other = EnsembleSettings(), EnsembleSettings(("regcn", "csi"), changed=("regcn.epochs=3",))
+    assert plain.members == ("recurrence-typed", "stream", "regcn", "tpar")
+    assert plain.each()["regcn"].static
+    assert plain.each()["tpar"].most_queries == 150_000
+    assert (other.each()["regcn"].epochs, other.each()["regcn"].static) == (3, True)
+    assert not EnsembleSettings(("regcn", "csi"), tuned_for="wiki").each()["regcn"].static
+    assert not Ensemble.tuned_unless_set(plain), "its members fit any data"
+    assert Ensemble.tuned_unless_set(EnsembleSettings(("regcn", "csi")))

@@ -104,6 +104,8 @@ def test_the_latest_facts_supply_the_training_queries():
     assert late_queries(events, 0.3).step.tolist() == [7, 7, 8, 8, 9, 9]
     assert late_queries(events, 1.0).step.tolist() == [t for t in range(10) for _ in range(2)]
     assert late_queries(events, 1e-9).step.tolist() == [9, 9]
+    assert late_queries(events, 1.0, 4).step.tolist() == [8, 8, 9, 9]
+    assert late_queries(events, 0.1, 4).step.tolist() == [9, 9]
 
 
 @BOTH

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bridgemem.backbones import regcn
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.convtranse import ConvTransE
 from bridgemem.backbones.regcn import (
@@ -328,6 +329,15 @@ def test_a_regular_world_is_learned_and_the_loss_falls(kind, monkeypatch):
     assert float((log_p.argmax(1) == queries.answer).float().mean()) > 0.8, "chance is 0.1"
 
 
+def test_snapshots_are_learned_from_together_as_their_number_says(monkeypatch):
+    monkeypatch.setattr(regcn, "STEPS", 3)
+    seen: list[int] = []
+    monkeypatch.setattr(Trainer, "run", lambda trainer, *_: seen.append(trainer.together))
+    Regcn.fit(tiny_data(), replace(REGCN, together=0))
+    assert seen == [len(set(tiny_data().train.step.tolist())) // 3]
+    assert seen[0] > 1
+
+
 @pytest.mark.parametrize("together", [1, 3])
 def test_the_first_snapshot_is_no_target_and_every_other_is_one_once_an_epoch(together, monkeypatch):
     seen: list[range] = []
@@ -509,7 +519,8 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({name: 0} for name in ("width", "history", "layers", "kernels", "epochs", "patience", "together")),
+        *({name: 0} for name in ("width", "history", "layers", "kernels", "epochs", "patience")),
+        {"together": -1},
         {"width": 8193},
         {"together": 65},
         {"history": 1025},

@@ -19,7 +19,16 @@ from bridgemem.backbones import load_backbone
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import CountingStream, TrainedSettings
 from bridgemem.backbones.open_vocabulary import OpenVocabulary
-from bridgemem.backbones.stream import Block, Stream, StreamNet, StreamSettings, _Trainer, learning_rate
+from bridgemem.backbones.stream import (
+    Block,
+    Stream,
+    StreamNet,
+    StreamSettings,
+    Words,
+    _Trainer,
+    learning_rate,
+    shared_words,
+)
 from bridgemem.backbones.typed import RecurrenceTyped
 from bridgemem.config import Settings
 from bridgemem.errors import SettingsError
@@ -494,3 +503,40 @@ def test_an_explanation_names_the_events_it_looked_at_most(residual: str) -> Non
     assert [found[0].subject, found[0].object] == (sides[::-1] if inverse else sides)
     assert (found[0].relation, found[0].lag) == (events.relations.names[relation], int(seen.lag[first]))
     assert found[0].time == events.clock.label(events.end - found[0].lag)
+
+
+NAMES = ("Police (India)", "Army (India)", "Police_(Peru)", "Ban Ki-moon", "police, PERU", "Q17")
+
+
+def test_the_words_that_names_share_are_found_whatever_stands_between_them() -> None:
+    index, words = shared_words(NAMES)
+    assert words == 3, "india, peru and police; no other word is in two names"
+    assert index.tolist() == [[0, 2], [0, 3], [1, 2], [3, 3], [1, 2], [3, 3]]
+    alone, none = shared_words(("Q1", "Q2"))
+    assert (alone.shape, none) == ((2, 0), 0)
+
+
+def test_words_are_the_mean_of_a_name_and_become_part_of_the_vectors() -> None:
+    net = network(log_of([(0, 0, 1, 3), (2, 1, 5, 9)]))
+    net.words = Words(NAMES, TINY.width)
+    india, peru, police = net.words.word
+    before, added = net.entity.detach().clone(), net.words().detach()
+    assert close(added[0], (india + police).detach() / 2)
+    assert close(added[4], (peru + police).detach() / 2)
+    assert not added[3].any()
+    net.fold()
+    assert net.words is None
+    assert torch.equal(net.entity, before + added)
+
+
+def test_training_learns_words_and_leaves_none_behind() -> None:
+    events = small().events
+    named = replace(
+        events, entities=Vocabulary("entity", tuple(f"team {i % 3}" + "!" * i for i in range(len(events.entities))))
+    )
+    made = {
+        words: Stream.fit(replace(small(), events=named), replace(TINY, epochs=1, words=words))
+        for words in (True, False)
+    }
+    assert all(stream.net.words is None for stream in made.values())
+    assert not torch.equal(made[True].net.entity, made[False].net.entity)

@@ -27,6 +27,14 @@ from bridgemem.storage.schema import as_settings, override
 from bridgemem.storage.tensors import part_of
 from bridgemem.training.checkpoint import Training
 
+# One recipe for all data: nothing of it was chosen for a data set, and what has to fit the size of one sizes itself.
+RECIPE: dict[str, tuple[str, ...]] = {
+    "recurrence-typed": (),
+    "stream": (),
+    # where names share no words, they are vectors of their own
+    "regcn": ("static=true", "static_weight=0", "together=0", "epochs=20", "patience=3"),
+    "tpar": ("activation=relu", "window=1000", "late=1", "most_queries=150000", "epochs=3"),
+}
 NO_MEMBERS = ("ensemble", "counting+stream", "stored")
 
 
@@ -38,7 +46,7 @@ class EnsembleSettings(Declared):
     each with the same settings.
     """
 
-    members: Annotated[tuple[str, ...], Range(ge=2, note="backbones")] = ("regcn", "tirgn")
+    members: Annotated[tuple[str, ...], Range(ge=2, note="backbones")] = tuple(RECIPE)
     tuned_for: str = ""
     changed: tuple[str, ...] = ()
 
@@ -66,9 +74,10 @@ class EnsembleSettings(Declared):
         return {name: override(backbone_defaults(name, self.tuned_for), self._of(name)) for name in self.members}
 
     def _of(self, member: str) -> list[str]:
-        """What is changed of a member, as in "width=64"."""
+        """What is changed of a member, as in "width=64": by the recipe unless tuned for a data set, then as asked."""
+        recipe = () if self.tuned_for else RECIPE.get(member, ())
         parts = (change.partition(".") for change in self.changed)
-        return [change for name, _, change in parts if name == member]
+        return [*recipe, *(change for name, _, change in parts if name == member)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EnsembleSettings) and list(self.each().items()) == list(other.each().items())
@@ -88,9 +97,20 @@ class TrainedSettings(EnsembleSettings):
 
 
 class Ensemble(Backbone):
-    """log of the mean of the members' probabilities; weights are equal, so there is nothing to choose on validation."""
+    """log of the mean of the members' probabilities; weights are equal, so there is nothing to choose on validation.
+
+    By default one that counts, one that reads the actor's last events, one that evolves the graph, and one that
+    follows paths.
+    """
 
     name: ClassVar[str] = "ensemble"
+    # what a reader says of train is worth less the longer ago it was trained; its own cost leaves room for more queries
+    learning: ClassVar[Mapping[str, Any]] = {
+        "cross_fit": 0.2,
+        "train_queries": 120_000,
+        "valid_queries": 120_000,
+        "hidden": 128,
+    }
     default: ClassVar[EnsembleSettings] = EnsembleSettings()
 
     def __init__(self, settings: EnsembleSettings, members: Sequence[Backbone]) -> None:
@@ -101,8 +121,8 @@ class Ensemble(Backbone):
 
     @classmethod
     def tuned_unless_set(cls, settings: Any) -> bool:
-        """Published members have settings for published data; for any other data validation finds them."""
-        return not settings.tuned_for and not settings.changed
+        """Members of the recipe fit any data; for others than the published validation finds the settings."""
+        return not settings.tuned_for and not settings.changed and not set(settings.members) <= set(RECIPE)
 
     @classmethod
     def parts(cls, settings: Any) -> dict[str, Any]:
@@ -163,13 +183,7 @@ class CountingStream(Ensemble):
     """Counting and the stream reader: what repeats, and what an actor's last events say."""
 
     name: ClassVar[str] = "counting+stream"
-    # what a reader says of train is worth less the longer ago it was trained; its own cost leaves room for more queries
-    learning: ClassVar[Mapping[str, Any]] = {"cross_fit": 0.2, "train_queries": 120_000, "valid_queries": 120_000}
     default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
-
-    @classmethod
-    def tuned_unless_set(cls, settings: Any) -> bool:
-        return False  # its members are made for any data
 
 
 def _table(member: str) -> str:

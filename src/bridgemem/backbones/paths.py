@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bridgemem.backbones.base import Bounds, Grid, NetBackbone
 from bridgemem.backbones.scorer import Scores
-from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Range, Units
+from bridgemem.config import BelowOne, Count, Declared, NotNegative, Positive, Range, Size, Units
 from bridgemem.errors import BackboneError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -42,7 +42,8 @@ class PathSettings(Declared):
     window: steps of the past that are read; time_unit: steps that count as one in the encoding of relative time.
     attention: d_a. gru: one recurrent cell, shared by the hops, carries an entity's state on; without it sums over
     hundreds of links reach the softmax as they are, and training takes many times as long.
-    late: the share of the training facts, the latest, that supply training queries.
+    late: the share of the training facts, the latest, that supply training queries; most_queries: of the
+    latest at the most, 0 for all.
     batch: queries; decay: of the learning rate, an epoch.
     """
 
@@ -55,6 +56,7 @@ class PathSettings(Declared):
     gru: bool = True
     dropout: BelowOne = 0.2
     late: Annotated[float, Range(gt=0, le=1)] = 0.5
+    most_queries: Size = 0
     batch: Count = 64
     epochs: Count = 6
     learning_rate: Positive = 5e-3
@@ -239,9 +241,10 @@ class PathNet(nn.Module, ABC):
         return walk(links, queries.actor, queries.step, until, s.edges, s.window)
 
 
-def late_queries(train: EventLog, share: float) -> Queries:
-    """Both queries of the last share of the facts, of one at least."""
-    return Queries.of(train.rows(min(int(len(train) * (1 - share)), len(train) - 1), len(train)))
+def late_queries(train: EventLog, share: float, most: int = 0) -> Queries:
+    """Both queries of the last share of the facts, of one at least; most: queries at the most, 0 for all."""
+    first = max(int(len(train) * (1 - share)), len(train) - most // 2 if most else 0)
+    return Queries.of(train.rows(min(first, len(train) - 1), len(train)))
 
 
 class Batches:
@@ -317,7 +320,7 @@ class PathBackbone(NetBackbone):
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         events, device = dataset.train, training.device
         net = cls.network(events.n_relations, settings).to(device)
-        queries = late_queries(events, settings.late)
+        queries = late_queries(events, settings.late, settings.most_queries)
         # drawn before a checkpoint brings its own random numbers, so that it finds the same batches
         queries = queries.take(torch.randperm(len(queries))).to(device)
         state = training.state(cls.name, events.fingerprint, settings, net)

@@ -34,6 +34,7 @@ from bridgemem.training.checkpoint import Checkpoint, Training
 SLOPE = (1 / 8 + 1 / 3) / 2  # the released code calls its randomised ReLU without the training flag: a fixed slope
 GAIN = math.sqrt(2)
 STATES = 32  # evolved states that a backbone keeps at hand
+STEPS, MOST_TOGETHER = 150, 16  # of an epoch, and snapshots in one, where the settings leave it to the data
 RECORDED = 4096  # targets whose steps may be recorded for replay: each recording costs a megabyte or two
 TWO_PART_NAME = re.compile(r"(.+?)[ _]\(((?:[^()]|\([^()]*\))+)\)")
 
@@ -46,7 +47,7 @@ class RegcnSettings(Declared):
     hold every state k steps later within k times `angle` degrees of them; static_weight is that penalty's. Without it
     entities begin with vectors of their own. Training ends after `patience` epochs without a gain on validation.
     together: snapshots that one step learns from, evolved side by side; the released code has one. A GPU takes more of
-    them in little more time, which a long train split wants.
+    them in little more time, which a long train split wants; 0 takes as many as leave some 150 steps to an epoch.
     """
 
     width: Units = 200
@@ -63,7 +64,7 @@ class RegcnSettings(Declared):
     learning_rate: Positive = 1e-3
     weight_decay: NotNegative = 1e-5
     clip: Positive = 1.0
-    together: Annotated[int, Range(ge=1, le=64)] = 1
+    together: Annotated[int, Range(ge=0, le=64)] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -271,11 +272,12 @@ class Trainer:
         self.checkpoint = checkpoint
         self.graph = Snapshots(dataset.known, self.net.relation.device)
         self.n_train = self.graph.position(dataset.valid_start)
+        self.together = self.settings.together or min(max(self.n_train // STEPS, 1), MOST_TOGETHER)
 
     def targets(self, first: int, last: int) -> list[range]:
         """The positions from the first up to the last, as many together as are wanted and have a whole window."""
         whole = min(max(first, self.settings.history), last)
-        cuts = [*range(first, whole), *range(whole, last, self.settings.together), last]
+        cuts = [*range(first, whole), *range(whole, last, self.together), last]
         return [range(*part) for part in pairwise(cuts)]
 
     def window(self, targets: range) -> tuple[list[Snapshot], Rows | None]:

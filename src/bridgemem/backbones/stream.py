@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Self
@@ -16,6 +18,7 @@ from bridgemem.backbones.scorer import Attended, Scores
 from bridgemem.config import MOST_EVENTS, MOST_UNITS, BelowOne, Count, Declared, Positive, Range, Size
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.names import folded
 from bridgemem.events.queries import Queries
 from bridgemem.memory.actors import ActorEvents, LastEvents
 from bridgemem.memory.past import Past
@@ -27,6 +30,7 @@ from bridgemem.training.checkpoint import Checkpoint, Training
 WARM_UP = 0.15  # share of the steps in which the learning rate grows
 CLIP = 1.0  # the largest norm of a gradient
 LAGS = 32  # bins of lags, each twice as long as the one before
+MOST_WORDS = 8  # of one name that are read
 ROWS = 8192  # queries whose events are read at once
 SIZES = {"cuda": (256, 32), "cpu": (64, 16)}  # width and k: what a GPU, and two cores, train in a minute or few
 
@@ -39,6 +43,7 @@ class StreamSettings(Declared):
     whole events (event_dropout), and the vector of the actor (actor_dropout), so that its events have to say who it is.
     negatives: entities that a CPU draws for a batch to stand for all others, where there are more; 0 for all of them,
     which a GPU always reads.
+    words: learn a vector for each word that several names share, a part of the vectors of their entities.
     most_queries: fewer epochs, but two of them, where all would read more queries than that.
     """
 
@@ -55,6 +60,7 @@ class StreamSettings(Declared):
     epochs: Count = 6
     most_queries: Count = 4_000_000
     learning_rate: Positive = 3e-3
+    words: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,6 +70,36 @@ class StreamSettings(Declared):
     def epochs_on(self, queries: int) -> int:
         """How many passes are made over that many train queries."""
         return min(self.epochs, max(2, self.most_queries // max(queries, 1)))
+
+
+class Words(nn.Module):
+    """A vector for each word that several names share, so that "Police (India)" begins near "Army (India)"."""
+
+    index: Tensor
+    share: Tensor
+
+    def __init__(self, names: Sequence[str], width: int) -> None:
+        super().__init__()
+        index, words = shared_words(names)
+        self.register_buffer("index", index)
+        # the mean of a name's words; the last place stands for none
+        self.register_buffer("share", 1 / (index < words).sum(1, keepdim=True).clamp(min=1))
+        self.word = nn.Parameter(torch.randn(words, width) / math.sqrt(width))
+
+    def forward(self) -> Tensor:
+        """What words add to the vector of every entity, [E, d]."""
+        return F.embedding(self.index, F.pad(self.word, (0, 0, 0, 1))).sum(1) * self.share
+
+
+def shared_words(names: Sequence[str]) -> tuple[Tensor, int]:
+    """The words that names share, int64 [E, most of a name], filled up with the number of all words; that number."""
+    found = [sorted(set(folded(name).split())) for name in names]
+    count = Counter(word for words in found for word in words)
+    place = {word: i for i, word in enumerate(sorted(word for word, names in count.items() if names > 1))}
+    rows = [[place[word] for word in words if word in place][:MOST_WORDS] for words in found]
+    longest = max(map(len, rows), default=0)
+    padded = [row + [len(place)] * (longest - len(row)) for row in rows]
+    return torch.tensor(padded, dtype=torch.int64).view(len(names), longest), len(place)
 
 
 class Block(nn.Module):
@@ -100,13 +136,14 @@ class Reading:
 
     attention float [n, k]: the mean over blocks and heads; what is left to 1 looked at none of them. added float
     [n, k]: what each event adds to the log score of its own partner, before scores are normalised. state float [n, d]:
-    what the vectors of all entities are multiplied with.
+    what the vectors of all entities are multiplied with, entity float [E, d].
     """
 
     events: LastEvents
     attention: Tensor
     added: Tensor
     state: Tensor
+    entity: Tensor
 
 
 class StreamNet(nn.Module):
@@ -128,6 +165,14 @@ class StreamNet(nn.Module):
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.blocks))
         self.norm_token, self.norm = nn.LayerNorm(d), nn.LayerNorm(d)
         self.final, self.copy = nn.Linear(d, d), nn.Linear(d, d)
+        self.words: Words | None = None
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Make what words add a part of the entities' own vectors: words are of training alone."""
+        if self.words is not None:
+            self.entity.add_(self.words())
+            self.words = None
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.settings.dropout, self.training)
@@ -136,32 +181,33 @@ class StreamNet(nn.Module):
         """Those of the found that training does not leave out, bool as given."""
         return found & (torch.rand(found.shape, device=found.device) >= dropout) if self.training else found
 
-    def tokens(self, events: LastEvents) -> Tensor:
-        """The events as vectors, and last the slot that stands for none; [n, k + 1, d]."""
+    def tokens(self, events: LastEvents, entity: Tensor) -> Tensor:
+        """The events as vectors, and last the slot that stands for none; [n, k + 1, d]. entity [E, d]."""
         edges = 2 ** torch.arange(1, LAGS, device=events.lag.device)
         span = F.embedding(torch.bucketize(events.lag, edges, right=True), self.lag)
         span = span + events.lag.float().log1p()[:, :, None] * self.log_lag
         # the values of plain indexing, whose gradient costs a device far more than an embedding's
-        own = F.embedding(events.partner, self.entity) + F.embedding(events.relation, self.relation) + span
+        own = F.embedding(events.partner, entity) + F.embedding(events.relation, self.relation) + span
         tokens = self.norm_token(torch.cat([own, self.nothing.expand(len(own), 1, -1)], dim=1))
         return F.dropout(tokens, self.settings.token_dropout, self.training)
 
     def forward(self, actor: Tensor, relation: Tensor, events: LastEvents) -> Reading:
         """actor, relation int64 [n]."""
-        tokens, found = self.tokens(events), self._kept(events.found, self.settings.event_dropout)
+        entity = self.entity if self.words is None else self.entity + self.words()
+        tokens, found = self.tokens(events, entity), self._kept(events.found, self.settings.event_dropout)
         known = self._kept(torch.ones_like(actor, dtype=torch.bool)[:, None], self.settings.actor_dropout)
-        x = self._drop(F.embedding(actor, self.entity) * known + F.embedding(relation, self.asked))
+        x = self._drop(F.embedding(actor, entity) * known + F.embedding(relation, self.asked))
         attention, visible = torch.zeros_like(tokens[:, :, 0]), F.pad(found, (0, 1), value=True)
         for block in self.blocks:
             x, share = block(x, tokens, visible)
             attention = attention + share / len(self.blocks)
         x = self.norm(x)
         added = (tokens[:, :-1] @ self.copy(x)[:, :, None]).squeeze(2) / math.sqrt(self.settings.width)
-        return Reading(events, attention[:, :-1], added * found, self._drop(self.final(x)))
+        return Reading(events, attention[:, :-1], added * found, self._drop(self.final(x)), entity)
 
     def scores(self, read: Reading) -> Tensor:
         """Of every entity, [n, E]."""
-        scores = F.linear(read.state, self.entity, self.popularity)
+        scores = F.linear(read.state, read.entity, self.popularity)
         row = torch.arange(len(scores), device=scores.device)[:, None].expand_as(read.added)
         # put, not added by index: on a GPU this one sums in the same order every time
         return scores.index_put((row, read.events.partner), read.added, accumulate=True)
@@ -174,15 +220,15 @@ class StreamNet(nn.Module):
         """
         partner, found = read.events.partner, read.events.found
         is_answer = (partner == answer[:, None]) & found
-        gold = (F.embedding(answer, self.entity) * read.state).sum(1) + self.popularity[answer]
+        gold = (F.embedding(answer, read.entity) * read.state).sum(1) + self.popularity[answer]
         gold = gold + (read.added * is_answer).sum(1)
         same = (partner[:, :, None] == partner[:, None]) & found[:, None]
-        own = (F.embedding(partner, self.entity) @ read.state[:, :, None]).squeeze(2) + self.popularity[partner]
+        own = (F.embedding(partner, read.entity) @ read.state[:, :, None]).squeeze(2) + self.popularity[partner]
         own = own + (same.to(own.dtype) @ read.added[:, :, None]).squeeze(2)
         # of several events with one partner the first counts
         again = same.tril(-1).any(2)
         own = own.masked_fill(~found | again | is_answer, -torch.inf)
-        others = F.linear(read.state, F.embedding(drawn, self.entity), self.popularity[drawn]) + log_weight
+        others = F.linear(read.state, F.embedding(drawn, read.entity), self.popularity[drawn]) + log_weight
         known = torch.cat([torch.where(found, partner, answer[:, None]), answer[:, None]], dim=1)
         others = others.masked_fill(self._among(drawn, known), -torch.inf)
         return (torch.cat([gold[:, None], own, others], dim=1).logsumexp(1) - gold).mean()
@@ -292,9 +338,12 @@ class Stream(NetBackbone):
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
         train = dataset.train
-        net = StreamNet(train.n_entities, train.n_relations, settings).to(training.device)
+        net = StreamNet(train.n_entities, train.n_relations, settings)
+        net.words = Words(train.entities.names, settings.width) if settings.words else None
+        net = net.to(training.device)
         state = training.state(cls.name, train.fingerprint, settings, net)
         _Trainer(net, dataset, state).run(training.progress)
+        net.fold()
         return cls(settings, net)
 
     @torch.no_grad()
