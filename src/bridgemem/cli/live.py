@@ -74,8 +74,8 @@ def ingest(
     rejects: RejectsFile = None,
     duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
-    max_new_names_per_batch: MaxNewNamesPerBatch = None,
-    max_new_names_per_day: MaxNewNamesPerDay = None,
+    max_new_names: MaxNewNamesPerBatch = None,
+    max_new_names_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -92,7 +92,7 @@ def ingest(
         raise SettingsError("the run that the events follow gives the time steps: leave --step out.")
     opened_run = Run(run, data_dir=data_dir)
     base = opened_run.dataset.events
-    new_names = NewNames.of(max_new_relations, max_new_names_per_batch, max_new_names_per_day)
+    new_names = NewNames.of(max_new_relations, max_new_names, max_new_names_day)
 
     def open_store() -> EventStore:
         opened = EventStore(store, duplicates=duplicates, new_names=new_names)

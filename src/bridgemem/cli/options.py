@@ -102,11 +102,11 @@ MaxNewRelations = Annotated[
 ]
 MaxNewNamesPerBatch = Annotated[
     int | None,
-    bounded(config.Size, "--max-new-names-per-batch", help="New entities that a batch may name (default: 100,000)."),
+    bounded(config.Size, "--max-new-names", help="Most new entities of a batch (default: 100000)."),
 ]
 MaxNewNamesPerDay = Annotated[
     int | None,
-    bounded(config.Size, "--max-new-names-per-day", help="New entities that a day (UTC) may bring (default: 250,000)."),
+    bounded(config.Size, "--max-new-names-day", help="Most new entities a day, UTC (default: 250000)."),
 ]
 LogFormat = Annotated[
     config.LogFormat,

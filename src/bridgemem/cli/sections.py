@@ -15,7 +15,7 @@ READING = "Reading events"
 SECTIONS = {
     READING: "--subject-column --relation-column --object-column --time-column --relation-is --format --step "
     "--time-format --na --keep-na",
-    "Limits": "--duplicates --max-new-relations --max-new-names --max-ahead --body-limit --concurrent --timeout",
+    "Limits": "--duplicates --max-new-relations --max-new-names --max-new-names-day --max-ahead --body-limit --concurrent --timeout",
     "Following a feed": "--follow --until-end --from-start --event-field --offset-field",
     "In parts": "--master --shard --join --cells",
     "Files and output": "--out --force --resume --records --card --rejects --data-dir --memory-dir --relation-names "

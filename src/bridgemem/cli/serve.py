@@ -52,15 +52,15 @@ def serve(
     store: NewEvents = None,
     duplicates: Duplicates = None,
     max_new_relations: MaxNewRelations = None,
-    max_new_names_per_batch: MaxNewNamesPerBatch = None,
-    max_new_names_per_day: MaxNewNamesPerDay = None,
+    max_new_names: MaxNewNamesPerBatch = None,
+    max_new_names_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all interfaces.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help="File with the bearer token that clients must send.")
+        Path | None, typer.Option("--token-file", help="File with the token that clients send.")
     ] = None,
     admin_token_file: Annotated[
         Path | None,
@@ -73,10 +73,10 @@ def serve(
     ] = 2.0,
     drift_window: Annotated[
         int,
-        typer.Option("--drift-window", min=0, help="Last steps to measure the model on for /metrics; 0: none."),
+        typer.Option("--drift-window", min=0, help="Steps to measure drift on; 0 for none."),
     ] = 7,
     drift_every: Annotated[
-        float, typer.Option("--drift-every", min=1, help="Seconds between two measurements of the drift.")
+        float, typer.Option("--drift-every", min=1, help="Seconds between measurements of drift.")
     ] = 300.0,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 64,
@@ -114,7 +114,7 @@ def serve(
     if admin_token_file is not None:
         read_token(admin_token_file)
     load(run.resolve())  # what is wrong with it is told before anything is made
-    new_names = NewNames.of(max_new_relations, max_new_names_per_batch, max_new_names_per_day)
+    new_names = NewNames.of(max_new_relations, max_new_names, max_new_names_day)
     with listen(host, port) as place, open_store(run, store, duplicates, new_names) as events:
         live = Switch(run, events, load)
         events.max_ahead = max_ahead_of(max_ahead, live.view.events)

@@ -68,12 +68,12 @@ class NewNames(Declared):
         if len(entities) > self.batch:
             raise DataError(
                 f"the batch names {len(entities):,} new entities, and a batch may name {self.batch:,}; split it, raise "
-                f"--max-new-names-per-batch, {remedy}"
+                f"--max-new-names, {remedy}"
             )
         if entities and len(entities) + today > self.day:
             raise DataError(
                 f"the batch names {len(entities):,} new entities, and a store takes {self.day:,} new entities a day, "
-                f"of which {today:,} came today; send it tomorrow, raise --max-new-names-per-day, {remedy}"
+                f"of which {today:,} came today; send it tomorrow, raise --max-new-names-day, {remedy}"
             )
         if entities and len(entities) + len(held[0]) > self.entities:
             raise DataError(
