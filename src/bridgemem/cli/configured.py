@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from bridgemem.cli.sections import Sectioned
 from bridgemem.config import read_toml, shown
 from bridgemem.errors import SettingsError
 
@@ -23,13 +23,13 @@ SAME = {"data_dir": "BRIDGEMEM_DATA"}  # known under this name to every command
 COMMANDS = ("serve", "explore")
 USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, wherever this version of typer has it from
 EPILOG = (
-    "Every option can also be set by an environment variable (BRIDGEMEM_PORT for --port) or in a TOML file (--config). "
-    "`bridgemem config show` prints what is set, and where."
+    "Environment variables (BRIDGEMEM_PORT for --port) and a TOML file set options too; `bridgemem config show` prints "
+    "what is set."
 )
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", help="TOML file with a table [serve] or [explore] of options (default: none)."),
+    typer.Option("--config", help="TOML file of options (default: none)."),
 ]
 
 
@@ -43,7 +43,7 @@ class Setting:
     variable: str
 
 
-class Configured(TyperCommand):
+class Configured(Sectioned):
     """A command whose parameters are read from the environment and a file where the command line leaves them out."""
 
     def __init__(self, *args: Any, **named: Any) -> None:

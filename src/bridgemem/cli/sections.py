@@ -15,7 +15,8 @@ READING = "Reading events"
 SECTIONS = {
     READING: "--subject-column --relation-column --object-column --time-column --relation-is --format --step "
     "--time-format --na --keep-na",
-    "Limits": "--duplicates --max-new-relations --max-new-names --max-new-names-day --max-ahead --body-limit --concurrent --timeout",
+    "Limits": "--duplicates --max-new-relations --max-new-names --max-new-names-day --max-ahead --body-limit "
+    "--concurrent --timeout",
     "Following a feed": "--follow --until-end --from-start --event-field --offset-field",
     "In parts": "--master --shard --join --cells",
     "Files and output": "--out --force --resume --records --card --rejects --data-dir --memory-dir --relation-names "
@@ -55,7 +56,8 @@ class Sectioned(TyperCommand):
 def apply(app: typer.Typer) -> None:
     """Show the help of every command of a program in sections, of its groups too."""
     for command in app.registered_commands:
-        command.cls = Sectioned
+        if command.cls is None or not issubclass(command.cls, Sectioned):  # such as one that reads a file of settings
+            command.cls = Sectioned
     for group in app.registered_groups:
         if group.typer_instance is not None:
             apply(group.typer_instance)

@@ -55,22 +55,16 @@ def serve(
     max_new_names: MaxNewNamesPerBatch = None,
     max_new_names_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 for all interfaces.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option("--host", help="Address; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the token that clients send.")
     ] = None,
     admin_token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--admin-token-file", help="File with the token of admin routes (default: a new one at each start)."
-        ),
+        typer.Option("--admin-token-file", help="Token of admin routes (default: a new one)."),
     ] = None,
-    watch: Annotated[
-        float, typer.Option("--watch", min=0, help="Seconds between two looks at the run's link; 0 for none.")
-    ] = 2.0,
+    watch: Annotated[float, typer.Option("--watch", min=0, help="Seconds between looks at the link.")] = 2.0,
     drift_window: Annotated[
         int,
         typer.Option("--drift-window", min=0, help="Steps to measure drift on; 0 for none."),
