@@ -25,8 +25,10 @@ from playwright.sync_api import BrowserContext, Dialog, Page, sync_playwright
 from bridgemem.cli.serve import listen
 from bridgemem.events.log import Clock
 from bridgemem.explorer.routes import explorer_router
+from bridgemem.forecasting.ahead import percent
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.ledger import Ledger
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
 from commands import TINY_READER, bridgemem, measured_rows
@@ -42,6 +44,11 @@ HOSTILE = "<script>alert(1)</script>"
 IMAGE = '<b>bold</b><img src="x" onerror="alert(2)">'
 DESK, PHONE = (1280, 900), (375, 812)
 DRAWN = "#timeline .main-svg, #timeline.empty"
+PAGES = {
+    "quality": "#support .main-svg",
+    "outlook": "#outlook-chart .main-svg",
+    "record": "#record-asked:not(:empty)",
+}
 WAIT = 20_000
 
 
@@ -116,7 +123,7 @@ def opened(window: BrowserContext) -> Iterator[Callable[..., Page]]:
         origin = address.removesuffix("/explore")
         page.on("request", lambda r: None if r.url.startswith((origin, "data:")) else problems.append(r.url))
         page.goto(f"{address}#{urlencode(asked)}")
-        page.wait_for_selector("#support .main-svg" if asked.get("page") == "quality" else DRAWN)
+        page.wait_for_selector(PAGES.get(str(asked.get("page")), "#ahead-chart .main-svg" if "ask" in asked else DRAWN))
         return page
 
     yield open_page
@@ -245,7 +252,7 @@ def test_arrows_move_through_the_candidates_and_the_focus_is_seen(
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     assert page.locator("#list li[tabindex='0']").count() == 1
     page.focus("#tab-ask")
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
     page.wait_for_selector("#support .main-svg")
     assert page.evaluate("document.activeElement.id") == "tab-quality"
 
@@ -297,13 +304,13 @@ def test_hostile_names_are_only_text(opened: Callable[..., Page], run: Path, tmp
         assert page.locator("img, main b b, #list b, [onerror]").count() == 0
 
 
-@pytest.mark.parametrize("which", ["ask", "quality"])
+@pytest.mark.parametrize("which", ["ask", "outlook", "record", "quality"])
 def test_a_phone_shows_everything_without_scrolling_sideways(
     which: str, opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
 ) -> None:
     page = opened(learned[0], PHONE, page=which)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
-    boxes = page.locator(f"#{which} .card").evaluate_all(
+    boxes = page.locator(f"#{which} .card:visible, #{which} .asked").evaluate_all(
         "cards => cards.map(card => card.getBoundingClientRect().right)"
     )
     assert boxes
@@ -366,3 +373,90 @@ def test_the_page_reads_the_clock_as_the_service_does(
     ):
         for step in (0, 97):
             assert page.evaluate(told, [vars(clock), step]) == clock.label(step)
+
+
+def cells(page: Page, column: int) -> list[str]:
+    """A column of the table of answers."""
+    return page.locator(f"#ahead-table tbody tr td:nth-child({column})").all_text_contents()
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_what_whom_and_whether_show_the_predictor_s_own_answers(
+    size: tuple[int, int], opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, predictor = learned[0], learned[1].view.predictor
+    page = opened(address, size, ask="what", subject="Arvan", relation="visit", other="Belmor", horizon=7)
+    what = predictor.what("Arvan", "Belmor", horizon=7)
+    assert cells(page, 2) == [percent(c.p_given_event) for c in what]
+    assert cells(page, 3) == [percent(c.p_event) for c in what]
+    assert percent(what.query.p_event) in page.locator("#ahead-sentence").inner_text()
+    page.locator("input[name=kind][value=whom]").check(force=True)
+    whom = [c.name for c in predictor.partners("Arvan", horizon=7)]
+    page.wait_for_function("name => document.querySelector('#ahead-table tbody td')?.textContent === name", arg=whom[0])
+    assert cells(page, 1) == whom
+    page.locator("input[name=kind][value=whether]").check(force=True)
+    page.wait_for_function("() => document.getElementById('ahead-title').textContent === 'Whether and when'")
+    page.fill("#horizon", "5")
+    page.locator("#horizon").blur()
+    page.wait_for_function("() => [...document.querySelectorAll('#ahead-table td')].some(td => td.textContent === '5')")
+    wanted = predictor.whether("Arvan", "visit", object="Belmor", horizon=5)
+    assert cells(page, 3) == [percent(w.p_event) for w in wanted.within]
+    assert "ask=whether" in page.url
+    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+def test_what_if_is_shown_next_to_the_plain_answer_and_stored_nowhere(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    address, live = learned
+    events = len(live.view.events)
+    page = opened(address, ask="whether", subject="Arvan", relation="visit", other="Belmor")
+    page.locator("#assume > summary").click()
+    assert page.input_value("#assume-subject") == "Arvan"
+    page.click("#assume-add")
+    page.wait_for_selector("#changes-table tbody tr")
+    assert page.locator("#changes-table tbody tr").count() > 3
+    assert page.locator("#changes-title").inner_text() == "As if 1 event had happened"
+    assert len(live.view.events) == events
+    page.click("#assume-clear")
+    page.wait_for_selector("#changes", state="hidden")
+
+
+def test_the_outlook_lists_the_events_to_come(opened: Callable[..., Page], learned: tuple[str, LiveForecaster]) -> None:
+    address, live = learned
+    page = opened(address, page="outlook")
+    own = live.view.predictor.outlook(horizon=7, top=50)
+    first = page.locator("#outlook-table tbody tr td:first-child").first.text_content()
+    assert first == f"{own[0].subject} → {own[0].relation} → {own[0].object}"
+    page.locator("#outlook-kind input").nth(1).check(force=True)
+    page.wait_for_function("() => document.getElementById('outlook-asked').textContent.startsWith('Most surprising')")
+
+
+def test_the_track_record_is_that_of_the_ledger(opened: Callable[..., Page], run: Path, tmp_path: Path) -> None:
+    with served(run, tmp_path / "issued.duckdb", "learned") as (address, live):
+        page = opened(address, page="record")
+        assert "No forecast was issued yet" in page.locator("#record-asked").inner_text()
+        predictor, ledger = live.view.predictor, Ledger(live.store)
+        ledger.issue(predictor.outlook(horizon=1, top=10), predictor=predictor, version=live.view.version)
+        after = live.events.clock.label(live.events.end + 3)
+        live.add([("Arvan", "visit", "Kel", after)], source="test", key="later")
+        page = opened(address, page="record")
+        page.wait_for_selector("#record-table tbody tr")
+        (score,) = ledger.score().scores
+        assert float(page.locator(".tile strong").first.inner_text()) == pytest.approx(score.brier, abs=0.00051)
+
+
+def test_an_axis_of_probabilities_never_repeats_a_tick(
+    opened: Callable[..., Page], learned: tuple[str, LiveForecaster]
+) -> None:
+    page = opened(learned[0], PHONE, ask="whom", subject="Arvan")
+    draw = """async (most) => {
+      const { barChart } = await import("/explore/probability.js");
+      const rows = [{ name: "x", value: most }, { name: "y", value: most / 3 }];
+      await barChart(document.getElementById("ahead-chart"), rows, "t");
+      return [...document.querySelectorAll("#ahead-chart .xtick text")].map((tick) => tick.textContent);
+    }"""
+    for most in (1.0, 0.4, 0.07, 0.012, 0.004, 0.0003, 0.00001):
+        ticks = page.evaluate(draw, most)
+        assert len(ticks) > 1
+        assert len(set(ticks)) == len(ticks), (most, ticks)

@@ -1,16 +1,17 @@
 // The charts, drawn by Plotly in the page's own colours. Its texts know some markup, so names are escaped for it.
 
 import { label, plain, signed, whole } from "./ask.js";
+import { percentAxis } from "./probability.js";
 
 const CONFIG = { displayModeBar: false, responsive: true };
 const NARROW = 560;
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
-const safe = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/[\r\n]+/g, " ");
-const short = (text, most) => safe(text.length > most ? `${text.slice(0, most - 1)}…` : text);
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+export const safe = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/[\r\n]+/g, " ");
+export const short = (text, most) => safe(text.length > most ? `${text.slice(0, most - 1)}…` : text);
 const isNarrow = (into) => into.clientWidth < NARROW;
 
-function draw(into, traces, own, words) {
+export function draw(into, traces, own, words) {
   const ink = colour("ink"), line = colour("line");
   const axis = {
     gridcolor: line, zerolinecolor: colour("strong-line"), linecolor: line, tickcolor: line, automargin: true,
@@ -73,7 +74,7 @@ export function backboneChart(into, opinions, candidate) {
   return draw(into, [trace], {
     height: 64 + 27 * opinions.length,
     xaxis: {
-      range: [0, most * 1.28], tickformat: ".0%", nticks: 5,
+      ...percentAxis(most),
       title: { text: "share of the probability", font: { color: colour("muted"), size: 12 } },
     },
     yaxis: {

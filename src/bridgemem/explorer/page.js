@@ -1,8 +1,13 @@
-// The page: one query (actor, direction, relation, step), its candidates, and why one of them stands where it does.
+// The page: one query (who, whom, what, whether; step, horizon, assumed events), its answers, and why.
 
+import { AHEAD, request, showAhead, showChanges } from "./ahead.js";
 import { SearchBox, ask, byId, label, make, plain, signed, table, whole } from "./ask.js";
+import { Assumed } from "./assume.js";
 import { backboneChart, evidenceChart, timelineChart } from "./charts.js";
+import { showOutlook } from "./outlook.js";
+import { percent } from "./probability.js";
 import { showQuality } from "./quality.js";
+import { showRecord } from "./record.js";
 
 const MORE = 10, MOST = 100;
 const GROUP_WORDS = {
@@ -10,7 +15,12 @@ const GROUP_WORDS = {
   recurrence: "the very same before", candidate: "the candidate’s activity", actor: "the actor’s activity",
   common_neighbours: "common neighbours", relation: "the relation’s frequency",
 };
-const query = { actor: "", relation: "", inverse: false, step: 0 };
+const TABS = ["ask", "outlook", "record", "quality"];
+const KIND_WORDS = {
+  who: "with whom an event of this relation happens", whom: "whom the actor deals with, under any relation",
+  what: "what happens between two parties", whether: "whether and when it happens",
+};
+const query = { kind: "who", actor: "", relation: "", inverse: false, other: "", horizon: 1, step: 0 };
 let overview, candidates = [], chosen = "", top = MORE, tab = "ask", asking = null, looking = null;
 
 // ---- the query ----------------------------------------------------------------------------------------------------
@@ -21,15 +31,21 @@ function readAddress() {
   query.actor = given.get(side) ?? query.actor ?? "";
   query.relation = given.get("relation") ?? query.relation ?? "";
   query.inverse = side === "object";
+  query.kind = AHEAD.includes(given.get("ask")) ? given.get("ask") : "who";
+  query.other = given.get("other") ?? "";
+  query.horizon = Math.min(10000, Math.max(1, Math.trunc(Number(given.get("horizon") ?? 1)) || 1));
   const step = Number(given.get("step") ?? NaN);
   query.step = Number.isInteger(step) && step >= overview.start ? Math.min(step, overview.end) : overview.end;
   chosen = given.get("candidate") ?? "";
-  tab = given.get("page") === "quality" ? "quality" : "ask";
+  tab = TABS.includes(given.get("page")) ? given.get("page") : "ask";
 }
 
 function writeAddress() {
-  const { actor, relation, inverse, step } = query;
+  const { kind, actor, relation, inverse, other, horizon, step } = query;
   const now = new URLSearchParams({ [inverse ? "object" : "subject"]: actor, relation, step: String(step) });
+  if (kind !== "who") now.set("ask", kind);
+  if (other) now.set("other", other);
+  if (horizon !== 1) now.set("horizon", String(horizon));
   if (chosen) now.set("candidate", chosen);
   if (tab !== "ask") now.set("page", tab);
   history.replaceState(null, "", `#${now}`);
@@ -37,6 +53,9 @@ function writeAddress() {
 
 const actorBox = new SearchBox(byId("actor"), byId("actor-list"), "/v1/entities", (name) => change({ actor: name }));
 const relationBox = new SearchBox(byId("relation"), byId("relation-list"), "/v1/relations", (name) => change({ relation: name }));
+
+const otherBox = new SearchBox(byId("other"), byId("other-list"), "/v1/entities", (name) => change({ other: name }));
+const assumed = new Assumed(() => forecast());
 
 function change(what) {
   Object.assign(query, what);
@@ -50,7 +69,15 @@ function change(what) {
 const shown = (relation) => (Object.hasOwn(overview.labels, relation) ? overview.labels[relation] : relation);
 
 function showQuery() {
-  const { actor, relation, inverse, step } = query, time = label(overview.clock, step);
+  const { kind, actor, relation, inverse, other, horizon, step } = query, time = label(overview.clock, step);
+  for (const radio of document.getElementsByName("kind")) radio.checked = radio.value === kind;
+  byId("kind-words").textContent = KIND_WORDS[kind];
+  byId("relation-field").hidden = byId("direction-field").hidden = ["whom", "what"].includes(kind);
+  byId("other-field").hidden = ["who", "whom"].includes(kind);
+  byId("horizon").value = horizon;
+  byId("horizon-unit").textContent = horizon === 1 ? "step" : "steps";
+  otherBox.show(other);
+  assumed.suggest({ subject: actor, relation, object: other, time: label(overview.clock, overview.end) });
   actorBox.show(actor);
   relationBox.show(relation, shown(relation));
   for (const radio of document.getElementsByName("inverse")) radio.checked = (radio.value === "1") === inverse;
@@ -76,22 +103,59 @@ function drawActivity() {
 
 // ---- candidates ------------------------------------------------------------------------------------------------------
 
+/** When, and as if what had happened: without a time of one's own the first step after the assumed events. */
+function circumstances() {
+  const { events } = assumed, next = query.step === overview.end;
+  return { ...(events.length ? { assume: events } : {}), ...(events.length && next ? {} : { at: label(overview.clock, query.step) }) };
+}
+
+async function lookAhead() {
+  asking?.abort();
+  const { signal } = asking = new AbortController(), sent = request(query, top);
+  [byId("who").hidden, byId("ahead").hidden, byId("changes").hidden] = [true, true, true];
+  writeAddress();
+  if (!sent) {
+    byId("asked").textContent = query.kind === "what" ? "Name the other party." : "Name two of actor, relation and other party.";
+    return;
+  }
+  try {
+    const found = await ask(sent[0], { body: { ...sent[1], ...circumstances() }, signal });
+    say("");
+    const until = found.until === found.time ? `at ${found.time}` : `from ${found.time} to ${found.until}`;
+    const words = [found.subject ?? "anybody", found.relation === null ? "anything" : shown(found.relation), found.object ?? "anybody"];
+    byId("asked").replaceChildren(make("b", {}, words[0]), " → ", make("em", {}, words[1]), " → ", make("b", {}, words[2]), `, ${until} `,
+      make("span", { class: "muted" }, "(from events before it alone)"));
+    byId("ahead").hidden = false;
+    lookAhead.last = found;
+    if (tab === "ask") showAhead(query.kind, found, shown);
+    showChanges(found.assumed);
+  } catch (problem) {
+    if (problem.name !== "AbortError") fail(problem);
+  }
+}
+
 async function forecast() {
+  if (query.kind !== "who") {
+    await lookAhead();
+    return;
+  }
   asking?.abort();
   const { signal } = asking = new AbortController();
-  const { actor, relation, inverse, step } = query;
+  const { actor, relation, inverse, step, horizon } = query;
+  [byId("who").hidden, byId("ahead").hidden] = [false, true];
   if (!actor || !relation) return;
   const known = inverse ? { object: actor } : { subject: actor };
   byId("list").setAttribute("aria-busy", "true");
   try {
     const [found, happened] = await Promise.all([
-      ask("/v1/forecast", { body: { ...known, relation, top, at: label(overview.clock, step) }, signal }),
+      ask("/v1/forecast", { body: { ...known, relation, top, ...circumstances(), ...(horizon > 1 ? { horizon } : {}) }, signal }),
       ask("/explore/outcome", { params: { ...known, relation, step }, signal }),
     ]);
     say("");
     candidates = found.candidates;
     if (!candidates.some(({ name }) => name === chosen)) chosen = candidates[0]?.name ?? "";
-    showAsked(found.time, happened);
+    showAsked(found, happened);
+    showChanges(found.assumed);
     showCandidates(new Set(happened ?? []));
     writeAddress();
     await explain();
@@ -107,11 +171,11 @@ function fail(problem) {
   say(problem.message);
   candidates = [];
   byId("asked").replaceChildren();
-  byId("detail").hidden = true;
+  byId("detail").hidden = byId("ahead").hidden = byId("changes").hidden = true;
   showCandidates(new Set());
 }
 
-function showAsked(time, happened) {
+function showAsked({ time, until, p_event: chance }, happened) {
   const { actor, relation, inverse, step } = query;
   const unknown = make("b", {}, "?");
   const words = inverse
@@ -120,8 +184,10 @@ function showAsked(time, happened) {
   const truth = happened === null ? "nobody knows yet"
     : happened.length ? `it was ${happened.slice(0, 3).join(", ")}${happened.length > 3 ? ` and ${happened.length - 3} more` : ""}`
       : "it did not happen that day";
-  byId("asked").replaceChildren(...words, `, at ${time} `, make("span", { class: "muted" },
-    `(from ${step === overview.start ? "no events at all" : "events before it alone"}; ${overview.clock.unit === 86400 ? truth : truth.replace("that day", "then")})`));
+  const when = until === time ? `, at ${time} ` : `, from ${time} to ${until} `;
+  const any = chance == null ? "" : `; ${percent(chance)} that there is such an event with anybody`;
+  byId("asked").replaceChildren(...words, when, make("span", { class: "muted" },
+    `(from ${step === overview.start ? "no events at all" : "events before it alone"}${any}; ${overview.clock.unit === 86400 ? truth : truth.replace("that day", "then")})`));
 }
 
 function movement({ rank, backbone_rank: before }, happened) {
@@ -264,7 +330,7 @@ function say(problem) {
 
 async function showTab(name) {
   tab = name;
-  for (const one of ["ask", "quality"]) {
+  for (const one of TABS) {
     byId(one).hidden = one !== name;
     byId(`tab-${one}`).setAttribute("aria-selected", String(one === name));
     byId(`tab-${one}`).tabIndex = one === name ? 0 : -1;
@@ -272,6 +338,9 @@ async function showTab(name) {
   writeAddress();
   try {
     if (name === "quality") await showQuality();
+    else if (name === "outlook") await showOutlook(shown);
+    else if (name === "record") await showRecord();
+    else if (query.kind !== "who") lookAhead.last && showAhead(query.kind, lookAhead.last, shown);
     else if (explain.last) showWhy();
   } catch (problem) {
     say(problem.message);
@@ -300,11 +369,17 @@ function listen() {
     event.preventDefault();
     choose(options[Math.max(0, Math.min(options.length - 1, to))], true);
   });
-  for (const name of ["ask", "quality"]) {
+  for (const radio of document.getElementsByName("kind")) {
+    radio.addEventListener("change", () => { lookAhead.last = null; change({ kind: radio.value }); });
+  }
+  byId("horizon").addEventListener("change", (event) => {
+    change({ horizon: Math.min(10000, Math.max(1, Math.trunc(Number(event.target.value)) || 1)) });
+  });
+  for (const [place, name] of TABS.entries()) {
     byId(`tab-${name}`).addEventListener("click", () => showTab(name));
     byId(`tab-${name}`).addEventListener("keydown", (event) => {
       if (!["ArrowLeft", "ArrowRight"].includes(event.key)) return;
-      const other = name === "ask" ? "quality" : "ask";
+      const other = TABS[(place + (event.key === "ArrowRight" ? 1 : TABS.length - 1)) % TABS.length];
       byId(`tab-${other}`).focus();
       showTab(other);
     });

@@ -16,19 +16,23 @@ from bridgemem.explorer.views import (
     Overview,
     PairPast,
     Quality,
+    Recorded,
     opinions,
     outcome,
     overview,
     pair_past,
     quality,
+    recorded,
 )
 from bridgemem.service.asking import Service
 from bridgemem.service.assets import SAFE, Asset
 
 CHARTS = "plotly.js"
-FILES = ("page.html", "page.css", "page.js", "ask.js", "charts.js", "quality.js", CHARTS)
+SCRIPTS = ("page", "ask", "assume", "ahead", "outlook", "record", "quality", "charts", "probability")
+FILES = ("page.html", "page.css", *(f"{name}.js" for name in SCRIPTS), CHARTS)
 
 Name = Annotated[str, Query(min_length=1, max_length=1000)]
+Grouping = Literal["all", "month", "relation", "horizon"]
 Step = Annotated[int, Query(ge=0, lt=LAST_STEP)]
 
 
@@ -102,6 +106,10 @@ def _add_answers(router: APIRouter, service: Service) -> None:
     ) -> list[Opinion]:
         predictor = service.kept.of(service.live.view.predictor)
         return opinions(predictor, (subject, relation, object), step, candidate=candidate, top=top)
+
+    @router.get("/explore/record")
+    def track_record(by: Grouping = "all") -> Recorded:
+        return recorded(service.live.store, by)
 
     @router.get("/explore/quality")
     def measured() -> Quality:

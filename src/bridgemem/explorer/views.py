@@ -16,6 +16,9 @@ from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.explanations import rank_of
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.ledger import Ledger
+from bridgemem.live.track_record import Score
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS
@@ -129,6 +132,30 @@ def opinions(
     shown = best if looked_at in best else [*best, looked_at]
     names = forecaster.events.entities.names
     return [Opinion(names[c], rank_of(log_p, c), float(share[c])) for c in shown]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What issued forecasts were worth; overall: of each probability. why: what to do where none was issued."""
+
+    forecasts: int
+    claims: int = 0
+    open: int = 0
+    void: int = 0
+    overall: tuple[Score, ...] = ()
+    scores: tuple[Score, ...] = ()
+    why: str = ""
+
+
+def recorded(store: EventStore, by: str) -> Recorded:
+    """The track record of a store's ledger, resolved as far as its events reach."""
+    ledger = Ledger(store)
+    if not ledger.exists:
+        return Recorded(0, why="No forecast was issued yet; `bridgemem forecast RUN ... --issue STORE` issues one.")
+    ledger.resolve()
+    overall = ledger.score()
+    scores = overall.scores if by == "all" else ledger.score(by=by).scores
+    return Recorded(overall.forecasts, overall.claims, overall.open, overall.void, overall.scores, scores)
 
 
 @dataclass(frozen=True)
