@@ -45,17 +45,19 @@ DAYS = 40
 TINY_CENET = ("--set", "width=8", "--set", "epochs=1", "--set", "oracle_epochs=1")
 # of a fit whose test is not about the learned residual; one that is says so after it
 TINY_READER = ("--set", "width=8", "--set", "hidden=8", "--set", "max_epochs=2", "--residual", "bridgemem")
+MADE_SPLIT = "has no split of its own, so one was made by time"  # said of every file that is not split
 # typer would make it anew at each call, which takes longer than many a command
 COMMANDS = typer.main.get_command(app)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended and what it printed."""
+    """How a command ended and what it printed; split: the lines that say that it made a split, which err leaves out."""
 
     code: int
     out: str
     err: str
+    split: tuple[str, ...] = ()
 
     @property
     def json(self) -> Any:
@@ -115,7 +117,9 @@ def bridgemem(*args: str | Path) -> Outcome:
         raise ended.value.__cause__
     code = ended.value.code
     assert code is None or isinstance(code, int)
-    return Outcome(code or 0, out.getvalue(), err.getvalue())
+    lines = err.getvalue().splitlines(keepends=True)
+    split = tuple(line for line in lines if MADE_SPLIT in line)
+    return Outcome(code or 0, out.getvalue(), "".join(line for line in lines if line not in split), split)
 
 
 def planted_rows(seed: int = 7) -> list[tuple[str, str, str, str]]:
@@ -135,6 +139,7 @@ def planted_rows(seed: int = 7) -> list[tuple[str, str, str, str]]:
 
 def write_rows(path: Path, rows: list[tuple[str, str, str, str]], separator: str = ",") -> Path:
     lines = [separator.join(row) for row in [("subject", "relation", "object", "time"), *rows]]
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 

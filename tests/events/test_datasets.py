@@ -150,8 +150,8 @@ def test_an_unknown_name_lists_the_known_ones():
         ("train.txt", FILES["train.txt"].replace("1\t0\t2\t10", "1\t0\t0\t10"), "fingerprint .* expected"),
         ("train.txt", FILES["train.txt"].replace("1\t0\t2", "1\t0\t7"), "train.txt:1: unknown entity id 7"),
         ("valid.txt", FILES["valid.txt"].replace("30", "10"), "valid.txt begins at step 1, before"),
-        ("test.txt", None, "test.txt.* does not exist"),
-        ("entity2id.txt", None, "entity2id.txt does not exist"),
+        ("test.txt", None, "it lacks test.txt"),
+        ("entity2id.txt", None, "it lacks entity2id.txt"),
         ("entity2id.txt", FILES["entity2id.txt"] + "Dan\t3\n", "it has 4 entities, expected 3"),
     ],
 )

@@ -11,7 +11,7 @@ import typer
 
 from bridgemem.cli.aliases import aliases as aliases_command
 from bridgemem.cli.aliases import show_merged
-from bridgemem.cli.options import Aliases, DataDir, Json, Quiet
+from bridgemem.cli.options import Aliases, DataDir, Json, Quiet, SplitAt, source_of
 from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to, show_rejects
@@ -21,9 +21,17 @@ if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
 
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
-Source = Annotated[str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.")]
+Sources = Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")]
 app.command()(aliases_command)
+
+
+def _in_folders(sources: list[str]) -> list[str]:
+    """The sources, with the files of a folder of train, valid and test in its place."""
+    from bridgemem.events.folders import is_folder, split_files
+
+    listed = ([str(path) for path in split_files(Path(one)).values()] if is_folder(one) else [] for one in sources)
+    return [name for one, files in zip(sources, listed, strict=True) for name in files or [one]]
 
 
 def _remark(events: EventLog) -> None:
@@ -86,7 +94,7 @@ def check(
             bad, sentences = Rejects((), 0, len(events)), [f"All {len(events):,} events are as they should be."]
         else:
             found = check_events(
-                sources if any(map(in_lake, sources)) else find_files(sources),
+                sources if any(map(in_lake, sources)) else find_files(_in_folders(sources)),
                 reading,
                 kept=kept(rejects),
                 progress=progress,
@@ -112,14 +120,20 @@ def check(
 @app.command()
 @reads_events
 def stats(
-    source: Source, *, reading: ReadOptions, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False
+    sources: Sources,
+    *,
+    reading: ReadOptions,
+    split_at: SplitAt = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
     from bridgemem.events.loading import loaded
     from bridgemem.evidence.stats import describe
 
     with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(source, reading, data_dir=data_dir, progress=progress)
+        dataset = loaded(source_of(sources), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         found = describe(dataset, progress)
 
     def text() -> None:
@@ -146,7 +160,8 @@ def import_(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="CSV, TSV or Parquet files or globs of subject, relation, object, time; "
+            help="CSV, TSV or Parquet files or globs of subject, relation, object, time (train, valid and test keep "
+            "their split), or a folder of them; "
             "or files of GDELT, ICEWS, POLECAT or ACLED. A gz or zip is unpacked. Also Delta tables, "
             "iceberg://CATALOG/NAMESPACE.TABLE and s3:// URLs."
         ),
@@ -154,8 +169,11 @@ def import_(
     out: Annotated[Path, typer.Option("--out", "-o", help="The packed data set to write, ending in .npz.")],
     *,
     reading: ReadOptions,
-    valid: Annotated[float, typer.Option(help="Share of the events, by time, for validation.")] = 0.1,
-    test: Annotated[float, typer.Option(help="Share of the events, by time, for test.")] = 0.1,
+    valid: Annotated[
+        float | None, typer.Option(help="Share of the events, by time, for validation (default: 0.1).")
+    ] = None,
+    test: Annotated[float | None, typer.Option(help="Share of the events, by time, for test (default: 0.1).")] = None,
+    split_at: SplitAt = None,
     aliases: Aliases = None,
     rejects: RejectsFile = None,
     strict: Annotated[bool, typer.Option(help="Refuse the whole import if any row is rejected.")] = False,
@@ -166,25 +184,24 @@ def import_(
     """Read your own events once, split them by time, and keep them as one packed file."""
     from bridgemem.errors import SettingsError
     from bridgemem.events.aliases import merged, read_aliases
-    from bridgemem.events.dataset import Dataset
+    from bridgemem.events.loading import Cut, read_source
     from bridgemem.events.packs import pack
     from bridgemem.events.readers.files import find_files
     from bridgemem.events.readers.lakes import in_lake
-    from bridgemem.events.readers.read import read_events
 
     if out.suffix != ".npz":
         raise SettingsError(f"the packed data set must end in .npz, as in {out.with_suffix('.npz')}.")
     check_new(out, force)
     with terminal_progress(quiet=quiet) as progress:
-        files = sources if any(map(in_lake, sources)) else find_files(sources)
+        files = sources if any(map(in_lake, sources)) else find_files(_in_folders(sources))
+        cut = Cut.of(valid, test, split_at)
         with rejects_to(rejects) as write:
-            found = read_events(files, reading, strict=strict, kept=kept(rejects), progress=progress)
+            dataset, found = read_source(out.stem, files, reading, cut, strict, kept(rejects), progress)
             write(found.rejects.all())
-        dataset = Dataset.chronological(out.stem, found.events, valid=valid, test=test)
         table = {} if aliases is None else read_aliases(aliases)
         pack(dataset, out, force, aliases=table)
-    report = merged(found.events, table)[1] if table else None
-    splits = {name: len(dataset.split(name)) for name in (("train", "valid", "test") if test else ("train", "valid"))}
+    report = merged(dataset.events, table)[1] if table else None
+    splits = dataset.sizes
     result = {
         "out": out,
         "format": found.format,
@@ -214,26 +231,27 @@ def import_(
 
 @app.command("pack")
 def pack_(
-    names: Annotated[list[str], typer.Argument(help="Named data sets, or world.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the packed files.")],
+    names: Annotated[list[str], typer.Argument(help="Named data sets, world, or folders of train, valid and test.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The packed file, ending in .npz; else a folder for them.")],
     data_dir: DataDir = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Named data sets as compact files that load with numpy alone."""
-    from bridgemem.events.datasets import load_benchmark
+    """Data sets as compact files that load with numpy alone."""
+    from bridgemem.errors import SettingsError
+    from bridgemem.events.loading import load
     from bridgemem.events.packs import pack
-    from bridgemem.events.world import simulate
 
-    paths = {name: out / f"{name}.npz" for name in names}
+    if out.suffix == ".npz" and len(names) > 1:
+        raise SettingsError(f"{out} is one file, and {len(names)} data sets are named; give a folder for them.")
+    paths = {name: out if out.suffix == ".npz" else out / f"{Path(name).name.split('.')[0]}.npz" for name in names}
     for path in paths.values():
         check_new(path, force)
     written = {}
     with terminal_progress(quiet=quiet) as progress:
         for name, path in paths.items():
-            world = name == "world"
-            pack(simulate().dataset if world else load_benchmark(name, data_dir, progress=progress), path, force)
+            pack(load(name, data_dir=data_dir, progress=progress), path, force)
             written[path] = path.stat().st_size
 
     def text() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from bridgemem import config
 from bridgemem.cli.evaluate_window import Window, evaluate_window
-from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet, bounded, residual_of
+from bridgemem.cli.options import DataDir, Device, Json, MemoryDir, Quiet, SplitAt, bounded, residual_of, source_of
 from bridgemem.cli.output import emit, say, table, warn
 from bridgemem.cli.own_model import given_backbone, show_own
 from bridgemem.cli.reading import ReadOptions, reads_events
@@ -54,7 +54,9 @@ def _show_model(records: list[Any], run: Path, horizon: int | None, remark: str 
 
 @reads_events
 def evaluate(
-    run: Annotated[str, typer.Argument(metavar="RUN|DATA", help="A run folder; with -b whatever `fit -d` takes.")],
+    target: Annotated[
+        list[str], typer.Argument(metavar="RUN|DATA...", help="A run folder; with -b whatever `fit -d` takes.")
+    ],
     backbone: Annotated[
         str | None,
         typer.Option("--backbone", "-b", help="Model to measure on DATA: FILE.py:CLASS, folder or name."),
@@ -101,6 +103,7 @@ def evaluate(
     set_: Annotated[list[str] | None, typer.Option("--set", help="With -b: setting as name=value; repeatable.")] = None,
     *,
     reading: ReadOptions,
+    split_at: SplitAt = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
     as_json: Json = False,
@@ -117,12 +120,13 @@ def evaluate(
     from bridgemem.training.devices import check_device
 
     _check_ways(split, horizon, workers, master, shard, join, cells, records)
+    run = target[0]
     of_run = (horizon, master, shard, cells, queries, join or workers > 1 or query != "who" or None)
     window = None if from_ is None and to is None and last is None else Window(from_, to, last)
-    _check_target(run, backbone, (residual, seed, set_), (*of_run, window))
+    _check_target(target, backbone, (residual, seed, set_, split_at), (*of_run, window))
     if backbone is not None:
-        wanted = OwnModel(backbone, residual, seed, set_, device, split)
-        _evaluate_own(run, wanted, reading, data_dir, records, as_json, quiet)
+        wanted = OwnModel(backbone, residual, seed, set_, device, split, split_at)
+        _evaluate_own(source_of(target), wanted, reading, data_dir, records, as_json, quiet)
         return
     if queries is not None and (query != "who" or any((horizon, workers > 1, master, shard, join))):
         raise SettingsError("--queries reads a sample by itself; leave --query, --horizon, --workers and the like out.")
@@ -242,10 +246,11 @@ class OwnModel(NamedTuple):
     settings: list[str] | None
     device: str
     split: str
+    split_at: tuple[str, str] | None
 
 
 def _evaluate_own(
-    data: str,
+    data: str | list[str],
     wanted: OwnModel,
     reading: ReadOptions,
     data_dir: Path | None,
@@ -267,7 +272,7 @@ def _evaluate_own(
     if records is not None and records.exists():
         read_records(records)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
+        dataset = loaded(data, reading, split_at=wanted.split_at, data_dir=data_dir, progress=progress)
         split = no_test(dataset, wanted.split)
         seed = 42 if wanted.seed is None else wanted.seed
         found = study.evaluate(
@@ -286,14 +291,17 @@ def _evaluate_own(
     emit(result, as_json, lambda: show_own(found))
 
 
-def _check_target(run: str, backbone: str | None, of_data: tuple[Any, ...], of_run: tuple[Any, ...]) -> None:
+def _check_target(target: list[str], backbone: str | None, of_data: tuple[Any, ...], of_run: tuple[Any, ...]) -> None:
     """Refuse a run with a model, data without one, and the options of the other."""
     from bridgemem.errors import RunError, SettingsError
 
+    run = target[0]
     is_run = (Path(run) / "selection.json").is_file()
     if backbone is None:
         if any(option is not None for option in of_data):
-            raise SettingsError("--residual, --seed and --set are for a model on data; name it with -b.")
+            raise SettingsError("--residual, --seed, --set and --split-at are for a model on data; name it with -b.")
+        if len(target) > 1:
+            raise SettingsError("evaluate reads one run; to measure a model on several files of data say -b.")
         if run == "world" or Path(run).is_file():
             raise RunError(f"{run} is no run folder; to measure a model on data say -b, as in -b mymodel.py:MyModel.")
         return

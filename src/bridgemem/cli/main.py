@@ -38,6 +38,7 @@ from bridgemem.cli import (
     sections,
     serve,
     storing,
+    tgb,
     versions,
 )
 from bridgemem.cli.groups import Grouped
@@ -69,6 +70,7 @@ names.register(app)
 outlook.register(app)
 checks.register(app)
 compare.register(app)
+tgb.register(app)
 hub.register(app)
 serve.register(app)
 explore.register(app)

@@ -60,7 +60,7 @@ def mine(
             done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
         else:
             from bridgemem.events.limits import bytes_of
-            from bridgemem.events.readers.read import read_vocabulary
+            from bridgemem.events.readers.id_files import read_vocabulary
             from bridgemem.outofcore.duckdb import Limits, mine_files
 
             how["entities"] = read_vocabulary(entities, "entity") if entities else None

@@ -19,8 +19,10 @@ from bridgemem.cli.options import (
     Quiet,
     Seed,
     Set,
+    SplitAt,
     one_of,
     residual_of,
+    source_of,
 )
 from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.cli.own_model import registered
@@ -146,6 +148,7 @@ def train(
     device: Device = "cpu",
     *,
     reading: ReadOptions,
+    split_at: SplitAt = None,
     set_: Set = None,
     tune: Tune = None,
     budget: Budget = "10m",
@@ -165,7 +168,7 @@ def train(
     check_free(out, force)
     name, seconds = registered(name), seconds_of(budget)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
+        dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         settings = backbone_settings(name, dataset, set_)
         kind = backbone_class(name)
         wanted = kind.tuned_unless_set(settings) if tune is None else tune
@@ -229,6 +232,7 @@ def fit(
     device: Device = "cpu",
     *,
     reading: ReadOptions,
+    split_at: SplitAt = None,
     history: HistoryKind = "rolling",
     residual: Method = "learned",
     set_: Set = None,
@@ -263,7 +267,7 @@ def fit(
     settings, learned = override(base, set_) if set_ else None, learned_settings_of(residual, learned_set)
     given, backbone = backbone, registered(backbone)
     if backbone == given != "auto" and not Path(backbone).is_dir():
-        _check_training_free(backbone, data)
+        _check_training_free(backbone, data[0])
     model = Forecaster(
         backbone,
         residual=residual_of(residual),
@@ -274,7 +278,7 @@ def fit(
         device=device,
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force or resume):
-        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
+        dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
         share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
         before = earlier_backbone(Path(backbone), share)

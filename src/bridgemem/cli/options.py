@@ -79,7 +79,13 @@ Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=va
 Step = Annotated[
     str | None, typer.Option("--step", help="Length of a time step: a whole number, or hour, day, week, 15min, 7d.")
 ]
-Data = Annotated[str, typer.Option("--data", "-d", help="Name of a data set, event file, .npz or mined folder.")]
+Data = Annotated[
+    list[str], typer.Option("--data", "-d", help="Name of a data set, file, folder or .npz; repeat for more files.")
+]
+SplitAt = Annotated[
+    tuple[str, str] | None,
+    typer.Option("--split-at", metavar="DATE DATE", help="First time of validation and of test."),
+]
 Residual = Annotated[
     str | None,
     typer.Option("--residual", help="bridgemem or learned (default: better on validation)."),
@@ -125,6 +131,11 @@ MaxAhead = Annotated[
     ),
 ]
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
+
+
+def source_of(given: list[str]) -> str | list[str]:
+    """What `load` takes for one name, file or folder, or for several files."""
+    return given[0] if len(given) == 1 else given
 
 
 def whole_or_text(step: str | None) -> str | int | None:

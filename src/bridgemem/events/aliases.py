@@ -87,7 +87,7 @@ def merged(events: EventLog, table: Aliases) -> tuple[EventLog, Merged]:
     ids: defaultdict[str, int] = defaultdict()
     ids.default_factory = ids.__len__
     place = np.array([ids[table.get(name, name)] for name in names], np.int64)
-    entities = Vocabulary(events.entities.kind, tuple(ids), aliases=table)
+    entities = Vocabulary(events.entities.kind, tuple(ids), aliases=table, types=events.entities.types)
     counts = events.tallies[0]
     found = tuple(
         MergedName(name, table[name], int(count)) for name, count in zip(names, counts, strict=True) if name in table

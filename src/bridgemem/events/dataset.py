@@ -219,6 +219,30 @@ class Dataset:
         return replace(self, events=self.known, test_start=None)
 
     @classmethod
+    def split_at(cls, name: str, events: EventLog, *, valid: str | int, test: str | int) -> Dataset:
+        """Cut a log where validation and test begin, each given as a time of the events.
+
+        Raises:
+            DataError: A time is none, or a part would have no events.
+
+        Example:
+            >>> from bridgemem import load
+            >>> data = load("world")
+            >>> Dataset.split_at("later", data.events, valid="90", test="110").sizes["valid"] > 0
+            True
+        """
+        starts = [events.clock.step(time) for time in (valid, test)]
+        sizes = np.diff(np.searchsorted(events.step, [events.start, *starts, events.end]))
+        if not (sizes > 0).all():
+            empty = ("train", "validation", "test")[int(np.argmin(sizes))]
+            first, last = (events.clock.label(step) for step in (events.start, events.end - 1))
+            raise DataError(
+                f"splitting {name} at {valid} and {test} leaves no events for {empty}; the events reach from {first} "
+                f"to {last}. Give the first time of validation, then that of test."
+            )
+        return cls(name, events, *starts)
+
+    @classmethod
     def chronological(cls, name: str, events: EventLog, *, valid: float = 0.1, test: float = 0.1) -> Dataset:
         """Split a log by time.
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.folders import joined, read_splits, split_file
+from bridgemem.events.folders import Split, joined, read_split, split_files
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.packs import pack, unpack
+from bridgemem.events.readers.options import ReadOptions
 from bridgemem.progress import SILENT, Progress
 
 DAY = 86_400
@@ -217,11 +218,11 @@ def load_benchmark(
     Each of these folders may hold ``<name>.npz``, as ``pack`` writes it, or ``<name>/train.txt`` (or .gz) and so on.
     """
     benchmark = find_benchmark(name) if isinstance(name, str) else name
-    if benchmark.resplit_of is not None:
+    copy = next(_copies(benchmark, data_dir), None)
+    if copy is None and benchmark.resplit_of is not None:
         dataset = _resplit(benchmark, load_benchmark(benchmark.resplit_of, data_dir, progress=progress))
         _verify(benchmark, dataset, benchmark.resplit_of)
         return dataset
-    copy = next(_copies(benchmark, data_dir), None)
     if copy is None:
         raise NotFoundError(
             f"the data set {benchmark.name} was not found: run `bridgemem data download {benchmark.name}`, "
@@ -258,8 +259,9 @@ def as_named(dataset: Dataset) -> Dataset:
 def benchmark_status(name: str, data_dir: str | Path | None = None) -> Status:
     """Where a named data set would be loaded from; its content is not verified."""
     benchmark = find_benchmark(name)
-    held = benchmark if benchmark.resplit_of is None else find_benchmark(benchmark.resplit_of)
-    return Status(benchmark, next(_copies(held, data_dir), None), tuple(_folders(data_dir)))
+    held = [benchmark] if benchmark.resplit_of is None else [benchmark, find_benchmark(benchmark.resplit_of)]
+    copies = (copy for each in held for copy in _copies(each, data_dir))
+    return Status(benchmark, next(copies, None), tuple(_folders(data_dir)))
 
 
 def user_cache() -> Path:
@@ -294,11 +296,15 @@ def _copies(benchmark: Benchmark, data_dir: str | Path | None) -> Iterator[Path]
 
 def _read_folder(benchmark: Benchmark, folder: Path, progress: Progress) -> Dataset:
     """A data set from its text files: train, valid and test of four columns, and the names of the ids."""
-    files = [split_file(folder, split) for split in benchmark.splits]
-    logs = [replace(log, clock=benchmark.clock) for log in read_splits(folder, files, benchmark.unit, progress)]
+    files = {part: path for part, path in split_files(folder).items() if part in benchmark.splits}
+    if lacking := [f"{part}.txt" for part in benchmark.splits if part not in files]:
+        raise DataError(f"{folder} is not {benchmark.name}: it lacks {', '.join(lacking)}.")
+    split = Split(benchmark.name, files, folder, is_folder=True)
+    dataset, _ = read_split(split, ReadOptions(step=benchmark.unit), progress)
+    logs = [replace(dataset.split(part), clock=benchmark.clock) for part in benchmark.splits]
     if benchmark.sorted_train:
         logs[0] = _sorted(logs[0])
-    return joined(benchmark.name, files, logs)
+    return joined(benchmark.name, list(files.values()), logs)
 
 
 def _sorted(log: EventLog) -> EventLog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,15 @@ import numpy as np
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
-from bridgemem.events.folders import is_folder, load_folder
+from bridgemem.events.folders import given_split, is_folder, load_folder, read_split
 from bridgemem.events.log import EventLog
-from bridgemem.events.mapped import is_mapped, open_mapped
+from bridgemem.events.mapped import MappedLog, is_mapped, open_mapped
 from bridgemem.events.packs import unpack
 from bridgemem.events.readers.lakes import in_lake
 from bridgemem.events.readers.options import ROLES, ReadOptions, listed_missing
-from bridgemem.events.readers.read import read_events
+from bridgemem.events.readers.read import Reading, read_events
+from bridgemem.events.readers.text import KEPT_REJECTS
+from bridgemem.events.tgb import is_edge_list, load_edge_list
 from bridgemem.events.world import World, simulate
 from bridgemem.progress import SILENT, Progress
 
@@ -41,16 +44,19 @@ def load(
     keep_na: bool = False,
     valid: float | None = None,
     test: float | None = None,
+    split_at: Sequence[str | int] | None = None,
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
     """Load events, split by time.
 
     Args:
-        source: A data set's name, "world", a packed .npz, a folder of train, valid and test files, a folder that
-            `bridgemem mine` wrote, which is read by memory map, a CSV, TSV or Parquet file, several of them, a Delta
-            table, iceberg://CATALOG/NAMESPACE.TABLE, an s3:// URL, a data frame, a dict of columns, or a list of
-            (subject, relation, object, time). What follows up to `keep_na` is for files and frames alone.
+        source: A data set's name, "world", a packed .npz, a folder that `bridgemem mine` wrote, which is read by memory
+            map, a CSV, TSV or Parquet file, several of them, a Delta table, iceberg://CATALOG/NAMESPACE.TABLE, an
+            s3:// URL, a data frame, a dict of columns, or a list of (subject, relation, object, time). These keep
+            their split: a folder of train, valid and test files, three files that are called so, three frames in
+            this order, {"train": ..., "valid": ..., "test": ...}, and TGB's tkgl-*_edgelist.csv. What follows up to
+            `keep_na` is for files and frames alone.
         subject: Heading of the subject column (default: a usual name such as source or actor1).
         relation: Heading of the relation column. Several headings are joined by a colon.
         object: Heading of the object column.
@@ -63,11 +69,13 @@ def load(
         keep_na: Whether such texts are names, and only an empty value is missing.
         valid: Share of the last events for validation (default: 0.1), where the data are not split yet.
         test: Share of the last events for test (default: 0.1).
+        split_at: First time of validation and first time of test, in place of shares.
         data_dir: Folder of the named data sets.
         progress: Where the reading is shown.
 
     Returns:
-        The events under their split. Rows that were left out or rejected are counted in a warning.
+        The events under their split. A warning counts rows that were left out or rejected, and says so where a split
+        was made that nobody gave.
 
     Raises:
         DataError: The source cannot be read, or holds too few time steps.
@@ -85,7 +93,7 @@ def load(
     options = ReadOptions(
         subject, relation, object, time, relation_is, format, step, time_format, listed_missing(na, keep_na)
     )
-    return loaded(source, options, valid=valid, test=test, data_dir=data_dir, progress=progress)
+    return loaded(source, options, valid=valid, test=test, split_at=split_at, data_dir=data_dir, progress=progress)
 
 
 def loaded(
@@ -94,19 +102,20 @@ def loaded(
     *,
     valid: float | None = None,
     test: float | None = None,
+    split_at: Sequence[str | int] | None = None,
     data_dir: Path | str | None = None,
     progress: Progress = SILENT,
 ) -> Dataset:
     """Load events as `load` does, with the options of reading as one record."""
     source = _meant(source)
+    cut = Cut.of(valid, test, split_at)
     what, packed = source if isinstance(source, str | Path) else "this data", is_split(source)
     if options.step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
     if options.for_tables and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its columns, names and times already; such options are for files of events.")
-    if packed and not is_mapped(source) and not valid is test is None:
-        raise SettingsError(f"{what} is split already; leave valid and test out, or import the events anew with them.")
-    shares = [0.1 if share is None else share for share in (valid, test)]
+    if packed and not is_mapped(source) and cut.given:
+        raise cut.refused(what)
     if isinstance(source, str) and source == "world":
         return simulate().dataset
     if isinstance(source, str) and source in CATALOG:
@@ -117,19 +126,106 @@ def loaded(
     if isinstance(source, str | Path) and Path(source).suffix == ".npz":
         return unpack(source)
     if is_mapped(source):
-        return open_mapped(source, valid=valid, test=test)
-    if is_folder(source) and not in_lake(source):
-        return as_named(load_folder(source, progress=progress))
+        return cut.applied_to_mapped(source)
+    if is_edge_list(source):
+        if cut.given:
+            raise cut.refused(what)
+        return load_edge_list(source, options, progress=progress)
+    if not in_lake(source) and (split := given_split(source)):
+        if not cut.given:
+            return as_named(load_folder(split, options, progress=progress))
+        if "valid" in split.parts:
+            raise cut.refused(split.name)
+        source = list(split.parts.values())
     if isinstance(source, str) and not in_lake(source) and not Path(source).exists():
         raise NotFoundError(
             f"there is no file and no data set called {source!r}; known data sets are world, {', '.join(CATALOG)}."
         )
     if isinstance(source, EventLog):
-        return Dataset.chronological(name, source, valid=shares[0], test=shares[1])
+        return cut.applied(name, source)
     reading = read_events(source, options, progress=progress)
     if said := reading.notable():
         warnings.warn(said, stacklevel=3)
-    return Dataset.chronological(name, reading.events, valid=shares[0], test=shares[1])
+    return cut.applied(name, reading.events)
+
+
+def read_source(
+    name: str,
+    files: Sequence[Any],
+    options: ReadOptions,
+    cut: Cut,
+    strict: bool = False,
+    kept: int = KEPT_REJECTS,
+    progress: Progress = SILENT,
+) -> tuple[Dataset, Reading]:
+    """The data set of files, and how they were read; files that are called train, valid and test keep their split."""
+    split = None if any(map(in_lake, files)) else given_split(list(files))
+    if split is not None and cut.given and "valid" in split.parts:
+        raise cut.refused(split.name)
+    if split is not None and not cut.given:
+        split = replace(split, name=name)
+        dataset, reading = read_split(split, options, progress, strict=strict, kept=kept)
+        return as_named(dataset), reading
+    reading = read_events(files, options, strict=strict, kept=kept, progress=progress)
+    return cut.applied(name, reading.events), reading
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where events without a split of their own are to be cut: by shares, or at two times."""
+
+    valid: float | None = None
+    test: float | None = None
+    at: tuple[str | int, str | int] | None = None
+
+    @classmethod
+    def of(cls, valid: float | None, test: float | None, at: Sequence[str | int] | None) -> Cut:
+        if at is None:
+            return cls(valid, test)
+        if not valid is test is None:
+            raise SettingsError("the split is given by shares or by two times, split_at: give one of both.")
+        if isinstance(at, str) or len(at) != 2:
+            raise SettingsError("split_at takes two times: the first of validation, and the first of test.")
+        return cls(at=(at[0], at[1]))
+
+    @property
+    def given(self) -> bool:
+        return any(part is not None for part in (self.valid, self.test, self.at))
+
+    def refused(self, what: object) -> SettingsError:
+        """The error that a source is split already."""
+        wanted = "valid and test" if self.at is None else "split_at"
+        return SettingsError(f"{what} is split already; leave {wanted} out, or import the events anew with it.")
+
+    def applied(self, name: str, events: EventLog) -> Dataset:
+        """The events under this split; a warning says so where nobody gave one."""
+        if self.at is not None:
+            return Dataset.split_at(name, events, valid=self.at[0], test=self.at[1])
+        shares = [0.1 if share is None else share for share in (self.valid, self.test)]
+        dataset = Dataset.chronological(name, events, valid=shares[0], test=shares[1])
+        if not self.given:
+            warnings.warn(made_split(dataset), stacklevel=4)
+        return dataset
+
+    def applied_to_mapped(self, source: Path | str) -> Dataset:
+        """The data set of a mined folder or a memory on disk, under its own split unless one is given."""
+        dataset = open_mapped(source, valid=self.valid, test=self.test)
+        if self.at is not None:
+            return self.applied(dataset.name, dataset.events)
+        home = dataset.events.home if isinstance(dataset.events, MappedLog) else None
+        if not self.given and not (home and home.is_split):
+            warnings.warn(made_split(dataset), stacklevel=4)
+        return dataset
+
+
+def made_split(dataset: Dataset) -> str:
+    """That a split was made which nobody gave, with its boundaries, in one line."""
+    label, sizes = dataset.events.clock.label, dataset.sizes
+    return (
+        f"{dataset.name} has no split of its own, so one was made by time: train {sizes['train']:,} events, valid "
+        f"{sizes['valid']:,} from {label(dataset.valid_start)}, test {sizes['test']:,} from "
+        f"{label(dataset.test_start or 0)}; set the boundaries with --split-at DATE DATE (split_at in Python)."
+    )
 
 
 def _meant(source: Any) -> Any:
@@ -148,11 +244,10 @@ def _meant(source: Any) -> Any:
 
 
 def is_split(source: Any) -> bool:
-    """Whether a source has its steps and its split already, as all but files and frames of events."""
+    """Whether a source has its ids, steps and split already, as all but files and frames of events."""
     if isinstance(source, str | Path):
-        return (
-            source in ("world", *CATALOG)
-            or Path(source).suffix == ".npz"
-            or (is_folder(source) and not in_lake(source))
-        )
+        if source in ("world", *CATALOG) or Path(source).suffix == ".npz" or is_mapped(source):
+            return True
+        folder = is_folder(source) and not in_lake(source) and not is_edge_list(source)
+        return folder and (split := given_split(source)) is not None and split.has_ids
     return isinstance(source, Dataset)

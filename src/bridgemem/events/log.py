@@ -70,6 +70,7 @@ class Vocabulary:
     """Names of entities or relations; the id of a name is its position.
 
     aliases: other names under which some of these are known; see aliases.py. labels: words for names that are codes.
+    types: what an id file says of a name besides its id, by name; several columns with tabs between them.
 
     Example:
         >>> names = Vocabulary("entity", ("Iran", "Iraq", "China"))
@@ -83,6 +84,7 @@ class Vocabulary:
     names: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
     labels: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
+    types: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -106,8 +108,9 @@ class Vocabulary:
         return [found.name for found in Names(self.kind, self.names, labels=labels).search(text, most)]
 
     def to_frame(self) -> Any:
-        """A pandas data frame of ids and names; a dict of columns where pandas is not installed."""
-        return as_frame({"id": np.arange(len(self)), self.kind: list(self.names)})
+        """A pandas data frame of ids, names and types, if any; a dict of columns where pandas is not installed."""
+        types = {"type": [self.types.get(name, "") for name in self.names]} if self.types else {}
+        return as_frame({"id": np.arange(len(self)), self.kind: list(self.names), **types})
 
     def __repr__(self) -> str:
         return f"Vocabulary({self.kind!r}, {len(self):,} names: {first_few(self.names)})"

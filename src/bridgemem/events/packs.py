@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,12 @@ ENTRIES = dict.fromkeys(COLUMNS, 1 / 4) | {
     "entity_sizes": 1,
     "relation_sizes": 1,
 }
-ALIASES = {"alias_names": 0, "alias_sizes": 1}
+# arrays that a pack may hold besides
+MORE = {
+    f"{key}_{part}": size
+    for key in ("alias", "entity_type", "relation_type")
+    for part, size in (("names", 0), ("sizes", 1))
+}
 # whatever zipfile, numpy and json raise over bytes that are cut, foreign or made to harm
 BROKEN_PACK: tuple[type[Exception], ...] = (OSError, EOFError, LookupError, TypeError, ValueError, ArithmeticError)
 BROKEN_PACK += (MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, DataError)
@@ -59,14 +65,12 @@ def pack(dataset: Dataset, path: str | Path, replace: bool = True, *, aliases: A
     # steps rise slowly, so their differences are mostly zeros
     arrays["step"] = _smallest(np.diff(events.step, prepend=0))
     for key, vocabulary in (("entity", events.entities), ("relation", events.relations)):
-        names = [name.encode() for name in vocabulary.names]
-        arrays[f"{key}_names"] = np.frombuffer(b"".join(names), np.uint8)
-        arrays[f"{key}_sizes"] = _smallest(np.array([len(name) for name in names], np.int64))
+        arrays |= _packed_names(key, vocabulary.names)
+        if vocabulary.types:
+            arrays |= _packed_names(f"{key}_type", [vocabulary.types.get(name, "") for name in vocabulary.names])
     table = events.entities.aliases if aliases is None else aliases
     if table:
-        texts = [text.encode() for row in table.items() for text in row]
-        arrays["alias_names"] = np.frombuffer(b"".join(texts), np.uint8)
-        arrays["alias_sizes"] = _smallest(np.array([len(text) for text in texts], np.int64))
+        arrays |= _packed_names("alias", [text for row in table.items() for text in row])
     try:
         with whole_file(Path(path), replace) as aside, aside.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -121,7 +125,8 @@ def _unpacked(path: Path) -> tuple[Dataset, dict[str, str]]:
             raise DataError("it is a single array")
     with zipfile.ZipFile(path) as archive:
         aliased = "alias_names.npy" in archive.namelist()
-        check_columns(path, archive, ENTRIES | (ALIASES if aliased else {}))
+        held = {name.removesuffix(".npy") for name in archive.namelist()}
+        check_columns(path, archive, ENTRIES | {name: size for name, size in MORE.items() if name in held})
         about = _about(archive)
         subject, relation, object_, step = (read_column(archive, column) for column in COLUMNS)
         events = EventLog(
@@ -129,8 +134,8 @@ def _unpacked(path: Path) -> tuple[Dataset, dict[str, str]]:
             relation,
             object_,
             np.cumsum(step, dtype=np.int64),
-            _unpacked_names(archive, "entity", about["kinds"][0]),
-            _unpacked_names(archive, "relation", about["kinds"][1]),
+            _unpacked_vocabulary(archive, "entity", about["kinds"][0]),
+            _unpacked_vocabulary(archive, "relation", about["kinds"][1]),
             Clock(*about["clock"]),
         )
         texts = _unpacked_names(archive, "alias", "alias").names if aliased else ()
@@ -140,6 +145,22 @@ def _unpacked(path: Path) -> tuple[Dataset, dict[str, str]]:
     if events.fingerprint != about["fingerprint"]:
         raise DataError("its content does not have the fingerprint that was noted when it was written")
     return Dataset(about["name"], events, about["valid_start"], about["test_start"]), table
+
+
+def _packed_names(key: str, texts: Sequence[str]) -> dict[str, np.ndarray]:
+    names = [text.encode() for text in texts]
+    sizes = np.array([len(name) for name in names], np.int64)
+    return {f"{key}_names": np.frombuffer(b"".join(names), np.uint8), f"{key}_sizes": _smallest(sizes)}
+
+
+def _unpacked_vocabulary(archive: zipfile.ZipFile, key: str, kind: str) -> Vocabulary:
+    names = _unpacked_names(archive, key, kind)
+    if f"{key}_type_names.npy" not in archive.namelist():
+        return names
+    types = _unpacked_names(archive, f"{key}_type", kind).names
+    if len(types) != len(names):
+        raise DataError(f"its {key} types are not whole")
+    return replace(names, types={name: text for name, text in zip(names, types, strict=True) if text})
 
 
 def _unpacked_names(archive: zipfile.ZipFile, key: str, kind: str) -> Vocabulary:

@@ -49,7 +49,7 @@ def test_usual_names_are_told_and_said(heading, tmp_path):
         bm.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bm.load(path, subject=subject, relation=relation, object=object_, time=time)
+        bm.load(path, subject=subject, relation=relation, object=object_, time=time, test=0.1)
 
 
 @pytest.mark.parametrize("library", ["file", "dict", "pandas"])

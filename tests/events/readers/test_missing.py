@@ -132,7 +132,7 @@ def test_load_says_how_many_rows_were_left_out(flights):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         frame = {"subject": ["NA", "DE", "NA"], "relation": ["r"] * 3, "object": ["FR"] * 3, "time": [1, 2, 3]}
-        assert "NA" in load(frame, keep_na=True).events.entities.names
+        assert "NA" in load(frame, keep_na=True, test=0.1).events.entities.names
 
 
 def test_names_that_the_data_have_already_are_never_missing(tmp_path):

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers import text
-from bridgemem.events.readers.read import Reading, ReadOptions, read_events, read_vocabulary
+from bridgemem.events.readers.id_files import read_vocabulary
+from bridgemem.events.readers.read import Reading, ReadOptions, read_events
 from bridgemem.events.readers.text import UNCLOSED
 from builders import named_rows
 

@@ -20,8 +20,8 @@ from bridgemem.events.readers.lakes import fetched
 from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.rejects import RejectedError
-from bridgemem.events.readers.table import INTEGER, Source, check_rows, connect, find_columns, reading
-from bridgemem.events.readers.text import KEPT_REJECTS, Reject, Screened, fault, short, text_lines
+from bridgemem.events.readers.table import Source, check_rows, connect, find_columns, reading
+from bridgemem.events.readers.text import KEPT_REJECTS, Reject, Screened, short
 from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
 from bridgemem.events.times import UNDERSTOOD, Times, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 KINDS = {"names": ("subject", "object"), "relations": ("relation",), "times": ("time",)}
 
-__all__ = ["ReadOptions", "Reading", "Reject", "Rejects", "read_events", "read_vocabulary"]
+__all__ = ["ReadOptions", "Reading", "Reject", "Rejects", "read_events"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Reading:
 
     dropped: rows that are left out since a value is missing, counted by what it is.
     format: the layout, "plain" where it is none of the published ones. columns: the heading of each role, empty where
-    the relation is the same in every row. lines int64 [n]: where in its file each event stands.
+    the relation is the same in every row. lines int64 [n]: where in its file each event stands. parts int64 [n]: which
+    of the files or frames it comes from.
     remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
     by a usual name other than the role's own.
     """
@@ -86,6 +87,7 @@ class Reading:
     format: str = "plain"
     columns: Mapping[str, str] = field(default_factory=dict)
     lines: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    parts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     remarks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
 
@@ -149,25 +151,6 @@ def read_events(
         rows.call(names)
         rows.encode()
     return _resolve(rows, entities, relations, strict)
-
-
-def read_vocabulary(path: str | Path, kind: str) -> Vocabulary:
-    """Names from a file of ``name<TAB>id`` lines in any order; the ids must be 0..n-1, each once."""
-    names: dict[int, str] = {}
-    for number, line in text_lines(Path(path)):
-        if not line.strip():
-            continue
-        name, tab, text = line.rpartition("\t")
-        if not tab or not INTEGER.fullmatch(text.strip()) or fault(line):
-            raise DataError(f"{path}:{number}: expected a name in UTF-8, a tab and an id, found {short(line)!r}.")
-        if int(text) in names:
-            raise DataError(f"{path}:{number}: the id {int(text)} is given twice.")
-        names[int(text)] = name.strip()
-    if not names:
-        raise DataError(f"{path} holds no names: expected lines of a name, a tab and an id.")
-    if min(names) != 0 or max(names) != len(names) - 1:
-        raise DataError(f"{path} has {len(names)} names, so its ids must be 0..{len(names) - 1}, each once.")
-    return Vocabulary(kind, tuple(names[i] for i in range(len(names))))
 
 
 class Rows:
@@ -326,8 +309,9 @@ def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | N
     relation_ids, relations = numbered(link_ids, values.links.texts, links, "relation", relations)
     events = EventLog(pair_ids[:, 0], relation_ids, pair_ids[:, 1], steps[order], entities, relations, clock)
     remarks = tuple(filter(None, (*times.remarks, week_remark(clock, options.step))))
-    name, lines = layout.name if layout else "plain", columns["line"][good][order]
-    return Reading(events, rejects, dropped, name, given.headings, lines, remarks, given.aliases)
+    lines, parts = (columns[name][good][order] for name in ("line", "file"))
+    name = layout.name if layout else "plain"
+    return Reading(events, rejects, dropped, name, given.headings, lines, parts, remarks, given.aliases)
 
 
 def row_values(
