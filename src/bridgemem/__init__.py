@@ -26,6 +26,7 @@ _PUBLIC = {
     "compare": "bridgemem.studies.compare",
     "check_backbone": "bridgemem.backbones.check",
     "tune": "bridgemem.backbones.tuning",
+    "leakage": "bridgemem.studies.leakage",
     "simulate": "bridgemem.events.world",
     "Client": "bridgemem.client",
     "BridgeMemError": "bridgemem.errors",

@@ -163,9 +163,8 @@ def test_data_given_as_the_backbone_is_sent_to_fit(world: Dataset) -> None:
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        (Recurrence, r"Recurrence is a class; give an instance, as Recurrence.fit\(dataset\)"),
         ("recurrence", "'recurrence' is a name; give the backbone itself"),
-        (Net(), "Net is a torch module"),
+        (Net(), "Net cannot be called; your model must take"),
         (bm.Forecaster(), r"give its backbone, model.parts.backbone\(\)"),
         (3, r"int has no score\(queries, past\)"),
     ],

@@ -172,14 +172,14 @@ def test_a_clean_run_passes_its_audit(evaluated: Path, walk: Walk) -> None:
         outcome = bridgemem("audit", run, "--steps", "2")
         lines = outcome.out.splitlines()
         assert (outcome.code, lines[-1]) == (0, "pass"), outcome.out
-        assert all(line.startswith("pass  ") for line in lines[:-1])
+        assert all(line.startswith("shown  ") for line in lines[:-1])
     found = bridgemem("audit", evaluated, "--json").json
     assert found["passed"]
     assert len(found["findings"]) == len(lines) - 1
     assert any("5 steps" in finding["seen"] for finding in found["findings"])
     sampled = bridgemem("audit", evaluated, "--steps", "1", "--sample", "9")
-    assert (sampled.code, sampled.out.splitlines()[-1]) == (0, "nothing failed, 1 not checked")
-    assert "n/a   validation grid: not checked with --sample" in sampled.out
+    assert (sampled.code, sampled.out.splitlines()[-1]) == (0, "nothing failed, 1 not checkable")
+    assert "not checkable  validation grid: not checked with --sample" in sampled.out
 
 
 class SeesNow(Recurrence):
@@ -201,8 +201,8 @@ def test_a_run_on_a_backbone_that_reads_the_labels_fails_its_audit(
     outcome = bridgemem("audit", run)
     lines = outcome.out.splitlines()
     assert (outcome.code, lines[-1], outcome.err) == (1, "fail", "")
-    (caught,) = (line for line in lines if line.startswith("FAIL"))
-    assert caught.startswith("FAIL  backbone blind to the future")
+    (caught,) = (line for line in lines if line.startswith("NOT SHOWN"))
+    assert caught.startswith("NOT SHOWN  backbone blind to the future")
     as_json = bridgemem("audit", run, "--json")
     assert as_json.code == 1
     assert not json.loads(as_json.out)["passed"]
@@ -215,17 +215,17 @@ def test_an_edited_run_fails_its_audit(evaluated: Path, tmp_path: Path) -> None:
     (run / "metrics.json").write_text(json.dumps(metrics))
     outcome = bridgemem("audit", run, "--steps", "1")
     assert outcome.code == 1
-    (caught,) = (line for line in outcome.out.splitlines() if line.startswith("FAIL"))
-    assert caught.startswith("FAIL  metrics from ranks")
+    (caught,) = (line for line in outcome.out.splitlines() if line.startswith("NOT SHOWN"))
+    assert caught.startswith("NOT SHOWN  metrics from ranks")
 
 
 @pytest.mark.parametrize(
     ("forged", "mark", "said"),
     [
-        ({}, "n/a ", "of learned is not checkable"),
-        ({"bridgemem": 0.01}, "FAIL", "do not come out again"),
-        ({"gain": [0.5, 0.4, 0.6]}, "FAIL", "is not the difference"),
-        (None, "n/a ", "does not say how its residuals did"),
+        ({}, "not checkable", "of learned is not checkable"),
+        ({"bridgemem": 0.01}, "NOT SHOWN", "do not come out again"),
+        ({"gain": [0.5, 0.4, 0.6]}, "NOT SHOWN", "is not the difference"),
+        (None, "not checkable", "does not say how its residuals did"),
     ],
 )
 def test_what_preferred_a_residual_is_checked_as_far_as_it_is_kept(
@@ -242,7 +242,7 @@ def test_what_preferred_a_residual_is_checked_as_far_as_it_is_kept(
     (line,) = (line for line in outcome.out.splitlines() if "preferred residual (time)" in line)
     assert line.startswith(mark)
     assert said in line
-    assert outcome.code == (1 if mark == "FAIL" else 0), outcome.out
+    assert outcome.code == (1 if mark == "NOT SHOWN" else 0), outcome.out
 
 
 def test_audits_that_cannot_begin_are_refused(evaluated: Path, tmp_path: Path) -> None:

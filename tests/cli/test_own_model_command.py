@@ -153,3 +153,59 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], said: str, csv: Path,
     places = {"DATA": str(csv), "MODEL": str(model)}
     meant = [word.replace("DATA", places["DATA"]).replace("MODEL", places["MODEL"]) for word in words]
     assert said.replace("MODEL", places["MODEL"]) in bridgemem(*meant).refused()
+
+
+# ---- leaks ---------------------------------------------------------------------------------------------------------
+
+TABLE = """import torch
+from bridgemem.events.queries import Queries
+
+
+class Table(torch.nn.Module):
+    def __init__(self, data):
+        super().__init__()
+        self.events, self.size = data.{events}, data.events.n_entities
+
+    def forward(self, actor, relation, step):
+        facts = Queries.of(self.events)
+        same = (facts.actor == actor[:, None]) & (facts.relation == relation[:, None]){at}
+        return torch.zeros(len(actor), self.size).index_add(1, facts.answer, same.float()).log1p()
+"""
+
+
+def test_a_model_in_a_file_is_checked_by_training_it_again(csv: Path, tmp_path: Path) -> None:
+    honest = write(tmp_path / "honest.py", TABLE.format(events="train", at=""))
+    shown = bridgemem("check-backbone", csv, "-b", f"{honest}:Table", "-q")
+    assert (shown.code, shown.out.splitlines()[-1]) == (0, "pass"), shown.out
+    leaking = write(tmp_path / "leaking.py", TABLE.format(events="events", at=" & (facts.step == step[:, None])"))
+    caught = bridgemem("check-backbone", csv, "-b", f"{leaking}:Table", "-q")
+    assert (caught.code, caught.out.splitlines()[-1]) == (1, "fail"), caught.out
+    assert "NOT SHOWN  training: it reads its own table of events at the step t" in caught.out
+    found = bridgemem("check-backbone", csv, "-b", f"{leaking}:Table", "--no-retrain", "--json").json
+    assert (found["passed"], found["word"]) == (None, "nothing failed, 2 not checkable")
+
+
+def test_names_and_folders_are_checked_too(csv: Path, tmp_path: Path) -> None:
+    assert bridgemem("check-backbone", csv, "-b", "hri").out.splitlines()[-1] == "pass"
+    bridgemem("check-backbone", csv, "-b", "nobody").refused()
+    bridgemem("check-backbone", csv, "-b", "hri", "--set", "nothing=1").refused()
+
+
+def test_what_queries_give_away_is_measured_for_a_model_in_a_file(csv: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "honest.py", TABLE.format(events="train", at=""))
+    found = bridgemem("leakage", csv, "-b", f"{file}:Table", "--json").json["records"]
+    assert {one["backbone"] for one in found} == {"Table"}
+    assert {one["method"] for one in found} == {"backbone", "leakage:pass", "leakage:step"}
+
+
+def test_an_audit_trains_a_class_of_ones_own_again_on_request(csv: Path, model: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert bridgemem("fit", "-d", csv, "-b", f"{model}:MyModel", "-o", run, *TINY_READER).code == 0
+    again = ("--register", f"{model}:MyModel")
+    assert bridgemem(*again, "evaluate", run).code == 0
+    plain = bridgemem(*again, "audit", run, "--steps", "1")
+    assert plain.out.splitlines()[-1].startswith("nothing failed"), plain.out
+    assert "that it has no table of its own is its maker's word" in plain.out
+    whole = bridgemem(*again, "audit", run, "--steps", "1", "--retrain")
+    assert "shown  trained again: trained 7 times" in whole.out
+    assert (whole.code, whole.out.splitlines()[-1]) == (0, "pass"), whole.out

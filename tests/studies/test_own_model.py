@@ -19,6 +19,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.runs import Run
 from bridgemem.studies.audit import audit
 from builders import small_world
+from leaking_models import Honest
 
 QUICK = {"residual": "bridgemem", "settings": {"width": 8, "hidden": 8, "max_epochs": 1}}
 
@@ -55,6 +56,28 @@ def test_a_model_that_was_trained_on_a_part_of_test_is_warned_of(world: Dataset)
     with pytest.warns(UserWarning, match=r"knowing is far better on test than on validation .* test events"):
         found = bm.evaluate(world, knows(half), **QUICK)
     assert found.mrr("backbone") < 0.97
+
+
+def test_a_model_above_the_bound_of_query_leakage_is_warned_of(world: Dataset) -> None:
+    """It guesses in some of the queries, on validation as on test, and knows the rest."""
+    whole = knows(world.events)
+
+    def mostly(actor: np.ndarray, relation: np.ndarray, step: np.ndarray) -> np.ndarray:
+        scores = whole(actor, relation, step)
+        return np.where(((actor + step) % 7 != 0)[:, None], scores, -0.01 * np.arange(scores.shape[1]))
+
+    with pytest.warns(UserWarning, match="better than counting that also reads all other queries of the step"):
+        bm.evaluate(world, mostly, **QUICK)
+
+
+def test_leakage_takes_a_model_of_ones_own(world: Dataset) -> None:
+    found = bm.leakage(world, Honest)
+    assert {one.backbone for one in found} == {"Honest"}
+    assert found.mrr("leakage:step") >= found.mrr("backbone")
+    assert [row[0] for row in found.table().rows] == ["Honest", "+ queries of the pass", "+ queries of the step"]
+    assert "No forecast" in str(found)
+    counting = bm.leakage(world)
+    assert counting.mrr("leakage:step") > counting.mrr("backbone")
 
 
 def test_an_honest_model_is_not_warned_of(world: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,66 +11,200 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.scorer import Scorer, Scores, check_scorer, score_queries
+from bridgemem.backbones.retraining import CHECK as TRAINING
+from bridgemem.backbones.retraining import check_retrained, practice, trainer
+from bridgemem.backbones.scorer import Scorer, Scores, called, check_scorer, score_queries
+from bridgemem.backbones.verdicts import MAKERS_WORD, Checked, Finding
 from bridgemem.errors import BackboneError, DataError
+from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 
-TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of the scale of the scores
+BATCH = "alone in its batch"
+FUTURE = "blind to the future"
 
 
-def check_backbone(backbone: Scorer, events: Any, *, queries: int = 64, seed: int = 0) -> None:
-    """Check that a backbone, or any scorer, keeps its contract on the given events.
+def check_backbone(
+    backbone: Any,
+    events: Any,
+    *,
+    settings: Any = None,
+    retrain: bool | None = None,
+    queries: int = 64,
+    seed: int = 0,
+    device: str = "cpu",
+) -> Checked:
+    """Check that a model keeps the contract of a scorer, and that it does not know the future.
 
-    Checked: scores are finite and of the right shape; the same batch gives the same bits; order and batch size do not
-    matter; nothing at or after the query's step is read; saving and loading a backbone changes nothing.
+    Checked: scores are finite and of the right shape; the same batch gives the same bits; order and other queries do
+    not matter; nothing at or after the query's step is read from the past that is given; saving and loading changes
+    nothing. A class is also trained again on data whose later part differs, which must not change earlier scores: so
+    are found a table of its own that is read at the query's step, and a training on test.
 
     Args:
-        backbone: A `Backbone` or a `Scorer`.
-        events: An `EventLog`, or whatever `load` takes.
+        backbone: A class of backbones, any other class or function that takes the data and gives a model, or a trained
+            model: a `Backbone`, a `Scorer`, a torch module or a callable on arrays (actor, relation, step). How a
+            trained one came about cannot be checked, and is its maker's word.
+        events: Whatever `load` takes, or an `EventLog`. The test split is not read.
+        settings: Of a class of backbones.
+        retrain: Whether it is trained again (default: classes and functions are; a trained `Backbone` may be).
         queries: How many are asked at most.
         seed: Of the choice of queries and of the futures that are made up.
+        device: "cpu" or "cuda", where a class is trained.
+
+    Returns:
+        `Checked`: one finding for each check, shown or not checkable. `passed` is True only if all is shown.
 
     Raises:
-        BackboneError: It does not; the sentence says how.
-        DataError: There are no events to ask about.
+        BackboneError: Something is not shown; the sentence names the leak.
 
     Example:
         >>> from bridgemem.backbones.recurrence import Recurrence
-        >>> bm.check_backbone(Recurrence.fit(data), data.events, queries=8)
+        >>> bm.check_backbone(Recurrence, data).word
+        'pass'
+        >>> bm.check_backbone(Recurrence.fit(data), data).word
+        'nothing failed, 1 not checkable'
     """
-    check_scorer(backbone)
-    events = events if isinstance(events, EventLog) else load(events).events
-    if not len(events):
+    options = {"settings": settings, "retrain": retrain, "queries": queries, "seed": seed, "device": device}
+    found = list(findings(backbone, events, strict=True, **options))
+    return Checked(_name(backbone), tuple(found))
+
+
+def examined(backbone: Any, events: Any, **options: Any) -> Checked:
+    """As `check_backbone`, with what is not shown among the findings and no error."""
+    return Checked(_name(backbone), tuple(findings(backbone, events, strict=False, **options)))
+
+
+def findings(
+    backbone: Any,
+    events: Any,
+    *,
+    settings: Any = None,
+    retrain: bool | None = None,
+    queries: int = 64,
+    seed: int = 0,
+    device: str = "cpu",
+    strict: bool = False,
+) -> Iterator[Finding]:
+    """The findings of `check_backbone`, one by one; strict: the first that is not shown is an error."""
+    log = _known(events)
+    if not len(log):
         raise DataError("check_backbone needs events to ask about; this log holds none.")
-    rng = np.random.default_rng(seed)
-    device = _device_of(backbone)
-    steps = np.unique(events.step)
-    now = int(steps[len(steps) * 3 // 4])
-    asked = Queries.of(events.between(now, now + 1))
-    asked = asked.take(torch.from_numpy(rng.permutation(len(asked))[:queries])).to(device)
-    past = Past(events, device=device)
-    scores = score_queries(backbone, asked, past)
-
-    _same(scores, score_queries(backbone, asked, past), 0.0, "the same batch gave different scores the second time")
-    order = torch.from_numpy(rng.permutation(len(asked))).to(device)
-    shuffled = score_queries(backbone, asked.take(order), past)
-    _same(_rows(scores, order), shuffled, TOLERANCE, "scores depend on the order of the queries")
-    single = [score_queries(backbone, asked.take(slice(i, i + 1)), past) for i in range(min(8, len(asked)))]
-    for i, alone in enumerate(single):
-        _same(_rows(scores, slice(i, i + 1)), alone, TOLERANCE, "scores depend on the other queries of the batch")
-
-    for what, future in other_futures(events, now, rng).items():
-        _same(scores, score_queries(backbone, asked, Past(future, device=device)), 0.0, f"scores changed when {what}")
-
-    if not isinstance(backbone, Backbone):
+    train = trainer(backbone, settings, device=device)
+    if train is None and retrain and isinstance(backbone, Backbone) and backbone.retrained:
+        train = trainer(type(backbone), backbone.settings, device=device)
+    if train is None or isinstance(backbone, Backbone):
+        model, asked_about = backbone if isinstance(backbone, Backbone) else _scorer(backbone), log
+    else:
+        data = practice(log)
+        model, asked_about = train(data.without_test()), data.known
+    contract = _Contract(model, asked_about, queries, seed)
+    shown_past = not isinstance(model, Backbone) or model.reads_past
+    for check, seen, run in contract.checks():
+        if check == FUTURE and not shown_past and train is not None and retrain is not False:
+            continue  # what it knows of events it has from its training, which is checked below
+        try:
+            found = run() or Finding(check, True, seen)
+        except BackboneError as problem:
+            if strict:
+                raise
+            yield Finding(check, False, str(problem).rstrip("."))
+            continue
+        yield found
+    if train is None or retrain is False:
+        yield Finding(TRAINING, None, f"it was not trained here: that it knows nothing later is {MAKERS_WORD}")
         return
-    with tempfile.TemporaryDirectory() as folder:
-        backbone.save(Path(folder) / "saved")
-        again = type(backbone).load(Path(folder) / "saved").to(str(device))
-    _same(scores, score_queries(again, asked, past), 0.0, "scores changed by saving and loading")
+    last = check_retrained(train, log, queries=queries, seed=seed)
+    if strict and last.passed is False:
+        raise BackboneError(f"{called(model)}: {last.seen}.")
+    yield last
+
+
+class _Contract:
+    """The checks of a model that is trained, each of which raises BackboneError where it does not hold."""
+
+    def __init__(self, backbone: Scorer, events: EventLog, queries: int, seed: int) -> None:
+        self.backbone, self.events = backbone, events
+        self.rng = np.random.default_rng(seed)
+        self.device = _device_of(backbone)
+        steps = np.unique(events.step)
+        self.now = int(steps[len(steps) * 3 // 4])
+        asked = Queries.of(events.between(self.now, self.now + 1))
+        self.asked = asked.take(torch.from_numpy(self.rng.permutation(len(asked))[:queries])).to(self.device)
+        self.past = Past(events, device=self.device)
+        self.scores = Scores(torch.empty(0))
+
+    def checks(self) -> Iterable[tuple[str, str, Callable[[], Finding | None]]]:
+        """The name of each check, what is said where it holds, and what carries it out."""
+        n = len(self.asked)
+        yield "scores", f"finite, for {n} queries of every entity", self._shape
+        if not self.scores.log_p.numel():
+            return  # nothing else can be checked
+        yield "same batch", "the same scores a second time", self._again
+        yield "order", "the same scores in another order", self._order
+        yield BATCH, "the same scores without the other queries", self._alone
+        yield FUTURE, "the same scores with the future deleted, permuted and made up", self._future
+        if isinstance(self.backbone, Backbone):
+            yield "saving", "the same scores after saving and loading", self._saved
+
+    def _shape(self) -> None:
+        self.scores = score_queries(self.backbone, self.asked, self.past)
+
+    def _again(self) -> None:
+        found = score_queries(self.backbone, self.asked, self.past)
+        _same(self.scores, found, 0.0, "the same batch gave different scores the second time")
+
+    def _order(self) -> None:
+        order = torch.from_numpy(self.rng.permutation(len(self.asked))).to(self.device)
+        shuffled = score_queries(self.backbone, self.asked.take(order), self.past)
+        _same(_rows(self.scores, order), shuffled, TOLERANCE, "scores depend on the order of the queries")
+
+    def _alone(self) -> None:
+        complaint = "scores depend on the other queries of the batch: it pools the queries of its batch"
+        for i in range(min(8, len(self.asked))):
+            alone = score_queries(self.backbone, self.asked.take(slice(i, i + 1)), self.past)
+            _same(_rows(self.scores, slice(i, i + 1)), alone, TOLERANCE, complaint)
+
+    def _future(self) -> Finding | None:
+        for what, future in other_futures(self.events, self.now, self.rng).items():
+            found = score_queries(self.backbone, self.asked, Past(future, device=self.device))
+            _same(self.scores, found, 0.0, f"scores changed when {what}: it reads the past that it is given at t")
+        if isinstance(self.backbone, Backbone) and not self.backbone.reads_past:
+            return Finding(FUTURE, None, f"it is not shown the past: that it reads nothing later is {MAKERS_WORD}")
+        return None
+
+    def _saved(self) -> None:
+        assert isinstance(self.backbone, Backbone)
+        with tempfile.TemporaryDirectory() as folder:
+            self.backbone.save(Path(folder) / "saved")
+            again = type(self.backbone).load(Path(folder) / "saved").to(str(self.device))
+        found = score_queries(again, self.asked, self.past)
+        _same(self.scores, found, 0.0, "scores changed by saving and loading")
+
+
+def _known(events: Any) -> EventLog:
+    """The events that a model may be asked about: all of a log, and of a data set those before its test."""
+    if isinstance(events, EventLog):
+        return events
+    return (events if isinstance(events, Dataset) else load(events)).known
+
+
+def _scorer(given: Any) -> Scorer:
+    """A trained model as a scorer; a torch module and a callable on arrays are wrapped."""
+    if callable(getattr(given, "score", None)) or not callable(given) or isinstance(given, type):
+        check_scorer(given)
+        return given
+    from bridgemem.backbones.own import wrapped
+
+    return wrapped(given)()
+
+
+def _name(given: Any) -> str:
+    name = getattr(given, "name", None)
+    return name if isinstance(name, str) else getattr(given, "__name__", called(given))
 
 
 def _device_of(backbone: Scorer) -> torch.device:

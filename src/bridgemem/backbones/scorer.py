@@ -64,6 +64,7 @@ class Scorer(Protocol):
         ...     def score(self, queries, past):
         ...         return -torch.arange(past.events.n_entities).float().repeat(len(queries), 1)
         >>> bm.check_backbone(FirstNames(), data.events)
+        Checked('first names first': nothing failed, 1 not checkable)
     """
 
     @property
@@ -186,11 +187,6 @@ def check_scorer(given: Any) -> None:
         return
     if isinstance(given, str):
         raise BackboneError(f"{given!r} is a name; give the backbone itself, as its class's fit(dataset) makes.")
-    if isinstance(given, torch.nn.Module):
-        raise BackboneError(
-            f"{type(given).__name__} is a torch module without score(queries, past); derive a class from "
-            "bridgemem.Backbone that holds it, see docs/how-to/own-model.md."
-        )
     remedy = "give its backbone, model.parts.backbone()" if hasattr(given, "forecast") else "give a bridgemem.Backbone"
     raise BackboneError(f"{type(given).__name__} has no score(queries, past); {remedy}.")
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bridgemem.cli.compare import split_of
 from bridgemem.cli.evaluate import no_test
-from bridgemem.cli.options import DataDir, Device, Json, Quiet, residual_of
+from bridgemem.cli.options import DataDir, Device, Json, Quiet, Set, SplitAt, residual_of, source_of
 from bridgemem.cli.output import counted, emit, say, table
 from bridgemem.cli.reading import ReadOptions, reads_events
-from bridgemem.errors import NotFoundError, RunError
+from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
 
 if TYPE_CHECKING:
     from bridgemem.backbones.base import Backbone
+    from bridgemem.backbones.verdicts import Finding
     from bridgemem.events.dataset import Dataset
     from bridgemem.runs import Run
 
@@ -28,6 +31,7 @@ READING_WORDS = {"pass": "+ the other queries of the pass", "step": "+ all other
 def register(app: typer.Typer) -> None:
     for command in (ablate, audit, leakage):
         app.command()(command)
+    app.command("check-backbone")(check_backbone)
 
 
 def ablate(
@@ -102,6 +106,9 @@ def audit(
     sample: Annotated[
         int | None, typer.Option(min=1, help="Random sample of queries to rank again (default: all).")
     ] = None,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Also train the backbone again, on data whose later part differs.")
+    ] = False,
     device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -122,37 +129,93 @@ def audit(
             steps=steps,
             sample=sample,
             device=check_device(device),
+            retrain=retrain,
             progress=progress,
         )
-    failed = any(finding.passed is False for finding in findings)
-    unknown = sum(finding.passed is None for finding in findings)
-    passed = False if failed else None if unknown else True
+    show_findings({"run": run, "split": split}, findings, as_json)
+
+
+def show_findings(about: dict[str, object], findings: Sequence[Finding], as_json: bool) -> None:
+    """One line a check, and one word for all: "pass" only if all is shown; exit code 1 where anything is not."""
+    from bridgemem.backbones.verdicts import all_passed, overall
+
+    passed = all_passed(findings)
 
     def text() -> None:
-        words = {True: "pass", False: "FAIL", None: "n/a "}
+        width = max(len(finding.verdict) for finding in findings)
         for finding in findings:
-            say(f"{words[finding.passed]}  {finding.check}: {finding.seen}")
-        # "pass" says that all was shown
-        word = {True: "pass", False: "fail", None: "nothing failed"}[passed]
-        say(word + (f", {unknown} not checked" if unknown else ""))
+            verdict = finding.verdict.upper() if finding.passed is False else finding.verdict
+            say(f"{verdict:<{width}}  {finding.check}: {finding.seen}")
+        say(overall(findings))
 
-    emit({"run": run, "split": split, "passed": passed, "findings": findings}, as_json, text)
-    if failed:
+    listed = [{**asdict(finding), "verdict": finding.verdict} for finding in findings]
+    emit({**about, "passed": passed, "word": overall(findings), "findings": listed}, as_json, text)
+    if passed is False:
         raise typer.Exit(1)
 
 
 @reads_events
-def leakage(
-    data: Annotated[
-        str, typer.Argument(help="A named data set, world, a packed .npz, or a CSV/TSV/Parquet file.", metavar="DATA")
-    ],
+def check_backbone(
+    data: Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.", metavar="DATA...")],
     backbone: Annotated[
-        str, typer.Option("--backbone", "-b", help="A training-free name, or the folder of a trained backbone.")
+        str, typer.Option("--backbone", "-b", help="FILE.py:CLASS, a name, or the folder of a trained backbone.")
+    ],
+    set_: Set = None,
+    retrain: Annotated[
+        bool, typer.Option(help="Train a class again, on data whose later part differs (default: yes).")
+    ] = True,
+    device: Device = "cpu",
+    *,
+    reading: ReadOptions,
+    split_at: SplitAt = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a model: finite scores, each query by itself, nothing later read, nothing later trained on."""
+    from bridgemem.backbones.check import examined
+    from bridgemem.events.loading import loaded
+    from bridgemem.training.devices import check_device
+
+    with terminal_progress(quiet=quiet) as progress:
+        dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
+        model, settings = _model_of(backbone, set_)
+        found = examined(model, dataset, settings=settings, retrain=retrain, device=check_device(device))
+    show_findings({"backbone": found.name, "data": dataset.name}, found.findings, as_json)
+
+
+def _model_of(text: str, assignments: list[str] | None) -> tuple[Any, Any]:
+    """What -b names, to be checked: a class or an object of a file, the class of a name, or a trained backbone."""
+    from bridgemem.backbones import backbone_class
+    from bridgemem.backbones.own import from_file, in_file
+    from bridgemem.backbones.trained import check_name, open_backbone
+    from bridgemem.storage.schema import override
+
+    if in_file(text):
+        model = from_file(text)
+    elif Path(text).is_dir():
+        model = open_backbone(Path(text))
+    else:
+        check_name(text)
+        model = backbone_class(text)
+    if not assignments:
+        return model, None
+    if not isinstance(model, type) or not hasattr(model, "default"):
+        raise SettingsError("--set is for classes of backbones, which are trained here; leave it out.")
+    return model, override(model.default, assignments)
+
+
+@reads_events
+def leakage(
+    data: Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.", metavar="DATA...")],
+    backbone: Annotated[
+        str, typer.Option("--backbone", "-b", help="Training-free name, trained folder, or FILE.py:CLASS.")
     ] = "recurrence-dyadic",
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     *,
     reading: ReadOptions,
+    split_at: SplitAt = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -170,7 +233,7 @@ def leakage(
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(data, reading, data_dir=data_dir, progress=progress)
+        dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         model, seed = _backbone_of(backbone, dataset, device)
         no_test(dataset, "test")
         found = measure(dataset, model, seed, device, progress)
@@ -197,12 +260,16 @@ def leakage(
 
 
 def _backbone_of(name: str, dataset: Dataset, device: str) -> tuple[Backbone, int | None]:
-    """A training-free backbone by its name, or a trained one from its folder with the seed it was trained with."""
+    """A training-free backbone by its name, a trained one from its folder with its seed, or one in a file."""
     from bridgemem.backbones import backbone_class, backbone_names, is_trained
+    from bridgemem.backbones.own import from_file, in_file
     from bridgemem.backbones.trained import check_trained_on, open_backbone, training_note
+    from bridgemem.studies.leakage import scorer_of
     from bridgemem.studies.report import BACKBONE_SEED
 
     folder = Path(name)
+    if in_file(name):
+        return scorer_of(from_file(name), dataset, device=device), None
     if folder.is_dir():
         model = open_backbone(folder)
         model.check(dataset)
@@ -211,7 +278,7 @@ def _backbone_of(name: str, dataset: Dataset, device: str) -> tuple[Backbone, in
         return model.to(device), BACKBONE_SEED if seed is None else seed
     if name not in backbone_names() or name == "stored" or is_trained(name):
         raise NotFoundError(
-            f"there is no folder {name!r}; give that of a trained backbone, or a training-free name such as "
-            "recurrence-dyadic."
+            f"there is no folder {name!r}; give that of a trained backbone, a training-free name such as "
+            "recurrence-dyadic, or FILE.py:CLASS."
         )
     return backbone_class(name).fit(dataset.without_test(), device=device), None

@@ -35,7 +35,6 @@ from bridgemem.service.models import (
     Removed,
     ReplayedRows,
 )
-from bridgemem.studies.audit import Finding
 from bridgemem.studies.compare import Difference
 from bridgemem.studies.remake import Done, Job
 
@@ -382,13 +381,46 @@ class RankedQueries(Document):
     out: str | None
 
 
+class Finding(Answer):
+    check: str
+    passed: bool | None = Field(description="Null where it cannot be checked.")
+    seen: str
+    verdict: Literal["shown", "not shown", "not checkable"]
+
+
 class Audited(Document):
-    """The checks of a run; `passed` null: it cannot be checked here; of all: none failed, not all were made."""
+    """The checks of a run; `passed` is true only if all is shown, null where nothing failed but not all was checked."""
 
     run: str
     split: Literal["test", "valid"]
     passed: bool | None
+    word: str
     findings: list[Finding]
+
+
+class CheckedBackbone(Document):
+    """The checks of a model; `passed` as in an audit."""
+
+    backbone: str
+    data: str
+    passed: bool | None
+    word: str
+    findings: list[Finding]
+
+
+class TgbFigure(Answer):
+    method: str
+    mrr: float
+    hits10: float
+    queries: int
+
+
+class MeasuredByTgb(Document):
+    """A run measured by TGB's evaluator."""
+
+    run: str
+    split: Literal["test", "valid"]
+    figures: list[TgbFigure]
 
 
 class NamedData(Answer):
@@ -738,7 +770,9 @@ DOCUMENTS: dict[str, Any] = {
     "ranks": RankedQueries,
     "strata": Stratified,
     "audit": Audited,
+    "check-backbone": CheckedBackbone,
     "leakage": Measured,
+    "tgb": MeasuredByTgb,
     "report": Reported,
     "push": Pushed,
     "pull": Pulled,

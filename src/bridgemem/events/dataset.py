@@ -222,13 +222,21 @@ class Dataset:
     def split_at(cls, name: str, events: EventLog, *, valid: str | int, test: str | int) -> Dataset:
         """Cut a log where validation and test begin, each given as a time of the events.
 
+        Args:
+            name: What the data set is called.
+            events: The events.
+            valid: First time of validation, such as "2024-10-01".
+            test: First time of test.
+
+        Returns:
+            The data set.
+
         Raises:
             DataError: A time is none, or a part would have no events.
 
         Example:
-            >>> from bridgemem import load
-            >>> data = load("world")
-            >>> Dataset.split_at("later", data.events, valid="90", test="110").sizes["valid"] > 0
+            >>> later = bm.Dataset.split_at("later", data.events, valid="2030-02-01", test="2030-02-15")
+            >>> later.sizes["test"] > 0
             True
         """
         starts = [events.clock.step(time) for time in (valid, test)]

@@ -238,7 +238,9 @@ def _numbered(split: Split, events: EventLog, known: Sequence[Vocabulary | None]
                 "events, or a stat.txt with the numbers of entities and relations."
             )
         if size and ids.max() >= size:
-            raise DataError(f"{split.folder} has the {kind} id {ids.max()}, and its stat.txt counts {size:,} only.")
+            raise DataError(
+                f"{split.folder} has the {kind} id {ids.max()}, and its stat.txt counts {size:,} only; fix stat.txt."
+            )
         if size:
             made[i] = with_size(None, kind, size)
             for column in (1,) if i else (0, 2):

@@ -106,5 +106,5 @@ def _split(name: str, events: EventLog) -> Dataset:
     ends = np.quantile(np.repeat(times, 2), [1 - valid - test, 1 - test])
     later = [events.step[times > end] for end in ends]
     if not all(map(len, later)):
-        raise DataError(f"{name} has too few time steps for the split of TGB.")
+        raise DataError(f"{name} has too few time steps for the split of TGB; give the whole edge list.")
     return Dataset(name, events, int(later[0][0]), int(later[1][0]))

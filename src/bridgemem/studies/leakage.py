@@ -15,10 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bridgemem.backbones import backbone_class
+from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.own import blaming, own_backbone
 from bridgemem.backbones.scorer import Scorer, score_queries
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.result import Evaluation
+from bridgemem.evaluation.tables import HEADINGS, Table, figure, interval
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.loading import load
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
@@ -227,6 +233,71 @@ def _batches(queries: Queries, past: Past, widest: int) -> Iterator[tuple[np.nda
     cells = AT_ONCE if past.device.type == "cpu" else None
     for rows in order.split(batch_size(max(past.events.n_entities, widest), past.device, cells)):
         yield rows.numpy(), queries.take(rows).to(past.device)
+
+
+class QueryLeakage(Evaluation):
+    """What reading the other queries of a step is worth to a model; prints as a table."""
+
+    def table(self) -> Table:
+        """The model from the past alone, with the queries of its pass, and of its step; time-aware filter."""
+        shown = [r for r in self.records if r.filter == "time"]
+        rows = [
+            [
+                f"+ queries of the {r.method.removeprefix(LEAKAGE)}" if r.gain else r.backbone,
+                *(figure(getattr(r, metric)) for metric in HEADINGS),
+                interval(r.gain["mrr"]) if r.gain else "",
+            ]
+            for r in shown
+        ]
+        header = ["read", *HEADINGS.values(), "gain in MRR [95 %]"]
+        return Table(
+            f"{self._title()}, time-aware filter",
+            header,
+            rows,
+            "No forecast: what is asked at t is not known before t.",
+        )
+
+
+def leakage(
+    data: Any, scorer: Any = "recurrence-dyadic", *, seed: int = 42, device: str = "cpu", progress: Progress = SILENT
+) -> QueryLeakage:
+    """Measure what reading the other queries of a step is worth to a model. No forecast: they are not known before t.
+
+    Args:
+        data: Whatever `load` takes.
+        scorer: The name of a training-free backbone, or a model of your own as `evaluate` takes it.
+        seed: Of a class that is trained here.
+        device: "cpu" or "cuda".
+        progress: Where the parts are shown.
+
+    Returns:
+        The records of the model alone ("backbone") and of reading the queries of its pass and of its step too.
+
+    Example:
+        >>> found = bm.leakage(data)
+        >>> found.mrr("leakage:step") > found.mrr("backbone")
+        True
+    """
+    dataset = data if isinstance(data, Dataset) else load(data, progress=progress)
+    return QueryLeakage(
+        tuple(measure(dataset, scorer_of(scorer, dataset, seed=seed, device=device), None, device, progress))
+    )
+
+
+def scorer_of(given: Any, dataset: Dataset, *, seed: int = 42, device: str = "cpu") -> Backbone:
+    """A model of one's own, trained here where it is a class; or a training-free backbone by its name."""
+    made: Any = own_backbone(backbone_class(given) if isinstance(given, str) else given, dataset)
+    if isinstance(made, type) and issubclass(made, Backbone):
+        with blaming(made):
+            return made.fit(dataset.without_test(), seed=seed, device=device)
+    made.check(dataset)
+    return made.to(device)
+
+
+def bound(dataset: Dataset, device: str = "cpu", progress: Progress = SILENT) -> float:
+    """The time-aware MRR of counting that also reads all other queries of the step, which no forecast knows."""
+    model = backbone_class("recurrence-dyadic").fit(dataset.without_test(), device=device)
+    return Evaluation(tuple(measure(dataset, model, None, device, progress))).mrr(LEAKAGE + "step")
 
 
 def measure(

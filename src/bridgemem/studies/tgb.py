@@ -100,7 +100,7 @@ def _of_package(name: str, folder: Path, split: str, dataset: Dataset) -> tuple[
     # TGB numbers versions after the first
     found = sorted(home.glob(f"{name}_{MODES[split]}_ns*.pkl"))
     if not found:
-        raise NotFoundError(f"{home} lacks {name}_{MODES[split]}_ns.pkl, which TGB's package downloads with the data.")
+        raise NotFoundError(f"{home} lacks {name}_{MODES[split]}_ns.pkl, which TGB's package downloads; add it.")
     last = dataset.events.n_entities - 1
     sampler = TKGNegativeEdgeSampler(name, 0, last, strategy=DATA_NS_STRATEGY_DICT[name], partial_path=str(home))
     sampler.load_eval_set(fname=str(found[-1]), split_mode=MODES[split])
