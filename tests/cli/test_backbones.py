@@ -43,9 +43,10 @@ def test_every_line_of_the_registry_leads_to_a_backbone_of_that_name(name: str) 
 
 
 def test_settings_for_a_data_set_are_of_the_types_that_a_saved_backbone_has() -> None:
-    members = backbone_defaults("ensemble", "icews14").members
-    assert isinstance(members, tuple)
-    assert len(members) > len(backbone_defaults("ensemble", "another").members)
+    settings = backbone_defaults("tpar", "icews18")
+    assert settings.late == 0.5
+    assert isinstance(settings.edges, tuple)
+    assert settings != backbone_defaults("tpar", "another")
 
 
 def test_listing_does_not_wait_for_torch() -> None:

@@ -154,7 +154,7 @@ def test_runs_on_other_data_are_not_compared(evaluated: Path, recurrence_run: Pa
     assert bridgemem("evaluate", other).code == 0
     assert "the runs differ in fingerprint" in bridgemem("compare", evaluated, other).refused()
     assert "was not evaluated on test" in bridgemem("compare", evaluated, recurrence_run).refused()
-    assert "no run at" in bridgemem("compare", evaluated, tmp_path).refused()
+    assert "neither a run nor a trained backbone at" in bridgemem("compare", evaluated, tmp_path).refused()
     assert "'all'" in bridgemem("compare", evaluated, evaluated, "--split", "all").refused()
 
 

@@ -113,7 +113,7 @@ def test_the_network_of_the_page_is_measured(
     (tmp_path / "events.csv").write_bytes(csv.read_bytes())
     monkeypatch.chdir(tmp_path)
     shown = runpy.run_path(str(write(tmp_path / "page.py", block)))
-    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("| B")]
+    rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("B")]
     assert rows == ["Bilinear", "Bilinear + bridgemem", "Bilinear + learned"]
     assert len(shown["frame"]) == len(shown["found"])
 

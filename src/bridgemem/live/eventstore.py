@@ -112,8 +112,8 @@ class EventStore:
                 cursor.execute("INSERT INTO about VALUES ('duplicates', ?)", [self.duplicates])
 
     def close(self) -> None:
-        """Let the file go; a store that is not closed loses nothing either."""
-        with self._writer:
+        """Let the file go once nobody reads; a store that is not closed loses nothing either."""
+        with self._writer, self._gate.alone():
             if self._database is not None:
                 self._database.close()
             self._database = None
