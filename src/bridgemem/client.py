@@ -359,6 +359,10 @@ class Client:
         """
         return self.post("/v1/replay", {"rows": [dict(row) for row in rows]})
 
+    def compact(self) -> dict[str, Any]:
+        """Merge the new events into the service's base now; needs the admin token."""
+        return self.post("/v1/compact", {})
+
     def reload(self) -> dict[str, Any]:
         """Serve the run as it is on disk now; needs the admin token.
 

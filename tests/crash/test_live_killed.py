@@ -18,6 +18,7 @@ from bridgemem.events.naming import NewEvent
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live import forecasting
+from bridgemem.live.compaction import compact
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.memory.past import Past
@@ -57,6 +58,11 @@ def send_for_ever(run: str, path: str, acknowledged: str) -> None:
         sender.start()
     for sender in senders:
         sender.join()
+
+
+def compact_for_ever(path: str) -> None:
+    while True:
+        compact(EventStore(path))
 
 
 def check(run: Path, path: Path, acknowledged: Path) -> Counter[str]:
@@ -100,6 +106,12 @@ def killed(run: Path, home: Path, kills: int, record: Callable[[str, object], No
         assert writer.pid is not None
         os.kill(writer.pid, signal.SIGKILL)
         writer.join(60)
+        compacting = context.Process(target=compact_for_ever, args=(str(path),))
+        compacting.start()
+        time.sleep(chance.random() * 0.6)
+        assert compacting.pid is not None
+        os.kill(compacting.pid, signal.SIGKILL)
+        compacting.join(60)
         now = check(run, path, acknowledged)
         assert all(now[sender] >= count for sender, count in last.items())
         last = now

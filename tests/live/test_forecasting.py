@@ -14,11 +14,13 @@ import pytest
 from test_eventstore import same_log
 
 from bridgemem.errors import DataError, NotFoundError, RunError
+from bridgemem.events.log import EventLog
 from bridgemem.events.naming import NewEvent
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live import forecasting
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import MERGED, LiveForecaster
+from bridgemem.memory.dyads import DyadMemory
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
 from builders import side
@@ -266,17 +268,21 @@ def test_random_batches_retractions_merges_and_a_restart_forecast_what_a_rebuild
     live: LiveForecaster, seed: int
 ) -> None:
     rng, held = random.Random(seed), list[str]()
-    who, what = (*ACTORS[:4], "New 1", "New 2"), (*RELATIONS[:3], "sing to")
-    for number in range(7):
+    who, what = (*ACTORS[:4], "New 1", "New 2", "New 3", "New 4"), (*RELATIONS[:3], "sing to")
+    for number in range(8):
         days = [f"2024-{rng.choice(('01', '02'))}-{rng.randint(5, 28):02d}" for _ in range(rng.randint(1, 4))]
         batch: list[NewEvent] = [(rng.choice(who), rng.choice(what), rng.choice(who), day) for day in days]
         held += live.add(batch, "wire", str(number)).ids
-        if number in (1, 4):
-            assert live.merge()
+        if number in (1, 4, 5):
+            assert live.compact()
             assert len(live.view.predictor.past.delta) == 0
-        if number % 2:
-            live.retract(held.pop(rng.randrange(len(held))))
+        if number % 2 or number > 5:
+            live.retract([held.pop(rng.randrange(len(held))) for _ in range(1 + number // 4)])
+        if number == 6:
+            live = LiveForecaster(loaded(live.run), live.store)
         assert live.stored == len(held)
+        # the same names under the same ids, and the same order
+        same_log(live.events, live.store.events(live.base))
         now = live.view.predictor
         parts = now.scorer, now.transitions, now.choice, now.learned, now.calibration
         rebuilt = Predictor(Past(live.events.take(slice(None))), *parts)
@@ -300,6 +306,44 @@ def test_what_is_taken_back_after_a_merge_leaves_no_trace(live: LiveForecaster, 
         other.add(LATER[1:6], "wire", "2")
         same_answers(live, other)
         assert live.stored == other.stored == len(NEWS) + 4
+
+
+def test_a_merged_event_is_taken_back_without_indexing_the_base_again(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = live.add([*NEWS[:3], ("Kel", "visit", "Solo", "2024-02-11")], "wire", "1").ids
+    assert live.compact() == 4
+    built, build = list[int](), DyadMemory.build
+
+    def watched(events: EventLog, *where: Any) -> DyadMemory:
+        built.append(len(events))
+        return build(events, *where)
+
+    monkeypatch.setattr(DyadMemory, "build", watched)
+    live.retract(ids[1])  # of whose day and the next one there are two more events
+    assert built
+    assert max(built) <= 2
+    live.add(NEWS[3:], "wire", "2")
+    assert max(built) <= 3
+    monkeypatch.undo()
+    same_log(live.events, live.store.events(live.base))
+    same_answers(live, LiveForecaster(loaded(live.run), live.store))
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_retracted_event_of_a_far_year_makes_no_later_batch_late(live: LiveForecaster, merged: bool) -> None:
+    (far,) = live.add([("Arvan", "visit", "Nova", "2031-05-05")], "wire", "1").ids
+    if merged:
+        assert live.compact() == 1
+    assert live.add([("Kel", "visit", "Lor", "2024-02-10")], "wire", "2").late == 1
+    live.retract(far)
+    assert live.add([("Kel", "visit", "Lor", "2024-02-11")], "wire", "3").late == 0
+    assert live.events.end == live.base.end + 2
+    again = LiveForecaster(loaded(live.run), live.store)
+    assert again.add([("Kel", "visit", "Lor", "2024-02-12")], "wire", "4").late == 0
+    live.store.max_ahead = 30
+    with pytest.raises(DataError, match="2031"):
+        live.add([("Arvan", "visit", "Nova", "2031-05-05")], "wire", "5")
 
 
 def test_a_merge_gives_way_to_a_retraction_and_takes_batches_with_it(

@@ -51,8 +51,8 @@ def test_a_fit_of_millions_of_events_is_that_in_memory(
         peaks[f"evaluate, {name}"] = command("evaluate", run, "--queries", "500", "-q")
     for file in ("model.safetensors", "backbone/weights.safetensors"):
         here, there = (load_file(tmp_path / name / file) for name in ("memory", "disk"))
-        assert here.keys() == there.keys()
-        assert all(torch.equal(values, there[tensor]) for tensor, values in here.items())
+        assert {tensor for tensor in here if not tensor.startswith("heads.")} == there.keys()
+        assert all(torch.equal(values, here[tensor]) for tensor, values in there.items())
     ranks = [pd.read_parquet(tmp_path / name / "ranks.parquet") for name in ("memory", "disk")]
     pd.testing.assert_frame_equal(ranks[0], ranks[1], check_exact=True)
     assert max(peak for name, peak in peaks.items() if "memory" not in name) < 2

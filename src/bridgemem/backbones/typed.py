@@ -81,10 +81,11 @@ class Confidence:
 
     def _values(self, key: Tensor, n_relations: int) -> Tensor:
         """The confidence of (event's relation, query's relation) given as one number; float64 of the shape of key."""
+        if (every := self._every.get(n_relations)) is not None:
+            return every[key]
         codes, size = self.before * (2 * n_relations) + self.after, (2 * n_relations) ** 2
         if size <= DENSE:
-            if (every := self._every.get(n_relations)) is None:
-                every = self._every[n_relations] = self.usual.repeat(size).index_copy_(0, codes, self.value)
+            every = self._every[n_relations] = self.usual.repeat(size).index_copy_(0, codes, self.value)
             return every[key]
         place = torch.searchsorted(codes, key).clamp(max=len(codes) - 1)
         known = codes[place] == key if len(codes) else torch.zeros_like(key, dtype=torch.bool)

@@ -36,6 +36,7 @@ GROUPS = {
         "rejected": "List, export, replay or drop rejected rows of a store.",
         "prune": "Remove events of a store by age or source for good.",
         "erase": "Remove a name and its events from a store for good.",
+        "compact": "Merge new events into the base, and shrink a store's file.",
         "backup": "Copy an event store and verify the copy.",
         "refresh": "Fit a run again on everything known now.",
         "promote": "Point the link that is served to a run.",

@@ -88,7 +88,7 @@ SplitAt = Annotated[
 ]
 Residual = Annotated[
     str | None,
-    typer.Option("--residual", help="bridgemem or learned (default: better on validation)."),
+    typer.Option("--residual", help="bridgemem or learned (default: the better)."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
 NewEvents = Annotated[Path | None, typer.Option("--store", help="Event store (default: RUN.events.duckdb).")]
@@ -99,7 +99,7 @@ Duplicates = Annotated[
     one_of(
         config.Duplicates,
         "--duplicates",
-        help="Whether repeated events count again (default: as stored).",
+        help="Whether repeats count again (default: as stored).",
     ),
 ]
 MaxNewRelations = Annotated[
@@ -116,7 +116,7 @@ MaxNewNamesPerDay = Annotated[
 ]
 LogFormat = Annotated[
     config.LogFormat,
-    one_of(config.LogFormat, "--log-format", help="Log lines on standard error: text, or json for one object a line."),
+    one_of(config.LogFormat, "--log-format", help="Log lines: text, or JSON objects."),
 ]
 LogLevel = Annotated[
     config.LogLevel,

@@ -660,6 +660,18 @@ class RejectedDropped(Document):
     dropped: int
 
 
+class StoreCompacted(Document):
+    """A store after a compaction."""
+
+    store: str
+    events: int
+    batches: int
+    retractions: int
+    merged: int | None = Field(description="Events that the service merged into its base; null: no service runs.")
+    bytes: int = Field(description="Size of the file now.")
+    before: int = Field(description="Size of the file before.")
+
+
 class LinkMoved(Document):
     """The run that a link points to now."""
 
@@ -757,6 +769,7 @@ DOCUMENTS: dict[str, Any] = {
     "rejected": RejectedListed | RejectedExported | RejectedReplayed | RejectedDropped,
     "prune": StoreReduced,
     "erase": StoreReduced,
+    "compact": StoreCompacted,
     "backup": StoreCopied,
     "ledger list": LedgerListed,
     "ledger score": LedgerScored,

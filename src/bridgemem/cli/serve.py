@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bridgemem.cli.configured import ConfigFile, Configured
+from bridgemem.cli.follow import EventField
 from bridgemem.cli.options import (
     DataDir,
     Duplicates,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from bridgemem.events.naming import NewNames
     from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.switching import Switch
     from bridgemem.service.limits import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -55,6 +58,16 @@ def serve(
     max_new_names: MaxNewNamesPerBatch = None,
     max_new_names_day: MaxNewNamesPerDay = None,
     max_ahead: MaxAhead = None,
+    follow: Annotated[
+        Path | None, typer.Option("--follow", help="Growing file of newline-delimited JSON to take in.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="Name of the followed feed (default: its file).")
+    ] = None,
+    rejects: Annotated[
+        Path | None, typer.Option("--rejects", help="Unusable lines of the feed (default: by the store).")
+    ] = None,
+    event_field: EventField = "",
     host: Annotated[str, typer.Option("--host", help="Address; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
     token_file: Annotated[
@@ -64,19 +77,15 @@ def serve(
         Path | None,
         typer.Option("--admin-token-file", help="Token of admin routes (default: a new one)."),
     ] = None,
-    watch: Annotated[float, typer.Option("--watch", min=0, help="Seconds between looks at the link.")] = 2.0,
+    watch: Annotated[float, typer.Option("--watch", min=0, help="Seconds to look at the link.")] = 2.0,
     drift_window: Annotated[
         int,
-        typer.Option("--drift-window", min=0, help="Steps to measure drift on; 0 for none."),
+        typer.Option("--drift-window", min=0, help="Steps to measure drift on; 0: none."),
     ] = 7,
-    drift_every: Annotated[
-        float, typer.Option("--drift-every", min=1, help="Seconds between measurements of drift.")
-    ] = 300.0,
+    drift_every: Annotated[float, typer.Option("--drift-every", min=1, help="Seconds between drift checks.")] = 300.0,
     body_limit: Annotated[int, typer.Option("--body-limit", min=1, help="Largest request in bytes.")] = 4 << 20,
     concurrent: Annotated[int, typer.Option("--concurrent", min=1, help="Largest number of concurrent requests.")] = 64,
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Timeout in seconds for a request's headers, and again for its body.")
-    ] = 15.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for headers, and for a body.")] = 15.0,
     residual: Residual = None,
     data_dir: DataDir = None,
     memory_dir: MemoryDir = None,
@@ -113,11 +122,32 @@ def serve(
         live = Switch(run, events, load)
         events.max_ahead = max_ahead_of(max_ahead, live.view.events)
         set_up_logs(log_format, log_level)
-        with noted_service(events.path, host, place.getsockname()[1], admin_token_file) as secret:
+        with ExitStack() as exits:
+            exits.enter_context(_followed(live, follow, source, rejects, event_field))
+            secret = exits.enter_context(noted_service(events.path, host, place.getsockname()[1], admin_token_file))
             admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
             drift = DriftSettings(drift_window, drift_every)
             app = create_app(live, token, limits, hosts, admin=admin, drift=drift)
             listen_forever(app, place, f"Serving {run}", limits)
+
+
+def _followed(
+    live: Switch, file: Path | None, source: str | None, rejects: Path | None, event_field: str
+) -> AbstractContextManager[None]:
+    """Follow a file while the service runs; nothing without one."""
+    from bridgemem.events.readers.json_lines import JsonLines
+    from bridgemem.events.readers.options import ReadOptions
+    from bridgemem.live.feeding import Feeding
+
+    if file is None:
+        if source or rejects or event_field:
+            raise SettingsError("--source, --rejects and --event-field are for a file that is followed: say --follow.")
+        return nullcontext()
+    aside = rejects or live.store.path.with_name(f"{live.store.path.name}.rejects.csv")
+    lines = JsonLines(ReadOptions(), live.view.events, event_field=event_field)
+    feeding = Feeding(live, file, lines, source=source, rejects=aside)
+    warn(f"bridgemem: following {file} as {feeding.source}; lines that cannot be used go to {aside}.")
+    return feeding.running()
 
 
 def open_store(run: Path, store: Path | None, duplicates: str | None, new_names: NewNames | None = None) -> EventStore:

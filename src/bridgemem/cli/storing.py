@@ -1,4 +1,4 @@
-"""Commands that look after an event store: backup, prune, erase."""
+"""Commands that look after an event store: compact, backup, prune, erase."""
 
 from __future__ import annotations
 
@@ -21,8 +21,36 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    for command in (backup, prune, erase):
+    for command in (compact, backup, prune, erase):
         app.command()(command)
+
+
+def compact(store: StoreFile, as_json: Json = False) -> None:
+    """Merge new events into the base of the service that has a store open; without one, write its file anew.
+
+    A service does this by itself when many events have come. Nothing that is stored or forecast changes.
+    """
+    from dataclasses import asdict
+
+    from bridgemem.live.compaction import Compacted
+    from bridgemem.live.compaction import compact as write_anew
+    from bridgemem.live.eventstore import EventStore
+
+    with opened_store(store, lambda: EventStore(store, create=False)) as opened:
+        if isinstance(opened, RemoteStore):
+            before = store.stat().st_size
+            made = Compacted(str(store), **opened.client.compact(), before=before)
+        else:
+            made = write_anew(opened)
+
+    def text() -> None:
+        what = f"{counted(made.events, 'event')} in {_batches(made.batches)}, {counted(made.retractions, 'retraction')}"
+        if made.merged is None:
+            say(f"Wrote {store} anew: {what}; {made.bytes:,} bytes, before {made.before:,}.")
+        else:
+            say(f"The service merged {counted(made.merged, 'new event')} into its base; {store} holds {what}.")
+
+    emit(asdict(made), as_json, text)
 
 
 def backup(

@@ -431,7 +431,8 @@ class Predictor:
     def ahead(self) -> Ahead:
         """What answers what and whether over this past."""
         if self.heads is None:
-            raise RunError("this run cannot tell what or whether: it was fitted without; fit it again.")
+            remedy = "fit it on a file of the events, which are read in memory" if self.mapped else "fit it again"
+            raise RunError(f"this run cannot tell what or whether: it was fitted without; {remedy}.")
         return Ahead(self.past, self.heads)
 
     def what(

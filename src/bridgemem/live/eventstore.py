@@ -88,6 +88,7 @@ class EventStore:
         self._writer, self._not_before = threading.Lock(), 0.0
         self._gate = Gate()  # transactions, or one that puts another file in the place of this one
         self._missing = 0, NONE_REMOVED  # the last removal that was seen, and the ids that were removed, in ranges
+        self._free, self._in_use = threading.Condition(), 0  # cursors of other threads
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
@@ -113,9 +114,8 @@ class EventStore:
 
     def close(self) -> None:
         """Let the file go once nobody reads; a store that is not closed loses nothing either."""
-        with self._writer, self._gate.alone():
-            if self._database is not None:
-                self._database.close()
+        with self._writer, self._gate.alone(), self._free:
+            self._close()
             self._database = None
 
     def __enter__(self) -> EventStore:
@@ -145,6 +145,11 @@ class EventStore:
         self._intake.follow(base)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> EventStore:
+        """Itself, for what takes a feed in through another object."""
+        return self
 
     def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
         """Write a batch durably, once for each source and key."""
@@ -268,13 +273,15 @@ class EventStore:
         since: int = 0,
         held: np.ndarray | None = None,
         until: int | None = None,
+        again_from: int | None = None,
     ) -> Reading:
         """The events in force at a snapshot, the last one unless named, after those of a base log.
 
         The base's ids and clock stay; new names follow its vocabularies in the order in which they came. known int64
         [n]: which stored event each row of the base is (-1: none), for a base that holds some of them already; since:
         the last batch whose events it holds, where it holds those of every earlier one too. held int64 [m]: stored
-        events that are left out, since they are known from elsewhere. until: only events before this step.
+        events that are left out, since they are known from elsewhere. until: only events before this step. again_from:
+        a step from which on the events of earlier batches are read too.
         """
         if base is None:
             none = np.zeros(0, np.int32)
@@ -287,9 +294,9 @@ class EventStore:
             at = at or self.snapshot_of(cursor)
             gone = _retracted(cursor, at)
             columns = cursor.execute(
-                "SELECT id, subject, relation, object, step FROM events WHERE batch > $1 AND batch <= $2 "
-                "AND ($3 IS NULL OR step < $3) ORDER BY id",
-                [since, at.batches, until],
+                "SELECT id, subject, relation, object, step FROM events WHERE (batch > $1 OR step >= $4) "
+                "AND batch <= $2 AND ($3 IS NULL OR step < $3) ORDER BY id",
+                [since, at.batches, until, again_from],
             ).fetchnumpy()
             ranges = self._removed_ranges(cursor)
         left = [gone, known] if held is None else [gone, known, held]
@@ -349,6 +356,12 @@ class EventStore:
                 "FROM batches GROUP BY source ORDER BY source"
             ).fetchall()
         return [Source(*row) for row in found]
+
+    def counts(self) -> dict[str, int]:
+        """How many events, batches and retractions are stored."""
+        tables = ("events", "batches", "retractions")
+        with self._reading() as cursor:
+            return {table: cursor.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
 
     def last_offset(self, source: str) -> str | None:
         """Where a source was left off: the offset of its last batch that had one."""
@@ -410,7 +423,7 @@ class EventStore:
             try:
                 with self._transaction("written") as cursor:
                     yield cursor
-                self._checkpoint()
+                self.checkpoint()
             except BaseException:
                 # what was not written may count among what is kept
                 self._intake.forget()
@@ -446,24 +459,50 @@ class EventStore:
             found = cursor.execute("SELECT 1 FROM batches WHERE source = ? AND key = ?", [source, key]).fetchone()
         return found is not None
 
-    def _checkpoint(self) -> None:
+    def checkpoint(self) -> None:
         """Bring what was committed into the file itself, so that a copy of the file alone is whole.
 
         It is safe in the write-ahead log already: where this fails, such as on a full disk, a later one makes it good.
         """
         import duckdb
 
-        database = self._database
-        if database is None or time.monotonic() < self._not_before:
+        if self._database is None or time.monotonic() < self._not_before:
             return
         try:
-            with database.cursor() as cursor:
+            with self._cursor() as cursor:
                 cursor.execute("CHECKPOINT")
         except (duckdb.Error, OSError) as problem:
             self._not_before = time.monotonic() + NEXT_CHECKPOINT
             if isinstance(problem, duckdb.FatalException):
-                database.close()
-                self._database = connect(self.path, self.read_only)
+                self._reopen()
+
+    @contextmanager
+    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection of its own for one thread."""
+        with self._free:
+            if self._database is None:
+                raise StoreError(f"{self.path} was closed; open it again.")
+            cursor = self._database.cursor()
+            self._in_use += 1
+        try:
+            with cursor:
+                yield cursor
+        finally:
+            with self._free:
+                self._in_use -= 1
+                self._free.notify_all()
+
+    def _close(self) -> None:
+        """Close the database, which DuckDB refuses while any of its cursors is in use; for the holder of the lock."""
+        self._free.wait_for(lambda: not self._in_use)
+        if self._database is not None:
+            self._database.close()
+
+    def _reopen(self) -> None:
+        """After a fatal error DuckDB lets nobody in any more; what was committed is safe in the file."""
+        with self._free:
+            self._close()
+            self._database = connect(self.path, self.read_only)
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -473,11 +512,8 @@ class EventStore:
     def _in_transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
         import duckdb
 
-        database = self._database
-        if database is None:
-            raise StoreError(f"{self.path} was closed; open it again.")
         try:
-            with database.cursor() as cursor:
+            with self._cursor() as cursor:
                 cursor.execute("BEGIN")
                 try:
                     yield cursor
@@ -486,9 +522,7 @@ class EventStore:
                     raise
                 cursor.execute("COMMIT")
         except duckdb.FatalException as problem:
-            # DuckDB lets nobody in any more; what was committed is safe in the file
-            database.close()
-            self._database = connect(self.path, self.read_only)
+            self._reopen()
             raise StoreError(f"{self.path} cannot be {done}: {reason(problem)}; try again.") from None
         except (duckdb.Error, OSError) as problem:
             raise StoreError(

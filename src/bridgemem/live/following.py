@@ -20,7 +20,7 @@ from bridgemem.events.naming import NewEvent
 from bridgemem.events.readers.json_lines import JsonLines, Line
 from bridgemem.events.readers.rejects import RejectedError, RejectsLog
 from bridgemem.events.readers.text import Reject
-from bridgemem.live.eventstore import EventStore
+from bridgemem.live.eventstore import EventStore, Receipt
 from bridgemem.live.quarantine import Quarantine
 from bridgemem.live.storefile import StoreInUseError
 from bridgemem.live.tail import CHUNK, FIRST_OF_LINE, Block, Position, Tail
@@ -145,6 +145,21 @@ class Followed:
     last_offset: str | None = None
 
 
+class Target(Protocol):
+    """What a feed is taken into: an event store, or what writes to one."""
+
+    @property
+    def store(self) -> EventStore: ...
+
+    def append(
+        self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None
+    ) -> Receipt: ...
+
+    def last_offset(self, source: str) -> str | None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass
 class Follower:
     """Takes a feed into a store. The store is held while there are lines, and let go while none come.
@@ -155,12 +170,12 @@ class Follower:
 
     feed: Feed
     lines: JsonLines
-    opened: Callable[[], EventStore]
+    opened: Callable[[], Target]
     done: Followed
     rejects: RejectsLog | None = None
     skip: bool = False
     remark: Callable[[str], None] = lambda sentence: None
-    _held: EventStore | None = field(default=None, init=False)
+    _held: Target | None = field(default=None, init=False)
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> Followed:
         """Take in what comes until `stop` is set, or the feed ends; with until_end, until nothing more is there."""
@@ -211,7 +226,7 @@ class Follower:
             self.rejects.add(rejected)
         done = self.done
         if rejected:
-            Quarantine(store).keep(done.source, batch.key, rejected)
+            Quarantine(store.store).keep(done.source, batch.key, rejected)
         if events or batch.offset:
             receipt = store.append(events, source=done.source, key=batch.key, offset=batch.offset)
             done.batches += 1
@@ -225,7 +240,7 @@ class Follower:
         done.rejected += len(rejected)
         return True
 
-    def _open(self, stop: threading.Event) -> EventStore | None:
+    def _open(self, stop: threading.Event) -> Target | None:
         """The store, once no other process has it; None where `stop` comes first."""
         told = False
         while self._held is None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bridgemem.errors import BridgeMemError, DataError, RunError
+from bridgemem.errors import BridgeMemError, DataError, RunError, SettingsError
 from bridgemem.events.log import EventLog
 from bridgemem.events.mapped import MappedLog
 from bridgemem.events.naming import NewEvent
@@ -28,6 +28,7 @@ from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import Batch, EventStore, Reading, Receipt, Snapshot, Stored
 from bridgemem.live.ledger import Ledger
 from bridgemem.live.retention import Removal, Remove
+from bridgemem.live.storefile import StoreError
 from bridgemem.live.together import Together
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
@@ -40,6 +41,8 @@ UPDATED = -2  # in place of such an event, for one that the run was updated with
 # events of a delta from which on it is made part of its base, and the share of the base that it then is at least: each
 # batch indexes its delta anew, and each merge everything
 LARGE, SHARE = 1 << 13, 1 / 256
+TRIES = 10  # of a merge that retractions get in the way of
+COLUMNS = ("subject", "relation", "object", "step")
 
 
 @dataclass(frozen=True)
@@ -47,22 +50,22 @@ class Base:
     """What the stored events of later batches are put on, indexed once.
 
     past: the run's own, with what it was updated with as its delta, or one log of everything that was known once.
-    ids int64 [n]: which stored event each row of its base is, below 0 for those of no store. batches: those up to this
-    one are in it. merged: how many stored events are in it that the run's own data do not hold.
+    ids int64 [n]: which stored event each row of its base is, below 0 for those of no store; of_delta int64 [m]: of its
+    delta. batches: those up to this one are in it. again_from: stored events from this step on are not, of any batch.
     """
 
     past: Past
     ids: np.ndarray
+    of_delta: np.ndarray
     batches: int = 0
-    merged: int = 0
+    again_from: int | None = None
 
 
 @dataclass(frozen=True)
 class View:
     """What was known at one snapshot of the store, ready to be asked; it never changes.
 
-    ids int64 [n]: the number of the stored event that each row of the past's delta is, -1 for what the run was
-    updated with.
+    ids int64 [n]: the number of the stored event that each row of the past's delta is, below 0 for those of no store.
     """
 
     predictor: Predictor
@@ -105,7 +108,7 @@ class LiveForecaster:
         self._updating, self._asking = threading.Lock(), asking or threading.Lock()
         self._adding: Together[Batch, Receipt] = Together(self._add, "adding")
         self._tidying: Together[None, None] = Together(self._tidy, "tidying")
-        self._base = Base(opened.past, self.merged)
+        self._base = Base(opened.past, self.merged, np.full(len(opened.past.delta), -1, np.int64))
         self._view = self._read(store.snapshot())
 
     @property
@@ -121,7 +124,8 @@ class LiveForecaster:
     @property
     def stored(self) -> int:
         """How many events of the store are known now that the run's own data do not hold."""
-        return self._base.merged + int((self._view.ids >= 0).sum())
+        ids = np.concatenate([self._base.ids, self._view.ids])
+        return int((ids >= 0).sum()) - int(np.isin(self.merged[self.merged >= 0], ids).sum())
 
     @property
     def lock(self) -> threading.Lock:
@@ -212,16 +216,45 @@ class LiveForecaster:
 
     def _read(self, at: Snapshot) -> View:
         """The view of a snapshot, read from the store since the base."""
-        if self.store.gone(self._base.ids, at).any():
-            # back to the run's own data: a memory that never saw the event may not know its names either
-            past, own = self._opened.past, in_force(self.base, self.merged, self.store, at)
+        taken = self.store.gone(self._base.ids, at)
+        if taken.any():
+            self._base = self._without(taken)
+            own = in_force(self.base, self.merged, self.store, at)
             if own is not self.base:
-                past = Past(own).with_delta(past.delta)
                 # what was taken back makes no later event late, nor a duplicate
-                self._follow(past.events)
-            self._base = Base(past, self.merged[~self.store.gone(self.merged, at)])
+                self._follow(Past(own).with_delta(self._opened.past.delta).events)
         base = self._base
-        return self._built(base.past, self.store.read(base.past.delta, at, since=base.batches, held=base.ids))
+        reading = self.store.read(
+            base.past.delta, at, base.of_delta, since=base.batches, held=base.ids, again_from=base.again_from
+        )
+        return self._built(base.past, reading)
+
+    def _without(self, taken: np.ndarray) -> Base:
+        """The base without rows that were taken back, bool [n]: cut off before them, and nothing of it indexed anew.
+
+        What came from there on is part of the delta. So is all that has a name which a memory that never saw the events
+        would not know, or number otherwise; those are read from the store again, in their order.
+        """
+        base, own = self._base, self._opened.events
+        events = base.past.base
+        step, names, links = _cut(events, base.ids, taken, (own.n_entities, own.n_relations))
+        size = int(np.searchsorted(events.step, step))
+        index = base.past.indices[0].before(step, names, links)
+        # the run's own events stay as they are, those of the store are read again
+        rows = np.arange(size, len(events))
+        rows = rows[~taken[rows] & ((base.ids[rows] < 0) | np.isin(base.ids[rows], self.merged))]
+        before = base.past.delta
+        columns = [np.concatenate([getattr(log, name) for log in (events.take(rows), before)]) for name in COLUMNS]
+        order = np.argsort(columns[3], kind="stable")
+        subject, relation, object_, when = (column[order] for column in columns)
+        vocabularies = (
+            before.entities.first(max(names, own.n_entities)),
+            before.relations.first(max(links, own.n_relations)),
+        )
+        moved = EventLog(subject, relation, object_, when, *vocabularies, events.clock)
+        of_delta = np.concatenate([base.ids[rows], base.of_delta])[order]
+        past = Past(Overlay(index.events, moved), device=base.past.device, base=index)
+        return Base(past, base.ids[:size], of_delta, base.batches, step)
 
     # ---- what is done in the background --------------------------------------------------------------------------
 
@@ -255,7 +288,8 @@ class LiveForecaster:
         Nothing that is forecast changes, and nothing is written: the store stays as it is. False: an event was taken
         back meanwhile, and all is as before.
         """
-        view, before = self._view, self._base
+        with self._updating:
+            view, before = self._view, self._base
         events = view.events
         ids = np.concatenate([before.ids, view.ids])
         ids = ids[events.order] if isinstance(events, Overlay) else ids
@@ -268,10 +302,22 @@ class LiveForecaster:
             if self._opened.past is before.past:
                 # the run's own index is not needed again, unless an event is taken back
                 self._opened = self._opened.with_past(Past(self.base).with_delta(before.past.delta))
-            count = before.merged + int((view.ids >= 0).sum())
-            self._base = base = Base(merged, ids, view.at.batches, count)
+            self._base = base = Base(merged, ids, np.zeros(0, np.int64), view.at.batches)
             self._view = self._built(merged, self.store.read(merged.delta, now, since=base.batches))
         return True
+
+    def compact(self) -> int:
+        """Merge now, however small the delta is; returns how many events became part of the base."""
+        if isinstance(self.base, MappedLog):
+            raise SettingsError(
+                "the base of this run is a memory on disk, which is not written here; `bridgemem refresh` makes a run "
+                "that holds the new events."
+            )
+        for _ in range(TRIES):
+            size = len(self._view.predictor.past.delta)
+            if self.merge():
+                return size
+        raise StoreError("events are being taken back all the time; compact again when that is over.")
 
     def _built(self, past: Past, reading: Reading) -> View:
         """A view with all of its indices, so that the first query after the change waits for none of them."""
@@ -283,6 +329,38 @@ class LiveForecaster:
         # queries wait for the backbone alone, and for none of the indices
         predictor.warm(lambda: self._asking)
         return View(predictor, ids, reading.at, self.run.version)
+
+
+def _cut(events: EventLog, ids: np.ndarray, taken: np.ndarray, own: tuple[int, int]) -> tuple[int, int, int]:
+    """The step before which no row is one of those taken, and how many entities and relations keep their ids there.
+
+    ids int64 [n], taken bool [n]: the stored event that each row is, and whether it goes. own: names of the run itself.
+    Others are numbered in the order of the stored events that they came with. One whose first event goes, or lies after
+    the step, is numbered anew, and so are all names after it: none of them may have a row before the step.
+    """
+    step, sizes = int(events.step[taken].min()), [events.n_entities, events.n_relations]
+    kinds: list[tuple[np.ndarray, ...]] = [(events.subject, events.object), (events.relation,)]
+    firsts = [_first_rows(columns, ids, of, size) for columns, of, size in zip(kinds, own, sizes, strict=True)]
+    while True:
+        before = step
+        for place, (columns, rows) in enumerate(zip(kinds, firsts, strict=True)):
+            lost = np.flatnonzero(taken[rows] | (events.step[rows] >= step))
+            if len(lost):
+                sizes[place] = own[place] + int(lost[0])
+                later = np.logical_or.reduce([column >= sizes[place] for column in columns])
+                step = min(step, int(events.step[later].min()))
+        if step == before:
+            return step, sizes[0], sizes[1]
+
+
+def _first_rows(columns: Sequence[np.ndarray], ids: np.ndarray, own: int, size: int) -> np.ndarray:
+    """The row of the first stored event of each name that is none of the run's own; int64 [size - own]."""
+    rows = np.concatenate([np.flatnonzero(column >= own) for column in columns])
+    names = np.concatenate([column[column >= own] for column in columns])
+    last_first = np.argsort(-ids[rows], kind="stable")
+    found = np.zeros(max(size - own, 0), np.int64)
+    found[names[last_first] - own] = rows[last_first]  # of equal places the last one stays
+    return found
 
 
 def _check_mapped(run: Run, opened: Predictor) -> None:

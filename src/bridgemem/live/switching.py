@@ -81,6 +81,10 @@ class Switch:
     def tidy(self, wait: bool = False) -> None:
         self._now.tidy(wait)
 
+    def compact(self) -> int:
+        with self._writers.one_of_many():  # so that no other run comes meanwhile
+            return self._now.compact()
+
     def reload(self) -> Switched:
         """Serve what the source is now; a RefusedRunError says why not, and what is served on.
 

@@ -14,8 +14,8 @@ from bridgemem.events.log import EventLog
 from bridgemem.memory.scan import last_events
 from bridgemem.memory.timeline import STEP_BITS, expand
 
-_PAIR_BITS = 32
-WIDTH = 1 << _PAIR_BITS  # a pair is actor * width + candidate; on disk the width is the number of entities
+PAIR_BITS = 32
+WIDTH = 1 << PAIR_BITS  # a pair is actor * width + candidate; on disk the width is the number of entities
 BLOCK_ROWS = 1 << 20  # that a pass over all pairs holds at a time
 
 
@@ -47,7 +47,7 @@ def pair_rows(events: EventLog) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
     Direction 0: the event went from the first of the ordered pair to the second; 1: the other way.
     """
     subject, object_ = events.subject.astype(np.int64), events.object.astype(np.int64)
-    pair = np.stack([(subject << _PAIR_BITS) | object_, (object_ << _PAIR_BITS) | subject], axis=1).ravel()
+    pair = np.stack([(subject << PAIR_BITS) | object_, (object_ << PAIR_BITS) | subject], axis=1).ravel()
     direction = np.tile(np.array([0, 1], dtype=np.int64), len(events))
     return pair, np.repeat(events.step.astype(np.int64), 2), np.repeat(events.relation.astype(np.int64), 2), direction
 
@@ -101,6 +101,24 @@ class DyadMemory:
     def __len__(self) -> int:
         return len(self.step)
 
+    def before(self, end: int, n_entities: int) -> DyadMemory:
+        """The same as if nothing at or after a step had come, among the first entities alone; rows are shared.
+
+        Where there are later entities, the rows of their pairs are left out, in a copy.
+        """
+        actor, candidate = self.parties()
+        known = (actor < n_entities) & (candidate < n_entities)
+        end, rows = min(end, self.end), (self.step, self.relation, self.direction)
+        if bool(known.all()):
+            made = DyadMemory(self.pairs, self.start, *rows, end=end, width=self.width)
+            vars(made)["_row_codes"] = self._row_codes
+            return made
+        size = self.start.diff()
+        kept = torch.repeat_interleave(known, size)
+        start = torch.cat([self.start[:1], size[known].cumsum(0)])
+        step, relation, direction = (column[kept] for column in rows)
+        return DyadMemory(self.pairs[known], start, step, relation, direction, end, self.width)
+
     @cached_property
     def _row_codes(self) -> Tensor:
         rank = torch.repeat_interleave(torch.arange(len(self.pairs), device=self.start.device), self.start.diff())
@@ -147,7 +165,7 @@ class DyadMemory:
 
     def _ends(self, rank: Tensor, limit: Tensor) -> Tensor:
         """Where the rows of a pair end that are earlier than a step; rank, limit int64 [n] -> int64 [n]."""
-        return torch.searchsorted(self._row_codes, (rank << STEP_BITS) | limit)
+        return torch.searchsorted(self._row_codes, (rank << STEP_BITS) | limit.clamp(max=self.end))
 
     def _states(self, row: Tensor, rank: Tensor, step: Tensor, until: Tensor, k: int, window: int) -> PairStates:
         # the one place where the past is cut off: strictly before `until`, which is never after the step that asks
@@ -160,6 +178,7 @@ class DyadMemory:
         row, rank, now, first, end = (x[seen] for x in (row, rank, now, first, end))
         back = torch.arange(1, k + 1, device=row.device)
         position, lag, found = last_events(first, end, now, self.step, back, window)
-        candidate = self.pairs[rank] % self.width
+        candidate = self.pairs[rank]
+        candidate = candidate & (WIDTH - 1) if self.width == WIDTH else candidate % self.width
         relation, direction = self.relation[position].long(), self.direction[position].long()
         return PairStates(row, candidate, end - first, relation, direction, lag, found)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.log import KEYS, EventLog
+from bridgemem.events.queries import renumbered
 from bridgemem.memory.actors import ActorEvents
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.dyads import DyadMemory
@@ -61,6 +62,10 @@ class Index:
         if key == own:
             return self
         return self._within.get(key) or self._within.setdefault(key, Index(self.events.within(*key), self.device))
+
+    def before(self, step: int, n_entities: int, n_relations: int) -> Index:
+        """The index of the events before a step, none of which has a later name than the first ones; of those alone."""
+        return CutIndex(self, step, n_entities, n_relations)
 
     def once(self, make: Callable[[Index], Made]) -> Made:
         """What a function makes of this index, made once and kept with it."""
@@ -180,3 +185,60 @@ class Index:
         """(row, candidate) of all that the actor has interacted with under any relation, either way round."""
         row, at = expand(*self.first_met.before(actor, self.cut(until)))
         return row, self.first_met.value[at].long()
+
+
+class CutIndex(Index):
+    """A log in memory without its events from a step on: they are cut off in every read, and nothing is built anew.
+
+    No event before the step has a later name than the first ones. What is not shared is made of the events.
+    """
+
+    def __init__(self, whole: Index, step: int, n_entities: int, n_relations: int) -> None:
+        super().__init__(whole.events.prefix(step).within(n_entities, n_relations), whole.device)
+        self.whole, self.limit = whole, step
+
+    def before(self, step: int, n_entities: int, n_relations: int) -> Index:
+        return self.whole.before(min(step, self.end), n_entities, n_relations)
+
+    @property
+    def end(self) -> int:
+        assert self.limit is not None
+        return self.limit
+
+    def within(self, n_entities: int, n_relations: int) -> Index:
+        own, whole = (self.events.n_entities, self.events.n_relations), self.whole
+        key = (min(n_entities, own[0]), min(n_relations, own[1]))
+        if key == own:
+            return self
+        if key not in self._within:
+            # one with all names of a kind is there already where the whole was asked before
+            every = whole.events.n_entities, whole.events.n_relations
+            asked = [of if k == o else k for of, k, o in zip(every, key, own, strict=True)]
+            self._within.setdefault(key, whole.within(*asked).before(self.end, *key))
+        return self._within[key]
+
+    def relation_key(self, actor: Any, relation: Any) -> Any:
+        return self.whole.relation_key(
+            actor, renumbered(relation, self.events.n_relations, self.whole.events.n_relations)
+        )
+
+    @cached_property
+    def triples(self) -> tuple[Timeline, Tensor, Tensor]:
+        return self.whole.triples
+
+    @cached_property
+    def dyads(self) -> DyadMemory:
+        return self.whole.dyads.before(self.end, self.events.n_entities)
+
+    @cached_property
+    def by_actor(self) -> ActorEvents:
+        own, whole, found = self.events.n_relations, self.whole.events.n_relations, self.whole.by_actor
+        return found if own == whole else ActorEvents(found.line, renumbered(found.relation, whole, own))
+
+    @cached_property
+    def first_in_role(self) -> Timeline:
+        return self.whole.first_in_role
+
+    @cached_property
+    def first_met(self) -> Timeline:
+        return self.whole.first_met

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.events.log import EventLog
-from bridgemem.memory.dyads import WIDTH, DyadMemory, PairStates
+from bridgemem.memory.dyads import PAIR_BITS, WIDTH, DyadMemory, PairStates
 
 _BEYOND = 2**62  # the lag of an event that is not there
 
@@ -139,7 +139,7 @@ def _together(rows: Tensor, old: PairStates, new: PairStates, k: int, window: in
             column.index_select(0, kept) for column in (keys, count, relation, direction, lag, found)
         )
         lag = torch.where(found, lag, 0)
-    return PairStates(keys // WIDTH, keys % WIDTH, count, relation, direction, lag, found)
+    return PairStates(keys >> PAIR_BITS, keys & (WIDTH - 1), count, relation, direction, lag, found)
 
 
 def _merged(old: PairStates, new: PairStates, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

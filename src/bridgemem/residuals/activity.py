@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.events.queries import Queries, renumbered
-from bridgemem.memory.index import Index
+from bridgemem.memory.index import CutIndex, Index
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, changes, code
 
@@ -38,6 +39,7 @@ class Activity:
 
     def __init__(self, key: np.ndarray, step: np.ndarray, span: int, device: torch.device) -> None:
         """key, step int64 [m], in the order of time; keys are below the span."""
+        self.limit: int | None = None  # the step from which on nothing is read
         order = np.argsort(key, kind="stable")
         new = changes(key[order])
         first = np.flatnonzero(new)
@@ -55,6 +57,12 @@ class Activity:
         if span <= min(SPAN, SPARSE * len(key)):
             ranks = torch.arange(len(self.keys), dtype=torch.int32, device=device)
             self._rank = ranks.new_full((span,), len(self.keys)).index_copy_(0, self.keys, ranks)
+
+    def before(self, step: int) -> Activity:
+        """The same without what occurred from a step on."""
+        made = copy(self)
+        made.limit, made._kept, made._asked = step, {}, (-1, 0)
+        return made
 
     def find(self, key: Tensor) -> Tensor:
         """The rank of keys int64 [n] among all that occur; as many as those are for one that never does."""
@@ -77,18 +85,20 @@ class Activity:
         if not len(known):
             return made
         rank, cut = rank[known], cut[known]
-        start, stop = self.first[rank], torch.searchsorted(self.codes, code(rank, cut))
+        until = cut if self.limit is None else cut.clamp(max=self.limit)
+        start, stop = self.first[rank], torch.searchsorted(self.codes, code(rank, until))
         before = [torch.searchsorted(self.codes, code(rank, (cut - r).clamp_(min=0))) for r in RATES]
-        return made.index_copy_(0, known, self._counts(start, stop, [stop - of for of in before]))
+        # where the log ends before the cut, nothing of it lies in a window that begins after its end
+        return made.index_copy_(0, known, self._counts(start, stop, [(stop - of).clamp_(min=0) for of in before]))
 
     def everybody(self, cut: int) -> Tensor:
         """The counts of all keys and of none before a cut, int32 [keys + 1, 5], in one pass; the last ones are kept."""
         if (kept := self._kept.get(cut)) is not None:
             return kept
-        size = len(self.keys)
+        size, until = len(self.keys), cut if self.limit is None else min(cut, self.limit)
 
         def count(since: int) -> Tensor:
-            low, high = torch.searchsorted(self.times, self.times.new_tensor([since, cut])).tolist()
+            low, high = torch.searchsorted(self.times, self.times.new_tensor([since, until])).tolist()
             return torch.bincount(self.ranks_in_time[low:high], minlength=size)
 
         counts = self._counts(self.first, self.first + count(0), [count(cut - r) for r in RATES])
@@ -212,12 +222,20 @@ class Activities(NamedTuple):
 
     @classmethod
     def of(cls, index: Index) -> Activities:
+        """Those of a log; where it was cut off, under keys made of the sizes of the whole."""
         if (memory := index.memory) is not None:
             return cls(
                 MappedActivity(memory.actors, index),
                 MappedActivity(memory.acts, index, directed=True, candidates=True),
                 MappedActivity(memory.acts, index, directed=True),
             )
+        if isinstance(index, CutIndex):
+            return cls(*(of.before(index.end) for of in index.whole.once(Activities.of) if isinstance(of, Activity)))
+        return cls.built(index)
+
+    @classmethod
+    def built(cls, index: Index) -> Activities:
+        """Those of a log in memory, made of its events."""
         facts, sizes = Queries.of(index.events), (index.events.n_entities, index.events.n_relations)
         assert facts.answer is not None
         actor, relation, candidate, step = (
@@ -232,21 +250,24 @@ class Activities(NamedTuple):
 class OverlayActivity:
     """What occurred in a base and in its delta, counted apart and added up.
 
-    sizes, known: entities and relations of both together, and of the base. A rank is one number for that in the base
-    and that in the delta.
+    sizes, known: entities and relations of both together, and of the base; filed: those that the base's keys are made
+    with. A rank is one number for that in the base and that in the delta.
     """
 
     base: Activity | MappedActivity
     delta: Activity | MappedActivity
     sizes: tuple[int, int]
     known: tuple[int, int]
+    filed: tuple[int, int]
 
     def find(self, key: Tensor) -> Tensor:
         """As `Activity.find`."""
         (entities, relations), (old_entities, old_relations) = self.sizes, self.known
+        if self.sizes == self.known == self.filed:  # each key is the same in both
+            return self.base.find(key).mul_(self.delta.nobody + 1).add_(self.delta.find(key))
         relation, entity = key // entities, key % entities
         known = (entity < old_entities) & (relation % relations < old_relations)
-        asked = renumbered(relation, relations, old_relations) * old_entities + entity
+        asked = renumbered(relation, relations, self.filed[1]) * self.filed[0] + entity
         rank = torch.full_like(key, self.base.nobody)
         rank[known] = self.base.find(asked[known])
         return rank * (self.delta.nobody + 1) + self.delta.find(key)
@@ -275,8 +296,9 @@ def _added(old: Tensor, new: Tensor) -> Tensor:
 def activities_of(past: Past) -> tuple[Activity | MappedActivity | OverlayActivity, ...]:
     """The activities of a past, as in `Activities`; those of its base are built once for all pasts that share it."""
     base, *delta = past.indices
-    old = base.once(Activities.of)
+    whole = base.whole if isinstance(base, CutIndex) else base
+    sizes, known, filed = ((log.n_entities, log.n_relations) for log in (past.events, base.events, whole.events))
     if not delta:
-        return old
-    sizes, known = ((log.n_entities, log.n_relations) for log in (past.events, base.events))
-    return tuple(OverlayActivity(*both, sizes, known) for both in zip(old, delta[0].once(Activities.of), strict=True))
+        return base.once(Activities.of if known == filed else Activities.built)
+    both = zip(base.once(Activities.of), delta[0].once(Activities.of), strict=True)
+    return tuple(OverlayActivity(old, new, sizes, known, filed) for old, new in both)

@@ -218,6 +218,11 @@ class FeatureReader:
         self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
         self.decayed[0] = 0.0
 
+    @cached_property
+    def _everybody(self) -> Tensor:
+        """The rank of every entity among those that are active, int64 [E]."""
+        return self.active.find(torch.arange(self.entities, device=self.past.device))
+
     def prepare(self, step: int) -> None:
         """Compute ahead what queries about a step read of the base, which all deltas on it share."""
         cut = int(self.past.cut(torch.tensor(step)))
@@ -264,7 +269,7 @@ class FeatureReader:
         seen = (found.state < len(states.row)).nonzero().squeeze(1)
         evidence, at = self._evidence(queries, found)
         asked_at, asked = self._asked(states, found.state[seen], queries.relation[row[seen]])
-        everybody, cut = torch.arange(self.entities, device=row.device), past.cut(queries.step)
+        cut = past.cut(queries.step)
         role = queries.relation[row] * self.entities + candidate
         of_moment = candidate * len(moments.actor) + moments.which[row]
         shared = torch.stack([of_rate.view(-1)[of_moment] for of_rate in found.shared], dim=1).log_()
@@ -274,7 +279,7 @@ class FeatureReader:
             self._pairs(found),
             Block.sparse(asked, seen[asked_at], size),
             self._recurrence(queries, keys),
-            Block(*self.active.table(self.active.find(everybody)[candidate], row, queries.step, cut)),
+            Block(*self.active.table(self._everybody[candidate], row, queries.step, cut)),
             Block(*self.roles.table(self.roles.find(role), row, queries.step, cut)),
             Block(shared, own),
         )

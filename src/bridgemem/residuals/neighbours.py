@@ -85,7 +85,10 @@ class LogGraph(Graph):
         made = [torch.zeros_like(self.partner) for _ in DECAY_RATES]
         # in blocks, which stay in the cache, and the rows may be mapped
         for pairs, rows in self.dyads.blocks():
-            lag = (cut - self.dyads.step[rows]).clamp_(0, OLDEST)
+            step = self.dyads.step[rows]
+            lag = (cut - step).clamp_(0, OLDEST)
+            if cut > self.dyads.end:  # the rows may reach further than what is read of them
+                lag[step >= self.dyads.end] = 0
             start = self.dyads.start[pairs.start : pairs.stop + 1] - rows.start
             for of_rate, rate in zip(made, DECAY_RATES, strict=True):
                 of_rate[pairs] = _meetings(lag, start, rate)

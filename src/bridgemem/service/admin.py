@@ -18,10 +18,10 @@ from bridgemem.live.switching import RefusedRunError, Switched
 from bridgemem.service.keeping import PATHS as KEEPING
 from bridgemem.service.logs import Noted, log_fields, note
 from bridgemem.service.metrics import Metrics
-from bridgemem.service.models import BackedUp, BackupWanted, Reloaded
+from bridgemem.service.models import BackedUp, BackupWanted, Compacted, Reloaded
 
 LOG = logging.getLogger(__name__)
-ADMIN = frozenset({"/v1/reload", "/v1/backup"}) | KEEPING
+ADMIN = frozenset({"/v1/reload", "/v1/backup", "/v1/compact"}) | KEEPING
 
 
 class Switchable(Protocol):
@@ -31,6 +31,8 @@ class Switchable(Protocol):
     def moved(self) -> Path | None: ...
 
     def reload(self) -> Switched: ...
+
+    def compact(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -94,5 +96,12 @@ def admin_router(reloading: Reloading, store: EventStore, responses: dict[int | 
         if not Path(wanted.to).is_absolute():
             raise SettingsError(f"{wanted.to!r} is no whole path; write it from the root on.")
         return BackedUp.model_validate(backup(store, wanted.to, replace=wanted.replace))
+
+    @router.post("/v1/compact", summary="Merge new events into the base", responses=responses)
+    def compact() -> Compacted:
+        """Merge the events that came since the last merge; forecasts and batches go on meanwhile."""
+        merged = reloading.live.compact()
+        store.checkpoint()
+        return Compacted(merged=merged, **store.counts(), bytes=store.path.stat().st_size)
 
     return router

@@ -540,6 +540,16 @@ class ReplayedRows(Answer):
     left: int
 
 
+class Compacted(Answer):
+    """The store after its new events were merged into the base. merged: how many that were."""
+
+    merged: int
+    events: int
+    batches: int
+    retractions: int
+    bytes: int
+
+
 class Reloaded(FromModel):
     """What is served now, and what was before; changed: whether they are two versions."""
 

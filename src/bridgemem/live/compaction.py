@@ -1,0 +1,45 @@
+"""Compaction: the file of an event store, written anew without the space that small batches left in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridgemem.live.backup import copy_verified
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.storefile import StoreError
+from bridgemem.storage.whole import whole_file
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """A store after a compaction. merged: events that a service made part of its base; None without a service.
+
+    bytes, before: the size of the file now and before; a service leaves the file as it is.
+    """
+
+    store: str
+    events: int
+    batches: int
+    retractions: int
+    merged: int | None
+    bytes: int
+    before: int
+
+
+def compact(store: EventStore) -> Compacted:
+    """Write the file of a store anew, verify it, and put it in the place of the old one; the store is closed then.
+
+    A kill leaves the old file or the new one, both with every acknowledged batch. Nothing that is stored changes:
+    retracted events stay in the file, and ids, keys and offsets are as they were.
+    """
+    before, log = store.path.stat().st_size, store.path.with_name(f"{store.path.name}.wal")
+    # the old file stays open, and so locked, until the new one has its name
+    with store:
+        store.checkpoint()
+        if log.exists() and log.stat().st_size:
+            raise StoreError(
+                f"{store.path} was not compacted: its write-ahead log could not be emptied; check the disk."
+            )
+        with whole_file(store.path) as aside:
+            _, counts = copy_verified(store, aside, store.path)
+    return Compacted(str(store.path), **counts, merged=None, bytes=store.path.stat().st_size, before=before)
