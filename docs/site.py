@@ -24,7 +24,7 @@ SECTIONS = {"Tutorials": "tutorials", "How to": "how-to", "Concepts": "concepts"
 # the order in which a reader wants the pages; what is not named here follows in the order of its name
 FIRST = {
     "tutorials": ["quick-start", "own-data", "own-model", "own-scores", "service"],
-    "how-to": ["own-events", "aliases", "ask", "what-if", "own-model", "leakage"],
+    "how-to": ["own-events", "aliases", "ask", "what-if", "ledger", "own-model", "leakage", "compare", "tables"],
     "concepts": ["memory", "choosing", "filters", "causality", "query-leakage", "counting", "stream", "learned"],
     "results": ["main", "backbones", "filters", "learned", "ablations", "mechanism"],
 }

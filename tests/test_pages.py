@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bridgemem as bm
+from commands import bridgemem
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -41,6 +42,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "queries.csv").write_text("subject,relation,object,time\nIran,Consult,,\n", encoding="utf-8")
     model = bm.Forecaster("recurrence", residual="bridgemem", settings=bm.Settings(max_epochs=1))
     model.fit(folder / "events.csv").save(folder / "RUN")
+    (folder / "week.csv").write_text("\n".join([lines[0], "Iran,Consult,Oman,2015-01-01"]) + "\n", encoding="utf-8")
+    store = folder / "runs" / "mine.events.duckdb"
+    store.parent.mkdir()
+    assert bridgemem("ingest", store, folder / "week.csv", "--run", folder / "RUN").code == 0
     return folder
 
 
