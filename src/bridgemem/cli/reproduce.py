@@ -57,7 +57,7 @@ def reproduce(
     if name is None:
         raise SettingsError("name a data set, or say --all for every row of the records.")
     if plan or only is not None:
-        raise SettingsError("--plan and --only belong to --all.")
+        raise SettingsError("--plan and --only belong to --all; add it.")
     from bridgemem.config import Settings
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.events.loading import loaded
