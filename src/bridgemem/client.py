@@ -360,7 +360,11 @@ class Client:
         return self.post("/v1/replay", {"rows": [dict(row) for row in rows]})
 
     def compact(self) -> dict[str, Any]:
-        """Merge the new events into the service's base now; needs the admin token."""
+        """Merge the new events into the service's base now; needs the admin token.
+
+        Returns:
+            The service's JSON answer.
+        """
         return self.post("/v1/compact", {})
 
     def reload(self) -> dict[str, Any]:
