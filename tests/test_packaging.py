@@ -119,9 +119,11 @@ def test_what_is_imported_is_what_is_required() -> None:
     groups = declared()
     assert groups["required"] <= imported, "required and never imported"
     optional = set().union(
-        *(groups.get(extra, set()) for extra in ("plots", "serve", "explore", "hub", "mcp", "spark"))
+        *(groups.get(extra, set()) for extra in ("plots", "serve", "explore", "hub", "mcp", "spark", "tgb"))
     )
-    assert imported <= {name.replace("-", "_") for name in groups["required"] | optional}, "imported and not required"
+    assert imported <= {name.removeprefix("py-").replace("-", "_") for name in groups["required"] | optional}, (
+        "imported and not required"
+    )
 
 
 # --- cheap to import -------------------------------------------------------------------------------------------------

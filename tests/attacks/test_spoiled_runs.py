@@ -154,7 +154,7 @@ def readers_of(file: str) -> list[str]:
 def survives(run: Path, whole: Path, reader: str) -> None:
     """A command on a spoiled run ends with 0, or with 2 and one sentence; an audit may find that the run fails."""
     outcome = READERS[reader](run, whole)
-    if outcome.code == 0 or (reader.startswith("audit") and outcome.code == 1 and "FAIL" in outcome.out):
+    if outcome.code == 0 or (reader.startswith("audit") and outcome.code == 1 and "NOT SHOWN" in outcome.out):
         return
     assert outcome.code == 2, outcome
     *remarks, sentence = outcome.err.splitlines()

@@ -163,7 +163,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line_and_can_be_skipped(
     rows = [("Arvan", "visit", "Kel", day) for day in ("2024-02-26", "2023-01-01", "51", "2024-02-11")]
     file, store = write_rows(tmp_path / "mix.csv", rows), tmp_path / "s"
     said = bridgemem("ingest", store, file, "--run", recurrence_run).refused()
-    assert f"the time 2023-01-01 of {file}:3 lies before the data begin, at 2024-01-01." in said
+    assert f"the time 2023-01-01 of {file}:3 lies before the data begin, at 2024-01-01; give a later one." in said
     assert "say --skip-rejected" in said
     assert not store.exists()
     taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--skip-rejected")

@@ -254,7 +254,7 @@ def test_promote_and_rollback_move_a_link_and_remember_it(recurrence_run: Path, 
     assert moved["version"].startswith("b@")
     assert link.resolve() == tmp_path / "b"
     assert bridgemem("rollback", link).out.startswith(f"{link} is now a, version a@")
-    assert "no other run before" in bridgemem("rollback", link).refused()
+    assert "no earlier run that is still there" in bridgemem("rollback", link).refused()
 
 
 def test_only_the_last_runs_of_the_link_are_kept(recurrence_run: Path, tmp_path: Path) -> None:

@@ -319,8 +319,9 @@ def refresh(
     from bridgemem.runs import Run
 
     how: dict[str, Any] = {"warm": warm, "device": device, "replace_out": force}
+    fitted = Run(run, data_dir=data_dir)  # refused before the store is opened
     with store_to_read(store, duplicates) as opened, terminal_progress(quiet=quiet) as progress:
-        made = bring_up(Run(run, data_dir=data_dir), opened, out, progress=progress, **how)
+        made = bring_up(fitted, opened, out, progress=progress, **how)
 
     def text() -> None:
         were = "event was" if made.added == 1 else "events were"

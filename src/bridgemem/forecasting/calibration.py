@@ -237,7 +237,8 @@ def _between(log_p: np.ndarray, temperature: float) -> np.ndarray:
     place = math.log(temperature / TEMPERATURES[0]) / math.log(TEMPERATURES[1] / TEMPERATURES[0])
     middle = min(max(round(place), 1), len(TEMPERATURES) - 2)
     near = slice(middle - 1, middle + 2)
-    return log_p[:, near] @ _parabola(1 / temperature, [1 / t for t in TEMPERATURES[near]])
+    with np.errstate(invalid="ignore"):  # what is impossible ends in a loss that is refused, in one sentence
+        return log_p[:, near] @ _parabola(1 / temperature, [1 / t for t in TEMPERATURES[near]])
 
 
 def _best(log_p: np.ndarray, entities: int, floored: bool) -> tuple[float, float, float]:
@@ -266,7 +267,8 @@ def _parabola(x: float, at: list[float]) -> np.ndarray:
 def _nll(log_p: np.ndarray, floor: float, entities: int) -> float:
     if floor == 0:
         return -float(log_p.mean())
-    return -float(np.logaddexp(log_p + math.log1p(-floor), math.log(floor / entities)).mean())
+    with np.errstate(invalid="ignore"):
+        return -float(np.logaddexp(log_p + math.log1p(-floor), math.log(floor / entities)).mean())
 
 
 def _best_floor(log_p: np.ndarray, entities: int) -> float:

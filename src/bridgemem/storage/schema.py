@@ -71,7 +71,8 @@ def read_as(path: Path, kind: type[T], remedy: str, *, missing: T | None = None,
         values = read_toml(path) if path.suffix == ".toml" else read_json(path)
         return as_settings(kind, values, str(path), whole=whole)
     except (RunError, SettingsError) as problem:
-        raise RunError(f"{str(problem).rstrip('.')}; {remedy}.") from None
+        said, missing_part, _ = str(problem).rstrip(".").partition(" is missing; ")  # the file has a remedy of its own
+        raise RunError(f"{said}{' is missing' if missing_part else ''}; {remedy}.") from None
 
 
 def override(settings: T, assignments: list[str]) -> T:
