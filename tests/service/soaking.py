@@ -183,4 +183,5 @@ def check_backups(seen: Seen, final: EventStore) -> None:
         with EventStore(path, create=False, read_only=True) as copy:
             with copy.reading() as cursor:
                 assert digest(cursor) == expected, path
-            assert copy.stored() == [event for event in stored if event.batch <= copy.snapshot().batches], path
+            until = copy.snapshot().batches
+            assert copy.stored() == [event for event in stored if event.batch <= until], path
