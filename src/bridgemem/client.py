@@ -383,6 +383,29 @@ class Client:
         """
         return self.get("/v1/sources")["sources"]
 
+    def ledger(self, *, last: int = 20, forecast: int | None = None) -> list[dict[str, Any]]:
+        """List issued forecasts, and what became of them.
+
+        Args:
+            last: How many, those that were issued last.
+            forecast: One alone, by the number that its answer carried as `issued`.
+
+        Returns:
+            The forecasts, the newest last.
+        """
+        return self.get("/v1/ledger", last=last, forecast=forecast)["forecasts"]
+
+    def ledger_score(self, by: str = "all") -> dict[str, Any]:
+        """Score the issued forecasts next to naive rules.
+
+        Args:
+            by: "all", "month", "relation" or "horizon".
+
+        Returns:
+            The service's JSON answer.
+        """
+        return self.get("/v1/ledger/score", by=by)
+
     def model(self) -> dict[str, Any]:
         """Describe what is served, and what it knows by now.
 

@@ -135,3 +135,10 @@ def test_empty_variables_are_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRIDGEMEM_PORT", "")
     assert shown()["port"] == (8008, "default")
     assert json.dumps(shown()["store"]) == '[null, "default"]'
+
+
+def test_issuing_is_off_and_switched_on_by_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown()["issue"] == (False, "default")
+    assert shown("--config", file_of(tmp_path, "[serve]\nissue = true\n"))["issue"] == (True, "file")
+    monkeypatch.setenv("BRIDGEMEM_ISSUE", "1")
+    assert shown()["issue"] == (True, "environment")

@@ -52,6 +52,8 @@ OPERATIONS = (
     ("/v1/explain", "post"),
     ("/v1/forecast", "post"),
     ("/v1/forecasts", "post"),
+    ("/v1/ledger", "get"),
+    ("/v1/ledger/score", "get"),
     ("/v1/limits", "get"),
     ("/v1/model", "get"),
     ("/v1/outlook", "post"),

@@ -116,7 +116,7 @@ MaxNewNamesPerDay = Annotated[
 ]
 LogFormat = Annotated[
     config.LogFormat,
-    one_of(config.LogFormat, "--log-format", help="Log lines: text, or JSON objects."),
+    one_of(config.LogFormat, "--log-format", help="Log lines as text or JSON."),
 ]
 LogLevel = Annotated[
     config.LogLevel,

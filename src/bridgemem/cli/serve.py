@@ -70,6 +70,7 @@ def serve(
     event_field: EventField = "",
     host: Annotated[str, typer.Option("--host", help="Address; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
+    issue: Annotated[bool, typer.Option("--issue", help="Issue answers into the ledger (default: off).")] = False,
     token_file: Annotated[
         Path | None, typer.Option("--token-file", help="File with the token that clients send.")
     ] = None,
@@ -109,6 +110,8 @@ def serve(
     token = None if token_file is None else read_token(token_file)
     if token is None and host not in LOOPBACK:
         warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
+    if issue and memory_dir is not None:
+        raise SettingsError("a forecast is issued from events in memory; leave --memory-dir or --issue out.")
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
     hosts = ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     load = partial(
@@ -127,7 +130,7 @@ def serve(
             secret = exits.enter_context(noted_service(events.path, host, place.getsockname()[1], admin_token_file))
             admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
             drift = DriftSettings(drift_window, drift_every)
-            app = create_app(live, token, limits, hosts, admin=admin, drift=drift)
+            app = create_app(live, token, limits, hosts, admin=admin, drift=drift, issue=issue)
             listen_forever(app, place, f"Serving {run}", limits)
 
 

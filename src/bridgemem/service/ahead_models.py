@@ -13,6 +13,7 @@ from pydantic import Field
 from bridgemem.service.models import (
     LONGEST_HORIZON,
     MOST_CANDIDATES,
+    NUMBER,
     Answer,
     Asked,
     Assume,
@@ -91,9 +92,11 @@ class ServedAhead(FromModel):
     past_events: int = Field(description="How often it happened before.")
     meaning: str = Field(description="What the probabilities are probabilities of.")
     remark: str | None = Field(
-        description="Where such probabilities were off on later validation, or the time lies far ahead; else null."
+        description="Where such probabilities were off on later validation, the time lies far ahead, or why it was not "
+        "issued; else null."
     )
     assumed: AssumedTold | None = Field(description="What assumed events change; null without.")
+    issued: int | None = Field(None, description=NUMBER)
 
 
 class RelationAnswer(Answer):

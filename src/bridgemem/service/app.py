@@ -37,6 +37,7 @@ from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
 from bridgemem.service.drift import Drift, DriftSettings
 from bridgemem.service.keeping import keeping_router
+from bridgemem.service.ledger import ledger_router
 from bridgemem.service.limits import Guard, Limits, Tokens, refusal, retry_later
 from bridgemem.service.logs import note
 from bridgemem.service.metrics import METHODS, Measured, Metrics, Scope
@@ -106,14 +107,16 @@ def create_app(
     *,
     admin: Admin | None = None,
     drift: DriftSettings | None = None,
+    issue: bool = False,
 ) -> FastAPI:
     """The application over a live forecaster.
 
     token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
     people on this machine, next to those for programs; admin: the operator of the service, and what they may change;
-    drift: how the model is measured on the last steps, None for not at all.
+    drift: how the model is measured on the last steps, None for not at all; issue: whether answers are issued into the
+    ledger of the store.
     """
-    service, metrics, ready = Service(live), Metrics(), asyncio.Event()
+    service, metrics, ready = Service(live, issue=issue), Metrics(), asyncio.Event()
     limits = limits or Limits()
     metrics.serves(live.run.version)
     # another model is served at once, and made quick by the first query that it is asked
@@ -160,6 +163,7 @@ def create_app(
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
     open_to_all = [_health(ready), docs_router()]
     guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
+    guarded.append(ledger_router(live.store, _refusals))
     if reloading:
         guarded.append(admin_router(reloading, live.store, _refusals(409, 422)))
         guarded.append(keeping_router(live, service.quarantine, _refusals(422)))

@@ -49,6 +49,7 @@ from bridgemem.service.ahead_models import (
     WhetherQuery,
     WithinAnswer,
 )
+from bridgemem.service.ledger import ASSUMED, Issuer
 from bridgemem.service.limits import Limits
 from bridgemem.service.logs import note, note_names
 from bridgemem.service.models import (
@@ -57,6 +58,7 @@ from bridgemem.service.models import (
     MOST_ASSUMED,
     MOST_CANDIDATES,
     MOST_EVENTS,
+    MOST_ISSUED,
     MOST_NAMES,
     MOST_QUERIES,
     MOST_RETRACTED,
@@ -152,10 +154,11 @@ class Kept:
 
 
 class Service:
-    """Everything the routes do, without anything of HTTP."""
+    """Everything the routes do, without anything of HTTP. issue: whether answers are issued into the store's ledger."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, *, issue: bool = False) -> None:
         self.live, self.quarantine = live, Quarantine(live.store)
+        self.issuer = Issuer(live.store) if issue else None
         self.kept = Kept(live.asking)
         self._looking = threading.Lock()
         self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting")
@@ -287,7 +290,8 @@ class Service:
     def _served(self, view: View, request: AnyQuery, found: Answers) -> AnyAnswer | Exception:
         """The answers to who in the shape that goes out."""
         try:
-            return served(found, view.predictor, _asked_of(request), view.version)
+            told = served(found, view.predictor, _asked_of(request), view.version)
+            return self._issued(view, request, found, told)
         except BridgeMemError as problem:
             return problem
 
@@ -297,7 +301,8 @@ class Service:
         if predictor.heads is None and not isinstance(request, ForecastQuery):
             raise SettingsError(NO_HEADS)
         if request.assume is None:
-            return served(asked.of(predictor), predictor, asked, view.version)
+            made = asked.of(predictor)
+            return self._issued(view, request, made, served(made, predictor, asked, view.version))
         rows = [(e.subject, e.relation, e.object, str(e.time)) for e in request.assume]
         if wrong := faults(rows, view.events.clock):
             raise DataError(_all_faults(wrong, len(rows), "assume"))
@@ -306,7 +311,16 @@ class Service:
             clock = view.events.clock
             check_ahead([clock.step(row[3]) for row in rows], view.events.end - 1, most, clock)
         predictor, asked, found, assumed = suppose(predictor, asked, rows)
-        return served(found, predictor, asked, view.version, assumed)
+        told = served(found, predictor, asked, view.version, assumed)
+        return told if self.issuer is None else _with_remark(told, ASSUMED)
+
+    def _issued(self, view: View, request: AnyQuery, found: Found, told: AnyAnswer) -> AnyAnswer:
+        """The answer with its number in the ledger, or with the reason why it has none."""
+        if self.issuer is None:
+            return told
+        asked = f"{type(request).__name__} {request.model_dump_json()}"
+        number, why = self.issuer.issue(asked, found, view.predictor, view.version)
+        return _with_remark(told.model_copy(update={"issued": number}), why)
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
         """Many queries at once; every one that cannot be asked is named."""
@@ -381,6 +395,7 @@ class Service:
             horizon=LONGEST_HORIZON,
             retracted=MOST_RETRACTED,
             stored=MOST_STORED,
+            issued=MOST_ISSUED,
             names=MOST_NAMES,
             assumed=MOST_ASSUMED,
             new_relations=new.relations,
@@ -490,6 +505,10 @@ def served(found: Found, predictor: Predictor, asked: Asked, version: str, assum
         return ServedWhat.model_construct(**query, candidates=rows)
     partners = [PartnerAnswer.model_construct(**vars(one)) for one in found]
     return ServedPartners.model_construct(**query, candidates=partners)
+
+
+def _with_remark(told: AnyAnswer, more: str | None) -> AnyAnswer:
+    return told.model_copy(update={"remark": " ".join(filter(None, (told.remark, more))) or None})
 
 
 def _forecast(found: Answers) -> Forecast:

@@ -22,6 +22,7 @@ MOST_ANSWERS = 100_000  # candidates of all queries of one request
 MOST_NAMES = 1000
 MOST_RETRACTED = 1000
 MOST_STORED = 1000
+MOST_ISSUED = 100  # each has a claim for every candidate
 MOST_ASSUMED = 100
 LONGEST_HORIZON = 10_000
 
@@ -262,14 +263,20 @@ class AssumedTold(Answer):
     changes: list[ChangeTold]
 
 
+NUMBER = "Number of this forecast in the ledger; null where it was not issued, and a service that issues remarks why."
+
+
 class ServedForecast(Forecast, FromModel):
     """A forecast, and the model that made it."""
 
     p_event: float | None = Field(
         description="With `horizon`: that there is such an event with anybody; null without, or where it is not known."
     )
-    remark: str | None = Field(description="Where the time asked for lies far after the last known event; else null.")
+    remark: str | None = Field(
+        description="Where the time asked for lies far after the last known event, or why it was not issued; else null."
+    )
     assumed: AssumedTold | None = Field(description="What assumed events change; null without.")
+    issued: int | None = Field(None, description=NUMBER)
 
 
 class Forecasts(FromModel):
@@ -589,6 +596,7 @@ class KnownLimits(Answer):
     horizon: int
     retracted: int = Field(description="Events of one retraction.")
     stored: int = Field(description="Events of one list.")
+    issued: int = Field(description="Forecasts of one list of the ledger.")
     names: int = Field(description="Names of one search.")
     assumed: int = Field(description="Assumed events of one query: `assume`.")
     new_relations: int = Field(description="That a store takes besides those of its run.")
