@@ -489,3 +489,15 @@ def test_a_database_that_gave_up_is_opened_again(store: EventStore) -> None:
         raise duckdb.FatalException("FATAL Error: database has been invalidated")
     assert store.append(A, source="s", key="2").batch == 2
     assert len(store.events()) == 6
+
+
+def test_small_batches_do_not_each_take_blocks_of_the_file(store: EventStore) -> None:
+    """A transaction left open in the process would keep every checkpoint from freeing the blocks before it."""
+    sizes = []
+    for number in range(24):
+        store.append(A, source="s", key=f"{number}")
+        sizes.append(store.path.stat().st_size)
+    assert sizes[-1] < 2 * sizes[3]
+    with store.reading() as cursor:
+        (groups,) = cursor.execute("SELECT count(DISTINCT row_group_id) FROM pragma_storage_info('events')").fetchall()
+    assert groups == (1,)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +73,7 @@ def test_a_refreshed_run_is_served_from_the_next_request_on(place: Place) -> Non
     client = TestClient(create_app(place.switch, admin=Admin(place.switch, "boss")))
     first = client.post("/v1/forecast", json=ASKED)
     assert first.json()["model_version"].startswith("mine@")
+    old = weakref.ref(place.switch._now), weakref.ref(place.switch.view), weakref.ref(place.switch.view.predictor.past)
     promote(place.refreshed(), place.link)
     done = client.post("/v1/reload", headers=ADMIN).json()
     assert done["changed"] is True
@@ -87,6 +90,8 @@ def test_a_refreshed_run_is_served_from_the_next_request_on(place: Place) -> Non
     assert first.json()["model_version"] not in told
     assert 'bridgemem_reloads_total{outcome="served"} 1.0' in told
     assert client.post("/v1/reload", headers=ADMIN).json()["changed"] is False
+    gc.collect()
+    assert [reference() for reference in old] == [None] * 3  # nothing of the old model is kept in memory
 
 
 def test_batches_go_on_after_a_swap_and_repeats_are_known(place: Place) -> None:

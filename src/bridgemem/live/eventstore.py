@@ -86,9 +86,8 @@ class EventStore:
         check("duplicates", duplicates, Duplicates | None)
         self.path, self.read_only = Path(path), read_only
         self._writer, self._not_before = threading.Lock(), 0.0
-        self._gate = Gate()  # transactions, or one that puts another file in the place of this one
+        self._gate = Gate()  # cursors, or one that closes the database or puts another file in its place
         self._missing = 0, NONE_REMOVED  # the last removal that was seen, and the ids that were removed, in ranges
-        self._free, self._in_use = threading.Condition(), 0  # cursors of other threads
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
@@ -114,8 +113,9 @@ class EventStore:
 
     def close(self) -> None:
         """Let the file go once nobody reads; a store that is not closed loses nothing either."""
-        with self._writer, self._gate.alone(), self._free:
-            self._close()
+        with self._writer, self._gate.alone():
+            if self._database is not None:
+                self._database.close()
             self._database = None
 
     def __enter__(self) -> EventStore:
@@ -478,38 +478,22 @@ class EventStore:
 
     @contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection of its own for one thread."""
-        with self._free:
+        """A connection of its own for one thread; the database is not closed meanwhile."""
+        with self._gate.one_of_many():
             if self._database is None:
                 raise StoreError(f"{self.path} was closed; open it again.")
-            cursor = self._database.cursor()
-            self._in_use += 1
-        try:
-            with cursor:
+            with self._database.cursor() as cursor:
                 yield cursor
-        finally:
-            with self._free:
-                self._in_use -= 1
-                self._free.notify_all()
-
-    def _close(self) -> None:
-        """Close the database, which DuckDB refuses while any of its cursors is in use; for the holder of the lock."""
-        self._free.wait_for(lambda: not self._in_use)
-        if self._database is not None:
-            self._database.close()
 
     def _reopen(self) -> None:
         """After a fatal error DuckDB lets nobody in any more; what was committed is safe in the file."""
-        with self._free:
-            self._close()
-            self._database = connect(self.path, self.read_only)
+        with self._gate.alone():
+            if self._database is not None:
+                self._database.close()
+                self._database = connect(self.path, self.read_only)
 
     @contextmanager
     def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        with self._gate.one_of_many():
-            yield from self._in_transaction(done)
-
-    def _in_transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
         import duckdb
 
         try:

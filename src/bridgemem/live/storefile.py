@@ -96,15 +96,16 @@ def connect(path: Path, read_only: bool) -> duckdb.DuckDBPyConnection:
         )
     try:
         database = duckdb.connect(str(path), read_only=read_only)
-        made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchone()
+        # read to its end: a result that is not keeps its transaction open, and then no checkpoint frees a block
+        made_as = database.execute("SELECT value FROM about WHERE name = 'format'").fetchall()
     except duckdb.CatalogException:
         raise StoreError(f"{path} is a DuckDB file, but no event store; name another file.") from None
     except (duckdb.Error, OSError) as problem:
         raise _not_opened(path, read_only, problem) from None
-    if made_as == ("2",):
+    if made_as == [("2",)]:
         database.close()
         return _brought_up(path, read_only)
-    if made_as != (str(FORMAT),):
+    if made_as != [(str(FORMAT),)]:
         database.close()
         raise StoreError(f"{path} has another format version than this program's, which is {FORMAT}; name a new file.")
     return database

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridgemem.config import Declared, NotNegative, Size
@@ -33,7 +35,7 @@ class Drift:
     def __init__(self, live: Live, settings: DriftSettings, metrics: Metrics) -> None:
         self.live, self.settings = live, settings
         self.found: Measured | None = None
-        self._of: View | None = None
+        self._of: Callable[[], View | None] = lambda: None  # the view that was measured, which is not kept alive
         for name, text in (
             ("mrr", "Time-aware MRR on the last steps that came after the model's data."),
             ("calibration", "Calibration error of the best candidate's probability on these steps."),
@@ -61,14 +63,14 @@ class Drift:
     def measure(self) -> None:
         """Ask the model about the events of the last steps, one small batch after another."""
         view = self.live.view
-        if view is self._of:
+        if view is self._of():
             return
         fitted = self.live.run.dataset.events
         if view.version != self.live.run.version:  # another model came in between; the next round is of one
             return
         alone = ScoreCache(view.predictor.scorer, Used(), alone=self.live.asking)
         found = measured(view.predictor.with_scorer(alone), fitted, view.events.end - self.settings.window, most=MOST)
-        self.found, self._of = found, view
+        self.found, self._of = found, weakref.ref(view)
         figures = {"mrr": found.mrr, "calibration": found.calibration, "unknown": found.unknown}
         told = {name: None if math.isnan(value) else round(value, 4) for name, value in figures.items()}
         log_fields(LOG, logging.INFO, "drift", Noted({"model_version": view.version, "queries": found.queries, **told}))
