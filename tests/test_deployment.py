@@ -9,7 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,6 @@ from typer.main import get_command
 
 from bridgemem.cli.configured import variable
 from bridgemem.cli.main import app
-from bridgemem.service.metrics import Metrics
 from commands import bridgemem
 
 pytest_plugins = ("small_runs",)
@@ -79,7 +81,34 @@ def test_the_unit_is_one_that_systemd_accepts(tmp_path: Path) -> None:
     assert "bridgemem.service" not in done.stderr, done.stderr
 
 
-def test_the_command_of_the_unit_starts_with_the_settings_that_come_with_it(
+@contextmanager
+def served(*words: str) -> Iterator[Callable[[str], str]]:
+    """A service in a process of its own; what it answers to a path."""
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", "bridgemem", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    try:
+        assert process.stdout is not None
+        (address,) = re.findall(r"http://([\d.:]+)", process.stdout.readline())
+        port = address.rpartition(":")[2]
+
+        def get(path: str) -> str:
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Authorization": "Bearer token"})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.read().decode()
+
+        yield get
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_the_command_of_the_unit_starts_with_its_settings_and_has_what_the_dashboard_shows(
     recurrence_run: Path, tmp_path: Path
 ) -> None:
     (line,) = re.findall(r"^ExecStart=(.+)$", (DEPLOY / "bridgemem.service").read_text(), re.MULTILINE)
@@ -94,42 +123,36 @@ def test_the_command_of_the_unit_starts_with_the_settings_that_come_with_it(
     settings.write_text(text)
     assert bridgemem("config", "show", "--config", DEPLOY / "service.toml").code == 0
     words = [str(settings) if word == "/etc/bridgemem/service.toml" else word for word in words]
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "bridgemem", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    try:
-        assert process.stdout is not None
-        (address,) = re.findall(r"http://[\d.:]+", process.stdout.readline())
-        asked = urllib.request.Request(f"{address}/v1/model", headers={"Authorization": "Bearer token"})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert json.load(answer)["events"] == 600
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert process.returncode == 0
-
-
-def test_the_dashboard_shows_metrics_that_the_service_has() -> None:
-    metrics = Metrics()
-    for name in ("bridgemem_memory_events", "bridgemem_memory_entities"):
-        metrics.watch(name, "", lambda: 0.0)
-    metrics.serves("mine@1")
-    metrics.reloads.labels("served").inc()
-    metrics.requests.labels("GET", "/", "200").inc()
-    metrics.seconds.labels("/").observe(1)
-    exported = set(re.findall(r"^(\w+)", metrics.text().decode(), re.MULTILINE))
+    with served(*words) as get:
+        assert json.loads(get("/v1/model"))["events"] == 600
+        exported = set(re.findall(r"^# TYPE (\w+)", get("/metrics"), re.MULTILINE))
     panels = json.loads((DEPLOY / "grafana" / "dashboard.json").read_text())["panels"]
-    shown = {name for panel in panels for target in panel["targets"] for name in _metrics(target["expr"])}
-    assert len(shown) > 8
-    assert shown <= exported
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    shown = {name for text in expressions for name in re.findall(r"\b((?:bridgemem|process)_\w+)", text)}
+    assert {name.removesuffix("_bucket") for name in shown} <= exported
+    for kind in ("drift_", "quarantine_", "names_new"):
+        assert any(name.startswith(f"bridgemem_{kind}") for name in shown)
 
 
-def _metrics(expression: str) -> list[str]:
-    return re.findall(r"\b((?:bridgemem|process)_\w+)", expression)
+def test_the_container_of_the_compose_file_takes_in_its_feed(recurrence_run: Path, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    (entry,) = re.findall(r"^ENTRYPOINT (.+)$", (ROOT / "Containerfile").read_text(), re.MULTILINE)
+    words = [
+        *json.loads(entry),
+        *yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["bridgemem"]["command"],
+    ]
+    (tmp_path / "token").write_text("token\n")
+    (tmp_path / "events.jsonl").write_text('["Arvan", "visit", "Kel", "2024-02-10"]\n')
+    places = {"/model": recurrence_run, "/feed": tmp_path, "/events": tmp_path, "/run/secrets": tmp_path, "8008": "0"}
+    for inside, outside in places.items():
+        words = [re.sub(rf"^{inside}(?=/|$)", str(outside), word) for word in words]
+    with served(*words[1:]) as get:
+        until = time.monotonic() + 60
+        while not json.loads(get("/v1/sources"))["sources"] and time.monotonic() < until:
+            time.sleep(0.1)
+        assert json.loads(get("/v1/model"))["events"] == 601
+    mounted = {volume.split(":")[1] for volume in _volumes(yaml, "bridgemem")}
+    assert mounted == {"/model", "/feed", "/events"}
 
 
 def test_the_image_is_built_from_what_it_copies_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""Compaction: the file of an event store, written anew without the space that small batches left in it."""
+"""Compaction: the file of an event store, written anew without the space that is free in it."""
 
 from __future__ import annotations
 
