@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import duckdb
 import pytest
 
 pytest.importorskip("fastapi", reason="needs the extra 'serve'")
@@ -69,8 +68,8 @@ def own_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, lines in files.items():
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     for name in ("queries", "watchlist"):
-        table = pa.table({"subject": ["Iran", "China"], "relation": ["Consult", "Make_a_visit"]})
-        pq.write_table(table, folder / f"{name}.parquet")
+        asked = "VALUES ('Iran', 'Consult'), ('China', 'Make_a_visit')"
+        duckdb.sql(f"FROM ({asked}) AS q(subject, relation)").write_parquet(str(folder / f"{name}.parquet"))
     model = bm.Forecaster("recurrence", residual="bridgemem", settings=bm.Settings(max_epochs=1))
     model.fit(folder / "events.csv").save(folder / "runs" / "mine")
     (folder / "RUN").symlink_to("runs/mine")
