@@ -22,7 +22,7 @@ from bridgemem.backbones.regcn import Regcn, RegcnSettings
 from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.tirgn import Tirgn, TirgnSettings
 from bridgemem.backbones.trained import open_backbone, train
-from bridgemem.backbones.tuning import CUT, TUNING, as_text, seconds_of, tune
+from bridgemem.backbones.tuning import CUT, TUNING, Tuning, as_text, seconds_of, tune
 from bridgemem.config import Count, Declared, Finite
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
@@ -78,6 +78,11 @@ def data() -> Dataset:
     return Dataset("tiny", random_log(8, n=600, steps=40), 30, 35)
 
 
+@cache
+def hri_alone() -> Tuning:
+    return tune("hri", data())
+
+
 @pytest.fixture(autouse=True)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """What knobs are worth goes by their settings alone; all others are measured."""
@@ -131,7 +136,7 @@ def test_test_is_never_read() -> None:
     events = data().events
     later = np.asarray(events.step) >= 35
     spoiled = replace(events, object=np.where(later, (events.object + 1) % events.n_entities, events.object))
-    one = tune("hri", data())
+    one = hri_alone()
     two = tune("hri", Dataset("tiny", spoiled, 30, 35))
     assert [(t.changed, t.mrr) for t in one.trials] == [(t.changed, t.mrr) for t in two.trials]
 
@@ -231,9 +236,11 @@ def test_names_of_two_parts_make_the_static_graph_worth_a_trial() -> None:
     assert "static" in Regcn.tunable(Dataset("named", named, 30, 35))
 
 
-def test_tirgn_tries_its_grid_in_short_trainings() -> None:
+def test_tirgn_tries_its_grid_in_short_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tirgn, "trial", {"epochs": 1})
     small = TirgnSettings(width=6, kernels=3, epochs=20)
-    made = tune("tirgn", data(), settings=small, held=("history_rate",))
+    brief = Dataset("brief", random_log(8, n=300, steps=20), 15, 18)
+    made = tune("tirgn", brief, settings=small, held=("history_rate",))
     assert made.trials[0].changed == {}
     assert {"history": 1} in [trial.changed for trial in made.trials]
     assert any(trial.changed.get("layers") == 1 for trial in made.trials)
@@ -263,7 +270,7 @@ def test_a_forecaster_tunes_what_it_trains(tmp_path: Path) -> None:
     model = bm.Forecaster("hri", residual="bridgemem", settings=quick, tune="1m").fit(data())
     run = model.save(tmp_path / "run")
     kept = json.loads((run / "backbone" / TUNING).read_text(encoding="utf-8"))
-    assert kept["chosen"] == tune("hri", data()).as_dict()["chosen"]
+    assert kept["chosen"] == hri_alone().as_dict()["chosen"]
 
 
 @pytest.mark.parametrize("given", ["auto", Path("somewhere")])
@@ -279,7 +286,7 @@ MEMBERS = EnsembleSettings(("hri", "recurrence"))
 
 def test_every_member_of_an_ensemble_is_tuned_and_keeps_its_settings() -> None:
     made = tune("ensemble", data(), settings=MEMBERS)
-    own = tune("hri", data())
+    own = hri_alone()
     assert {trial.backbone for trial in made.trials} == {"hri", "recurrence"}
     assert made.settings.each()["hri"] == own.settings
     trained = Ensemble.fit(data(), made.settings)

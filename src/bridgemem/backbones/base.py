@@ -22,7 +22,7 @@ from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.schema import as_settings, settings_of
-from bridgemem.training.checkpoint import Training, seeded, with_weights
+from bridgemem.training.checkpoint import Training, seeded, shells, with_weights
 from bridgemem.training.devices import moved
 
 Grid = Mapping[str, tuple[Any, ...]]  # values to try, by the name of their setting
@@ -306,7 +306,7 @@ class NetBackbone(Backbone):
     @classmethod
     def restore(cls, settings: Any, tensors: dict[str, Tensor]) -> Self:
         # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
+        with shells():
             net = cls.shell(settings, tensors)
         return cls(settings, with_weights(net, tensors))
 

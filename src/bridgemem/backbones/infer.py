@@ -26,7 +26,7 @@ from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 from bridgemem.numerics import sigmoid
 from bridgemem.progress import Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, tensor_of
-from bridgemem.training.checkpoint import Checkpoint, Training, with_weights
+from bridgemem.training.checkpoint import Checkpoint, Training, shells, with_weights
 from bridgemem.training.devices import moved
 
 MOST_REFRESHES = 8192  # each is a pass over all facts for every step that is asked about
@@ -439,7 +439,7 @@ class Infer(Backbone):
         if not settings.rank:
             return cls(settings, rules, None)
         # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
+        with shells():
             sizes = (len(tensor_of(weights, name, 2)) for name in ("entity", "relation"))
             net = ComplEx(next(sizes), next(sizes) // 2, settings.rank)
         return cls(settings, rules, with_weights(net, weights))

@@ -338,8 +338,8 @@ class _Trials:
             note = CUT
         except torch.OutOfMemoryError:
             note = NO_ROOM
-        gc.collect()  # recorded steps of a GPU go with the network that they belong to
         if torch.device(self.device).type == "cuda":
+            gc.collect()  # recorded steps go with the network that they belong to
             torch.cuda.empty_cache()
         made = Trial(kind.name, changed, mrr, time.monotonic() - began_at, note)
         self.made.append(made)

@@ -23,7 +23,7 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import TensorSpec, check_tensors, part_of, tensor_of
-from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.checkpoint import shells, with_weights
 from bridgemem.training.devices import moved
 
 # rows and candidates -> the places of those that are wanted
@@ -171,7 +171,7 @@ class Transitions:
         log_pi = own.pop("log_prior")
         counts = CountTable.restore(space, own)
         # nothing is allocated or drawn before the weights are known to fit
-        with torch.device("meta"):
+        with shells():
             reader = Reader(space, log_pi, settings.width, settings.hidden)
         return cls(settings, log_pi.double(), counts, with_weights(reader, part_of(tensors, "reader.")).eval())
 

@@ -25,7 +25,7 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied, Tallies
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import part_of
-from bridgemem.training.checkpoint import seeded, with_weights
+from bridgemem.training.checkpoint import seeded, shells, with_weights
 from bridgemem.training.one_cycle import OneCycle
 
 # what may happen: the two parties interact, either way round; this very triple; the actor under a directed relation
@@ -317,7 +317,7 @@ class Occurrence:
         """Refuses with a ValueError what is not the weights of such networks."""
         if unknown := sorted(name for name in tensors if name.partition(".")[0] not in KINDS):
             raise ValueError(f"nothing is known of {unknown[0]}")
-        with torch.device("meta"):
+        with shells():
             nets = {kind: HazardNet(width_of(kind), settings.hidden) for kind in KINDS}
         own = {kind: with_weights(net, part_of(tensors, f"{kind}.")) for kind, net in nets.items()}
         if any(((net.span < 0) | (net.span >= len(SPANS))).any() for net in own.values()):

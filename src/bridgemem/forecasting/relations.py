@@ -25,7 +25,7 @@ from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
-from bridgemem.training.checkpoint import seeded, with_weights
+from bridgemem.training.checkpoint import seeded, shells, with_weights
 from bridgemem.training.one_cycle import OneCycle
 
 _NEVER = 10.0  # the log lag of what never happened
@@ -266,7 +266,7 @@ class Relations:
     @classmethod
     def restore(cls, settings: RelationSettings, tensors: dict[str, Tensor]) -> Self:
         """Refuses with a ValueError what is not the weights of such a network."""
-        with torch.device("meta"):
+        with shells():
             net = RelationNet(len(tensor_of(tensors, "relation.weight", 2)), settings)
         return cls(settings, with_weights(net, tensors))
 

@@ -27,7 +27,7 @@ from bridgemem.residuals.features import (
     group_columns,
 )
 from bridgemem.storage.tensors import tensor_of
-from bridgemem.training.checkpoint import with_weights
+from bridgemem.training.checkpoint import shells, with_weights
 from bridgemem.training.devices import moved
 
 # of the backbone's log score: what w is chosen from
@@ -205,6 +205,6 @@ class Learned:
     def restore(cls, settings: LearnedSettings, tensors: dict[str, Tensor]) -> Self:
         # nothing is allocated or drawn before the weights are known to fit
         members = max(len(tensor_of(tensors, "mean", 1)) - len(NAMES), 0)
-        with torch.device("meta"):
+        with shells():
             net = LearnedNet(len(tensor_of(tensors, "relation.weight", 2)), settings, members)
         return cls(settings, with_weights(net, tensors))

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bridgemem.errors import RunError
 from bridgemem.progress import SILENT, Progress
@@ -33,8 +34,22 @@ def seeded(seed: int, device: str | torch.device) -> Iterator[None]:
         yield
 
 
+class _Undrawn(TorchFunctionMode):
+    """Leaves normal numbers undrawn: for one on the meta device torch imports its compiler, a second of each start."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return kwargs["tensor"] if func is nn.init.normal_ else func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def shells() -> Iterator[None]:
+    """Networks made inside hold nothing: none of their numbers is allocated or drawn."""
+    with torch.device("meta"), _Undrawn():
+        yield
+
+
 def with_weights(net: Net, tensors: dict[str, Tensor]) -> Net:
-    """A network made on the meta device, with saved weights in place of none."""
+    """A network made among `shells`, with saved weights in place of none."""
     # a tensor that is assigned keeps its type, and only floats of any size become float32
     check_tensors(tensors, specs_of(net.state_dict()))
     # cloned, since memory that maps a file is not aligned as torch aligns its own, which can move a last bit
