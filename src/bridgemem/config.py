@@ -209,7 +209,7 @@ class Settings(Declared):
 
 
 # next to the learned residual, which does not need it, the paper's is fitted and chosen on samples
-SAMPLED = Settings(max_examples=30_000, max_queries=10_000)
+SAMPLED = Settings(max_examples=15_000, max_queries=5_000)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -26,9 +26,9 @@ def by_candidates(function: Callable[[Tensor], Tensor], score: Tensor, fill: flo
     name that comes later changes no bit. function: [k, candidates] -> [k, candidates] or [k]. The first kind gives
     [n, E], filled where there is no candidate, the second [n].
     """
-    absent = score == -torch.inf
-    if not absent.any():
+    if not score.numel() or score.amin() != -torch.inf:
         return function(score)
+    absent = score == -torch.inf
     made: Tensor | None = None
     for rows, columns in _alike(absent):
         part = function(score[rows[:, None], columns])
@@ -60,6 +60,11 @@ def row_sums(values: Tensor) -> Tensor:
     if len(values) != 1:
         return values.sum(1, dtype=torch.float64)
     return values.repeat(2, 1).sum(1, dtype=torch.float64)[:1]
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite. A sum is quicker than a look at each, and of finite ones mostly finite."""
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
 def sigmoid(x: Tensor) -> Tensor:

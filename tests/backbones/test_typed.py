@@ -89,7 +89,7 @@ def test_confidence_and_lags_expect_as_many_answers_as_there_were() -> None:
 def test_the_usual_answers_of_a_relation_add_up() -> None:
     events = dataset().train
     usual = Usual.of(events)
-    of = usual.of_relations(torch.arange(2 * events.n_relations), 5.0)
+    of = usual.of_relations(torch.arange(2 * events.n_relations), 5.0, 1.0)
     assert close(of.sum(1), torch.ones(2 * events.n_relations, dtype=torch.float64), FLOAT64)
 
 

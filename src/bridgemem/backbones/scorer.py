@@ -15,6 +15,7 @@ from bridgemem.errors import NO_MEMORY, BackboneError
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.gate import seen_mass
 from bridgemem.memory.past import Past
+from bridgemem.numerics import all_finite
 
 
 @dataclass(frozen=True)
@@ -228,10 +229,10 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
             f"{name} returned scores of shape {tuple(scores.log_p.shape)} instead of {expected}, queries by entities; "
             "train it on this data, if it was made for other data."
         )
-    if not torch.isfinite(scores.log_p).all():
+    if not all_finite(scores.log_p):
         raise BackboneError(f"{name} returned a score that is NaN or infinite; log scores must be finite.")
     members = scores.members
-    if members is not None and (tuple(members.shape[1:]) != expected or not torch.isfinite(members).all()):
+    if members is not None and (tuple(members.shape[1:]) != expected or not all_finite(members)):
         raise BackboneError(
             f"{name} returned wrong scores of its members; return finite ones of shape [members, queries, E]."
         )

@@ -163,13 +163,15 @@ class Usual:
     def to(self, device: str | torch.device) -> Usual:
         return Usual(*(column.to(device) for column in (self.start, self.answer, self.count, self.share)))
 
-    def of_relations(self, relation: Tensor, smoothing: float) -> Tensor:
-        """The share of every entity among the answers, float64 [n, E]; relation int64 [n]."""
-        row, at = expand(self.start[relation], self.start[relation + 1])
-        count = self.share.new_zeros(len(relation), len(self.share))
+    def of_relations(self, relation: Tensor, smoothing: float, weight: float) -> Tensor:
+        """The share of every entity among the answers times a weight, float64 [n, E]; relation int64 [n]."""
+        asked, which = relation.unique(return_inverse=True)  # many queries of a batch ask the same
+        row, at = expand(self.start[asked], self.start[asked + 1])
+        count = self.share.new_zeros(len(asked), len(self.share))
         count[row, self.answer[at]] = self.count[at].double()
-        total = torch.zeros_like(relation).index_add_(0, row, self.count[at])
-        return (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
+        total = torch.zeros_like(asked).index_add_(0, row, self.count[at])
+        share = (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
+        return (weight * share).index_select(0, which)
 
 
 def _drawn(n: int, settings: TypedSettings) -> tuple[np.ndarray, np.ndarray]:
@@ -231,7 +233,7 @@ class RecurrenceTyped(Backbone):
     def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
         """All of the score but frequency, float64 [n, E], and the triples that were seen."""
         s = self.settings
-        score = s.popularity_weight * self.usual.of_relations(queries.relation, s.popularity_smoothing)
+        score = self.usual.of_relations(queries.relation, s.popularity_smoothing, s.popularity_weight)
         seen = past.occurrences(queries.actor, queries.relation, queries.step)
         lag = (queries.step[seen.row] - seen.step).to(score.dtype)
         # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands

@@ -80,7 +80,8 @@ def evaluate_what(
 
 def _rules(read: Read) -> dict[str, Tensor]:
     """The scores of plain rules, float64 [n, 2R] each."""
-    column = {name: read.x[..., place].double() for place, name in enumerate(NAMES)}
+    x = read.x.double()
+    column = {name: x[..., place] for place, name in enumerate(NAMES)}
     share = column["overall share"].exp()  # below 1, and so decides among equal counts alone
     count = column["triple count"].expm1().round()
     recent = 1 / (1 + column["triple lag"])

@@ -28,6 +28,7 @@ from bridgemem.storage.schema import read_as
 FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
 TEMPERATURES = tuple(2.0 ** (i / 3) for i in range(-12, 13))
+LOWEST = -80.0  # e to less is no normal number in single precision, and slow to compute
 BETWEEN = 8  # places between two of them that are tried afterwards
 LEAST = 1e-6  # far below all that are tried
 GROUPS = 12  # of queries by the probability of the best candidate, whose shares make the curve
@@ -176,7 +177,9 @@ class LogP:
         own = centred.gather(1, answer[:, None]).squeeze(1)
         # single precision is plenty for a sum of numbers below 1; the largest is 1, so that the sum cannot vanish
         small, scratch = centred.float(), torch.empty_like(centred, dtype=torch.float32)
-        sums = [torch.mul(small, 1 / t, out=scratch).exp_().sum(1).log().double() for t in TEMPERATURES]
+        sums = [
+            torch.mul(small, 1 / t, out=scratch).clamp_(min=LOWEST).exp_().sum(1).log().double() for t in TEMPERATURES
+        ]
         of_answer = torch.stack([own / t - total for t, total in zip(TEMPERATURES, sums, strict=True)], dim=1)
         columns = (of_answer, -torch.stack(sums, dim=1), centred.argmax(1) == answer, step)
         return cls(*(column.cpu().numpy() for column in columns))

@@ -23,6 +23,7 @@ from bridgemem.events.queries import sample_rows
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
 from bridgemem.memory.timeline import STEP_BITS, code, expand
+from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.checkpoint import seeded, shells, with_weights
@@ -90,11 +91,68 @@ class PairQueries:
 
 @dataclass(frozen=True)
 class Read:
-    """What was known of every candidate: x float32 [n, 2R, columns], base float32 [n, 2R], seen bool [n, 2R]."""
+    """What was known of every candidate of n pairs: counts, log lags and levels, float32.
 
-    x: Tensor
+    triple, subject, object [n, 2R, 6]: of the candidate itself, and of it with either party. link, of_subject,
+    of_object [n, 2, 6]: of all relations together, from the first to the second and back. overall [steps, R, 3]: shares
+    among all events; step int64 [n]: which of them. base [n, 2R]: the log of a smoothed share of the pair's events.
+    """
+
+    triple: Tensor
+    subject: Tensor
+    object: Tensor
+    link: Tensor
+    of_subject: Tensor
+    of_object: Tensor
+    overall: Tensor
+    step: Tensor
     base: Tensor
-    seen: Tensor
+
+    @property
+    def seen(self) -> Tensor:
+        """Whether the pair had the relation, either way round; bool [n, 2R]."""
+        known = self.triple[..., _COUNT] > 0
+        return known | known.roll(self.overall.shape[1], 1)
+
+    @property
+    def x(self) -> Tensor:
+        """The features of all candidates, float32 [n, 2R, columns]."""
+        n, directed = self.base.shape
+        row = torch.arange(n, device=self.base.device).repeat_interleave(directed)
+        relation = torch.arange(directed, device=self.base.device).repeat(n)
+        return self.columns(row, relation).view(n, directed, -1)
+
+    def columns(self, row: Tensor, relation: Tensor) -> Tensor:
+        """The features of candidates, float32 [m, columns]; row, directed relation int64 [m]."""
+        relations = self.overall.shape[1]
+        way, back = relation // relations, (relation + relations) % (2 * relations)
+        triple, reverse = _at(self.triple, row, relation), _at(self.triple, row, back)
+        subject, object_ = _at(self.subject, row, relation), _at(self.object, row, relation)
+        link, reverse_link = _at(self.link, row, way), _at(self.link, row, 1 - way)
+        of_subject, of_object = _at(self.of_subject, row, way), _at(self.of_object, row, way)
+        overall = _at(self.overall, self.step[row], relation % relations)
+        at = (_COUNT, _RECENT, _LATEST)
+        shares_s = (subject[:, at] + overall) / (of_subject[:, at] + 1)
+        shares_o = (object_[:, at] + overall) / (of_object[:, at] + 1)
+        both = (shares_s[:, 0] + shares_o[:, 0]) / 2
+        own = [((triple[:, k] + both) / (link[:, k] + 1)).log() for k in (_COUNT, _RECENT)]
+        columns = [
+            *(triple[:, _COUNT].log1p(), triple[:, _LAG], *triple[:, 2:].log1p().unbind(1)),
+            *(reverse[:, _COUNT].log1p(), reverse[:, _LAG], reverse[:, _RECENT].log1p()),
+            *own,
+            *(*shares_s.log().unbind(1), subject[:, _LAG]),
+            *(*shares_o.log().unbind(1), object_[:, _LAG]),
+            *overall.log().unbind(1),
+            *(link[:, _COUNT].log1p(), link[:, _LAG]),
+            *(reverse_link[:, _COUNT].log1p(), reverse_link[:, _LAG]),
+            *(of_subject[:, _COUNT].log1p(), of_object[:, _COUNT].log1p()),
+        ]
+        return torch.stack(columns, dim=1)
+
+
+def _at(table: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """table[first, second], quicker; [a, b, columns] -> [m, columns]."""
+    return table.flatten(0, 1).index_select(0, first * table.shape[1] + second)
 
 
 class RelationReader:
@@ -114,37 +172,23 @@ class RelationReader:
         a, b, t, n = queries.first, queries.second, queries.step, self.relations
         forward, backward = self._link(a, b, t), self._link(b, a, t)
         first, second = self._roles(a, t), self._roles(b, t)
-        triple = torch.cat([forward.by_relation, backward.by_relation], dim=1)  # [n, 2R, 6], as all below
-        reverse = triple.roll(n, 1)
+        triple = torch.cat([forward.by_relation, backward.by_relation], dim=1)
         subject = torch.cat([first.by_relation[:, :n], second.by_relation[:, :n]], dim=1)
         object_ = torch.cat([second.by_relation[:, n:], first.by_relation[:, n:]], dim=1)
-        link = _halves(forward.total, backward.total, n)
-        reverse_link = link.roll(n, 1)
-        of_subject, of_object = _halves(first.total, second.total, n), _halves(second.other, first.other, n)
-        overall = self._overall(t).repeat(1, 2, 1)
-        at = (_COUNT, _RECENT, _LATEST)
-        shares_s, shares_o = (
-            (own[..., at] + overall) / (total[..., at] + 1)
+        link = torch.stack([forward.total, backward.total], dim=1)
+        of_subject = torch.stack([first.total, second.total], dim=1)
+        of_object = torch.stack([second.other, first.other], dim=1)
+        overall, step = self._overall(t)
+        usual = overall[step, :, 0].repeat(1, 2)
+        shares = (
+            (own[..., _COUNT] + usual) / (total[..., _COUNT].repeat_interleave(n, 1) + 1)
             for own, total in ((subject, of_subject), (object_, of_object))
         )
-        both = (shares_s[..., 0] + shares_o[..., 0]) / 2
-        in_all = link[..., _COUNT] + reverse_link[..., _COUNT]
+        both = sum(shares) / 2
+        in_all = link[..., _COUNT].sum(1, keepdim=True)
         # half of what the actors' shares expect goes to either direction
         base = ((triple[..., _COUNT] + _PRIOR * both / 2) / (in_all + _PRIOR)).log()
-        own = [((triple[..., k] + both) / (link[..., k] + 1)).log() for k in (_COUNT, _RECENT)]
-        columns = [
-            *(triple[..., _COUNT].log1p(), triple[..., _LAG], *triple[..., 2:].log1p().unbind(2)),
-            *(reverse[..., _COUNT].log1p(), reverse[..., _LAG], reverse[..., _RECENT].log1p()),
-            *own,
-            *(*shares_s.log().unbind(2), subject[..., _LAG]),
-            *(*shares_o.log().unbind(2), object_[..., _LAG]),
-            *overall.log().unbind(2),
-            *(link[..., _COUNT].log1p(), link[..., _LAG]),
-            *(reverse_link[..., _COUNT].log1p(), reverse_link[..., _LAG]),
-            *(of_subject[..., _COUNT].log1p(), of_object[..., _COUNT].log1p()),
-        ]
-        seen = triple[..., _COUNT] + reverse[..., _COUNT] > 0
-        return Read(torch.stack(columns, dim=2), base, seen)
+        return Read(triple, subject, object_, link, of_subject, of_object, overall, step, base)
 
     def _link(self, subject: Tensor, object: Tensor, step: Tensor) -> _Known:
         row, relation, found = self.tallies.relations_of("triple", subject, object, step)
@@ -161,14 +205,17 @@ class RelationReader:
         totals = [_values(self.tallies.before("role", who, role, who, at), at)[which].float() for role in roles]
         return _Known(made[which], *totals)
 
-    def _overall(self, step: Tensor) -> Tensor:
-        """The share of each relation among all events: in all, of the last months and days; float32 [n, R, 3]."""
+    def _overall(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        """The share of each relation among all events: in all, of the last months and days; float32 [steps, R, 3].
+
+        And int64 [n]: which of the steps is that of each query.
+        """
         steps, which = torch.unique(step, return_inverse=True)
         relation = torch.arange(self.relations, device=step.device).repeat(len(steps))
         at = steps.repeat_interleave(self.relations)
         found = _values(self.tallies.before("relation", relation, relation, relation, at), at)
         found = found[:, (_COUNT, _RECENT, _LATEST)].view(len(steps), self.relations, 3) + 1 / self.relations
-        return (found / found.sum(1, keepdim=True)).float()[which]
+        return (found / found.sum(1, keepdim=True)).float(), which
 
 
 @dataclass(frozen=True)
@@ -178,11 +225,6 @@ class _Known:
     by_relation: Tensor
     total: Tensor
     other: Tensor
-
-
-def _halves(one: Tensor, two: Tensor, relations: int) -> Tensor:
-    """What holds for one direction and for the other, [n, 6] each, as [n, 2R, 6]."""
-    return torch.stack([one, two], dim=1).repeat_interleave(relations, dim=1)
 
 
 def _values(tallied: Tallied, step: Tensor) -> Tensor:
@@ -256,9 +298,9 @@ class Relations:
     @torch.no_grad()
     def of(self, read: Read) -> Tensor:
         """The same of features that were read."""
-        n, directed, columns = read.x.shape
-        relation = torch.arange(directed, device=read.x.device).repeat(n)
-        return (read.base + self.net(read.x.view(-1, columns), relation).view(n, directed)).double()
+        n, directed = read.base.shape
+        relation = torch.arange(directed, device=read.base.device).repeat(n)
+        return (read.base + self.net(read.x.flatten(0, 1), relation).view(n, directed)).double()
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor.contiguous() for name, tensor in self.net.state_dict().items()}
@@ -301,14 +343,14 @@ def relation_cases(
     draw = torch.Generator().manual_seed(seed)
     parts, counts = [], [torch.zeros(1, dtype=torch.int64)]
     with progress.task("reading what happened between pairs", total=len(queries)) as advance:
-        for batch in queries.batches(reader.batch):
+        batches = list(queries.batches(reader.batch))
+        for batch, read in zip(batches, in_order(reader.read, batches), strict=True):
             assert batch.answer is not None
-            read = reader.read(batch)
             keep = (_RATE + _KEEP * read.base.softmax(1)).clamp(max=1.0)
             keep[read.seen] = 1.0
             keep[torch.arange(len(batch)), batch.answer] = 1.0
             row, relation = (torch.rand(keep.shape, generator=draw) < keep).nonzero().unbind(1)
-            kept = (read.x[row, relation], read.base[row, relation], relation, -keep[row, relation].log())
+            kept = (read.columns(row, relation), read.base[row, relation], relation, -keep[row, relation].log())
             parts.append((*kept, relation == batch.answer[row]))
             counts.append(torch.bincount(row, minlength=len(batch)))
             advance(len(batch))

@@ -21,6 +21,7 @@ from bridgemem.events.log import EventLog
 
 # scores that are gone through at once on a CPU: what stays in its cache
 _BLOCK = 1 << 18
+_FEW = 8  # scores among which one lies between the thresholds of its row, or fewer do
 _EXACT = 1 << 24  # whole numbers that float32 can count
 # query rows times entities that one batch holds if nothing else is asked for; on a CPU few enough that the memory of a
 # batch is kept for the next, since larger pieces go back to the system each time, at up to two fifths of the seconds
@@ -187,7 +188,16 @@ def _count_all(log_p: Tensor, threshold: Tensor, moved: Tensor) -> Tensor:
         return total
     for rows in moved.split(size):
         scores, low, high = log_p[rows], below[1:, rows], above[1:, rows]
-        total[1:, rows] = torch.stack([count(scores, *of) for of in zip(low, high, strict=True)]).double()
+        # what lies above or below all thresholds of its row counts the same for each of them
+        over = scores > high.amax(0)[:, None]
+        near = (scores >= low.amin(0)[:, None]).logical_and_(~over)
+        row, column = near.nonzero(as_tuple=True)
+        if len(row) > scores.numel() // _FEW:
+            total[1:, rows] = torch.stack([count(scores, *of) for of in zip(low, high, strict=True)]).double()
+            continue
+        own, level = scores[row, column].double(), threshold[1:, rows].index_select(1, row)
+        counted = (own > level).double() + (own >= level)
+        total[1:, rows] = (2.0 * over.sum(1)).double().repeat(len(counted), 1).index_add_(1, row, counted)
     return total
 
 

@@ -29,6 +29,7 @@ from bridgemem.residuals.features import (
 from bridgemem.storage.tensors import tensor_of
 from bridgemem.training.checkpoint import shells, with_weights
 from bridgemem.training.devices import moved
+from bridgemem.training.dropout import Dropout
 
 # of the backbone's log score: what w is chosen from
 SCALES = tuple(float(s) for s in np.geomspace(0.2, 4.0, 13))
@@ -75,7 +76,7 @@ class LearnedSettings(Declared):
     batch: Count = 256
     epochs: Count = 5
     fit_share: Inside = 0.8
-    train_queries: Count = 30_000
+    train_queries: Count = 15_000
     valid_queries: Count = 20_000
     unseen_candidates: Size = 60
     without: tuple[str, ...] = ()
@@ -105,7 +106,7 @@ class LearnedNet(nn.Module):
         self.body = nn.Sequential(
             nn.Linear(width, settings.hidden),
             nn.GELU(),
-            nn.Dropout(settings.dropout),
+            Dropout(settings.dropout),
             nn.Linear(settings.hidden, settings.hidden),
             nn.GELU(),
             nn.Linear(settings.hidden, 1),
