@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+LOWEST = -80.0  # e to less is no normal number in single precision: nothing next to 1, and slow to compute
+
 
 def by_candidates(function: Callable[[Tensor], Tensor], score: Tensor, fill: float = 0.0) -> Tensor:
     """A row-wise function of scores [n, E], computed on the candidates of each row alone.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bridgemem.config import BelowOne, Declared, Finite, NotNegative, Range, Share, Size
 from bridgemem.errors import DataError, RunError
-from bridgemem.numerics import by_candidates
+from bridgemem.numerics import LOWEST, by_candidates
 from bridgemem.residuals.method import Method
 from bridgemem.storage.files import write_json
 from bridgemem.storage.schema import read_as
@@ -28,7 +28,6 @@ from bridgemem.storage.schema import read_as
 FILE = "calibration.json"
 # tried at first: from a sixteenth to sixteen, three to a factor of two
 TEMPERATURES = tuple(2.0 ** (i / 3) for i in range(-12, 13))
-LOWEST = -80.0  # e to less is no normal number in single precision, and slow to compute
 BETWEEN = 8  # places between two of them that are tried afterwards
 LEAST = 1e-6  # far below all that are tried
 GROUPS = 12  # of queries by the probability of the best candidate, whose shares make the curve

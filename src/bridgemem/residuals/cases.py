@@ -19,6 +19,7 @@ from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
+from bridgemem.numerics import LOWEST
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
@@ -209,5 +210,5 @@ def best_scale(scorer: Scorer, past: Past, queries: Queries, seed: int) -> float
         assert batch.answer is not None
         log_p = score_queries(scorer, batch, past).of_candidates.float().log_softmax(1)
         own = log_p.gather(1, batch.answer[:, None]).squeeze(1)
-        total += [float((own * s - (log_p * s).logsumexp(1)).double().sum()) for s in SCALES]
+        total += [float((own * s - (log_p * s).clamp_(min=LOWEST).logsumexp(1)).double().sum()) for s in SCALES]
     return SCALES[int(total.argmax())] if math.isfinite(float(total.max())) else 1.0
