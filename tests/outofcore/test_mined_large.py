@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from safetensors.torch import load_file
 
 pytest.importorskip("benchmarks", reason="needs benchmarks/ of the repository; run python -m pytest there")
 
-from benchmarks.outofcore import generate
+from benchmarks.outofcore import generate, run, serve
 
 EVENTS = 2_500_000
+MANY = 25_000_000
 SAMPLES = ("--set", "max_examples=20000", "--set", "max_queries=1000", "--learned-set", "train_queries=1500")
 SAMPLES += ("--learned-set", "valid_queries=1000")
 PEAK = """
@@ -58,3 +60,23 @@ def test_a_fit_of_millions_of_events_is_that_in_memory(
     assert max(peak for name, peak in peaks.items() if "memory" not in name) < 2
     record_property("events", EVENTS)
     record_property("peak_gb", {name: round(peak, 2) for name, peak in peaks.items()})
+
+
+@pytest.mark.long
+def test_ten_times_as_many_events_need_less_than_two_gigabytes(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Each command of the way from files to forecasts; what is generated and mined may be kept for a next time."""
+    home = Path(os.environ.get("BRIDGEMEM_SCALE_DATA") or tmp_path)
+    files, mined, made, log = generate(home, MANY), home / f"mined-{MANY}", home / f"run-{MANY}", home / "log.txt"
+    done = {
+        "mine": run(["mine", str(files / "*.parquet"), "--out", str(mined), "--memory", "1500MB", "--force"], log),
+        "fit": run(["fit", "-d", str(mined), "--out", str(made), *SAMPLES, "--force"], log),
+        "evaluate": run(["evaluate", str(made), "--queries", "2000"], log),
+        "serve": serve(made, log),
+    }
+    record_property("events", MANY)
+    record_property("fit_options", " ".join(SAMPLES))
+    record_property("peak_gb", {name: round(of.resident / 1e9, 2) for name, of in done.items()})
+    record_property("processor_seconds", {name: round(of.processor) for name, of in done.items()})
+    assert max(of.resident for of in done.values()) < 2e9

@@ -11,9 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import Json, Quiet, Seed, Set
+from bridgemem.cli.aliases import show_merged
+from bridgemem.cli.options import Aliases, Json, Quiet, Seed, Set, check_engine
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
+from bridgemem.cli.rejects import RejectsFile
 from bridgemem.progress import terminal_progress
 
 ENGINES = ("duckdb", "spark")
@@ -40,6 +42,8 @@ def mine(
     reading: ReadOptions,
     entities: Annotated[Path | None, typer.Option(help="File of entity names and ids used by the events.")] = None,
     relations: Annotated[Path | None, typer.Option(help="File of relation names and ids used by the events.")] = None,
+    aliases: Aliases = None,
+    rejects: RejectsFile = None,
     set_: Set = None,
     seed: Seed = 42,
     force: Annotated[bool, typer.Option("--force", help="Start over and replace an earlier result.")] = False,
@@ -50,7 +54,7 @@ def mine(
     from bridgemem.config import Settings
     from bridgemem.storage.schema import override
 
-    _check_engine(engine, master, bool(entities or relations))
+    _check_engine(engine, master, bool(entities or relations), bool(aliases or rejects))
     settings = override(Settings(), set_ or [])
     how: dict[str, Any] = {"options": reading, "seed": seed, "force": force}
     with terminal_progress(quiet=quiet) as progress, _stoppable(out, goes_on=engine == "duckdb" and not force):
@@ -59,30 +63,34 @@ def mine(
 
             done = mine_on_spark(events, out, master, settings, tables=tables or None, progress=progress, **how)
         else:
+            from bridgemem.events.aliases import read_aliases
             from bridgemem.events.limits import bytes_of
             from bridgemem.events.readers.id_files import read_vocabulary
+            from bridgemem.events.readers.rejects import check_name
             from bridgemem.outofcore.duckdb import Limits, mine_files
 
             how["entities"] = read_vocabulary(entities, "entity") if entities else None
             how["relations"] = read_vocabulary(relations, "relation") if relations else None
+            how["aliases"] = read_aliases(aliases) if aliases else None
+            how["rejects"] = check_name(rejects) if rejects else None
             limits = Limits(bytes_of(memory), threads)
             done = mine_files(events, out, settings, limits=limits, progress=progress, **how)
-    emit(done, as_json, lambda: _show(done, out))
+    emit(done, as_json, lambda: _show(done, out, rejects))
 
 
-def _check_engine(engine: str, master: str, named: bool) -> None:
-    """Refuse options that do not go with the engine; named: whether vocabularies were given."""
+def _check_engine(engine: str, master: str, named: bool, cleaned: bool) -> None:
+    """Refuse options that do not go with the engine; named: with vocabularies; cleaned: with aliases or rejects."""
     from bridgemem.errors import SettingsError
 
-    if engine not in ENGINES:
-        raise SettingsError(f"there is no engine called {engine!r}: choose {' or '.join(ENGINES)}.")
-    if bool(master) != (engine == "spark"):
-        raise SettingsError("--master goes with --engine spark, and that engine needs it, as in spark://HOST:7077.")
+    check_engine(engine, master, ENGINES)
     if engine == "spark" and named:
         raise SettingsError("--entities and --relations go with --engine duckdb; Spark numbers the names it finds.")
+    if engine == "spark" and cleaned:
+        raise SettingsError("--aliases and --rejects go with --engine duckdb; leave them out.")
 
 
-def _show(done: dict[str, Any], out: Path) -> None:
+def _show(done: dict[str, Any], out: Path, rejects: Path | None) -> None:
+    from bridgemem.events.aliases import Merged, MergedName
     from bridgemem.events.readers.read import left_out_sentence
 
     say(f"Mined {counted(done['events'], 'event')} between {counted(done['pairs'], 'ordered pair')} into {out}.")
@@ -96,6 +104,10 @@ def _show(done: dict[str, Any], out: Path) -> None:
         say(f"  {left_out_sentence(source['dropped'])}")
     if source["rejected"]:
         say(f"  rejected: {counted(source['rejected'], 'row')}, where a name or a time cannot be used")
+    if rejects is not None and (source["rejected"] or source["dropped"]):
+        say(f"  the rejected rows are in {rejects}")
+    if merged := done.get("merged"):
+        show_merged(Merged(tuple(MergedName(*row) for row in merged["names"]), merged["rows"], merged["loops"]))
     say(f"Next: bridgemem fit -d {out} --out RUN")
 
 

@@ -33,6 +33,14 @@ def one_of(hint: Any, name: str, *, help: str) -> Any:
     return typer.Option(name, parser=parsed, metavar="|".join(get_args(hint)), help=help)
 
 
+def check_engine(engine: str, master: str, engines: tuple[str, ...]) -> None:
+    """Refuse an engine that there is not, and a master without a cluster."""
+    if engine not in engines:
+        raise SettingsError(f"there is no engine called {engine!r}: choose {' or '.join(engines)}.")
+    if bool(master) != (engine == "spark"):
+        raise SettingsError("--master goes with --engine spark, and that engine needs it, as in spark://HOST:7077.")
+
+
 def _note_command(context: typer.Context, wanted: bool) -> bool:
     names, at = list[str](), cast(Any, context)  # its parents are of the class that typer has it from
     while at.parent is not None:

@@ -718,6 +718,7 @@ class Mined(Document):
     clock: dict[str, Any]
     source: dict[str, Any]
     checksums: dict[str, Any]
+    merged: dict[str, Any] | None = Field(None, description="Names merged by aliases, and events that became loops.")
 
 
 class Pushed(Document):

@@ -81,13 +81,18 @@ def write_aliases(path: Path | str, table: Aliases) -> None:
         csv.writer(file, lineterminator="\n").writerows([("name", "canonical name"), *table.items()])
 
 
+def canonical(names: Sequence[str], table: Aliases) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The new id of each name int64 [n], and the names that are left, in the order in which they come first."""
+    ids: defaultdict[str, int] = defaultdict()
+    ids.default_factory = ids.__len__
+    return np.array([ids[table.get(name, name)] for name in names], np.int64), tuple(ids)
+
+
 def merged(events: EventLog, table: Aliases) -> tuple[EventLog, Merged]:
     """The events under canonical names, with a vocabulary that knows the aliases, and what was merged."""
     names = events.entities.names
-    ids: defaultdict[str, int] = defaultdict()
-    ids.default_factory = ids.__len__
-    place = np.array([ids[table.get(name, name)] for name in names], np.int64)
-    entities = Vocabulary(events.entities.kind, tuple(ids), aliases=table, types=events.entities.types)
+    place, left = canonical(names, table)
+    entities = Vocabulary(events.entities.kind, left, aliases=table, types=events.entities.types)
     counts = events.tallies[0]
     found = tuple(
         MergedName(name, table[name], int(count)) for name, count in zip(names, counts, strict=True) if name in table

@@ -141,7 +141,7 @@ def open_log(source: Path | str) -> MappedLog:
             relation,
             object_,
             step,
-            Vocabulary("entity", tuple(vocabularies[0])),
+            Vocabulary("entity", tuple(vocabularies[0]), aliases=names.get("aliases", {})),
             Vocabulary("relation", tuple(vocabularies[1])),
             Clock(**values["clock"]),
             Home(folder, values, columns),

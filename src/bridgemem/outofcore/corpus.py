@@ -10,7 +10,7 @@ import errno
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,32 @@ import duckdb
 import numpy as np
 
 from bridgemem.errors import DataError, RunError
+from bridgemem.events.aliases import Aliases
 from bridgemem.events.dates import FIRST_SECOND
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.read import understood
-from bridgemem.events.readers.table import INTEGER, Source
+from bridgemem.events.readers.rejects import write_rejects
+from bridgemem.events.readers.table import Source
 from bridgemem.events.readers.text import literal
 from bridgemem.events.readers.values import lacking
 from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
-from bridgemem.outofcore.sources import LAST_ID, SPACE, common_kinds, mixed_zones, rows_of, unreadable
+from bridgemem.outofcore.merge_names import merge_names
+from bridgemem.outofcore.rejects import TABLES, Judge, keep_lines, rejected
+from bridgemem.outofcore.sources import (
+    LAST_ID,
+    SPACE,
+    RawTable,
+    common_kinds,
+    mixed_zones,
+    rows_of,
+    text_of,
+    unreadable,
+)
 from bridgemem.progress import Progress
 
 FETCH = 1 << 17  # rows fetched at a time
+COUNTS = {"entity": "n_entities", "relation": "n_relations"}
 NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 FULL = ("No space left", "File too large", "Could not write", "Could not truncate", "max_temp_directory_size", "quota")
 
@@ -74,10 +88,13 @@ class Corpus:
     """The events of all files in one database; `read` and `number` are done once, also over several runs.
 
     path: of the database. memory: bytes that DuckDB may use before it spills into a folder next to the database.
+    rejects: the file for rejected rows, if they are wanted.
     """
 
-    def __init__(self, path: Path, memory: int, threads: int, out: Path) -> None:
-        self.out, self._folder, self._names_only = out, path.parent, False
+    def __init__(self, path: Path, memory: int, threads: int, out: Path, rejects: Path | None = None) -> None:
+        self.out, self._folder, self._names_only, self._rejects = out, path.parent, False, rejects
+        self._time_faults: dict[str, str] = {}
+        self._by_id: set[str] = set()  # of entity and relation, those whose names are whole numbers that count them
         spill = path.parent / "spill"
         spill.mkdir(parents=True, exist_ok=True)
         with clear_errors(out):
@@ -125,17 +142,22 @@ class Corpus:
             columns = ", ".join(
                 f"{role} {'VARCHAR' if kind == 'text' else 'BIGINT'}" for role, kind in zip(ROLES, kinds, strict=True)
             )
-            self._db.execute(f"CREATE TABLE IF NOT EXISTS raw ({columns})")
+            rejecting = self._rejects is not None
+            self._db.execute(f"CREATE TABLE IF NOT EXISTS raw ({columns}{', row BIGINT, file INTEGER' * rejecting})")
+            self._db.execute(TABLES)
             done = {int(row[0]) for row in self._db.execute("SELECT number FROM files").fetchall()}
         with progress.task("reading files", total=len(files)) as advance:
             for number, file in enumerate(files):
                 if number not in done:
                     with (
                         clear_errors(self.out, reading=file.name),
-                        rows_of(file, kinds, self._folder) as select,
+                        rows_of(file, kinds, self._folder, rejecting=rejecting) as (select, text),
                         self._transaction(),
                     ):
-                        rows = self._db.execute(f"INSERT INTO raw {select}").fetchone()
+                        which = f"SELECT *, {number} FROM ({select})" if rejecting else select
+                        rows = self._db.execute(f"INSERT INTO raw {which}").fetchone()
+                        if text and rejecting:
+                            keep_lines(self._db, number, text)
                         kept = (number, file.name, rows[0] if rows else 0)
                         self._db.execute("INSERT INTO files VALUES (?, ?, ?)", kept)
                 advance(1, note=Path(file.name).name)
@@ -149,12 +171,16 @@ class Corpus:
         entities: Vocabulary | None,
         relations: Vocabulary | None,
         progress: Progress,
+        aliases: Aliases | None = None,
     ) -> dict[str, Any]:
-        """Names and times as numbers, by the rules of `read_events`; what was found out, as plain JSON."""
+        """Names and times as numbers, by the rules of `read_events`; what was found out, as plain JSON.
+
+        aliases: names that become others, after all have their numbers.
+        """
         if found := self.note("numbers"):
             return dict(found)
         kinds = dict(zip(ROLES, common_kinds(files), strict=True))
-        table = _Table(kinds, options, entities, relations)
+        table = RawTable(kinds, options, entities, relations)
         with progress.task("numbering names and times"), clear_errors(self.out), self._transaction():
             total = self._one("SELECT count(*) FROM raw")
             if not total:
@@ -172,20 +198,25 @@ class Corpus:
             self._names_only = files[0].layout is not None  # in published data a number is a name, such as a code
             entity = self._names("entity", ("subject", "object"), {kinds["subject"], kinds["object"]}, entities)
             relation = self._names("relation", ("relation",), {kinds["relation"]}, relations)
-            self._events(kinds, entity, relation)
+            plain = self._events(kinds, entity, relation)
+            if self._rejects is not None:
+                self._write_rejects(self._rejects, [file.name for file in files], table)
             events = self._one("SELECT count(*) FROM events")
+            if not plain:
+                self._db.execute("DROP VIEW timed")
+                self._db.execute("DROP TABLE raw")
             if not events:
                 raise DataError(
                     f"no row of {files[0].name} and the files after it is an event; run `bridgemem data check` on it."
                 )
             of_ids = "SELECT count(DISTINCT id) FROM {}"
-            found = {
+            made: dict[str, Any] = {
                 "clock": asdict(clock),
                 "n_entities": len(entities) if entities else entity or self._one(of_ids.format("entity")),
                 "n_relations": len(relations) if relations else relation or self._one(of_ids.format("relation")),
                 "named": {"entity": entity is None, "relation": relation is None},
                 "events": events,
-                "rejected": total - events - sum(dropped.values()),
+                "rejected": total - events - sum(dropped.values()) + self._one("SELECT count(*) FROM broken"),
                 "dropped": dropped,
                 "remarks": [
                     *_understood(files[0]),
@@ -193,22 +224,37 @@ class Corpus:
                     *filter(None, [week_remark(clock, options.step), mixed_zones(files)]),
                 ],
             }
-            self._keep("numbers", found)
-        return found
+            if aliases is not None:
+                names = entities.names if entities else self._listed("entity", made)
+                made |= merge_names(self._db, names, aliases, "VIEW" if plain else "TABLE")
+                made["named"]["entity"] = True
+            self._keep("numbers", made)
+        return made
+
+    def _write_rejects(self, path: Path, files: Sequence[str], table: RawTable) -> None:
+        """Write the rows that are no events, as they are fetched."""
+        texts = [f"coalesce({text_of(role)}, '')" for role in ROLES]
+        if table.kinds["time"] == "date":
+            texts[3] = "coalesce(CAST(make_timestamp(time * 1000000) AS VARCHAR), '')"
+        known = {"entity": table.entities, "relation": table.relations}
+        by_id = {kind: kind in self._by_id for kind in known}
+        marks = {role: table.marks(role) for role in ROLES}
+        judge = Judge(marks, known, by_id, self._time_faults, published=self._names_only)
+        write_rejects(path, rejected(self._db, files, ", ".join(texts), judge))
 
     def _one(self, query: str) -> int:
         row = self._db.execute(query).fetchone()
         return int(row[0]) if row and row[0] is not None else 0
 
-    def _dropped(self, table: _Table) -> dict[str, int]:
+    def _dropped(self, table: RawTable) -> dict[str, int]:
         """How many rows lack a value, by what they lack first."""
         lacks = "".join(f" WHEN {table.missing(role)} THEN '{role}'" for role in ROLES)
-        marks = "".join(f" WHEN '{role}' THEN {_text(role)}" for role in ROLES)
+        marks = "".join(f" WHEN '{role}' THEN {text_of(role)}" for role in ROLES)
         query = f"""SELECT role, coalesce(CASE role{marks} END, '') AS mark, count(*)
             FROM (SELECT *, CASE{lacks} END AS role FROM raw) WHERE role IS NOT NULL GROUP BY ALL"""
         return lacking(self._db.execute(query).fetchall())
 
-    def _times(self, table: _Table) -> tuple[Clock, str, str, tuple[str, ...]]:
+    def _times(self, table: RawTable) -> tuple[Clock, str, str, tuple[str, ...]]:
         """The clock, the SQL of a row's step (NULL where its time is none), the join that it needs, and remarks."""
         remarks: tuple[str, ...] = ()
         kind, time, step = table.kinds["time"], "time", table.options.step
@@ -241,7 +287,7 @@ class Corpus:
         when = f"CASE WHEN {valid.replace('time', 'raw.time')} THEN ({inside} - {clock.origin}) // {clock.unit} END"
         return clock, when, "", remarks
 
-    def _texts_of_times(self, table: _Table) -> tuple[Clock, str, str, tuple[str, ...]]:
+    def _texts_of_times(self, table: RawTable) -> tuple[Clock, str, str, tuple[str, ...]]:
         text, options = f"trim(COALESCE(CAST(raw.time AS VARCHAR), ''), {SPACE})", table.options
         rows = self._db.execute(
             f"SELECT {text} AS text, count(*), count(*) FILTER ({table.filled()}) FROM raw GROUP BY ALL ORDER BY text"
@@ -261,6 +307,7 @@ class Corpus:
         steps = ((times.values[good] - clock.origin) // clock.unit).tolist()
         pairs = [[texts[i] for i in good], steps]
         self._db.execute("INSERT INTO times SELECT unnest(?::VARCHAR[]), unnest(?::BIGINT[])", pairs)
+        self._time_faults = {texts[i]: fault for i, fault in times.faults.items()}
         return clock, "times.step", f"JOIN times ON times.text = {text}", times.remarks
 
     def _names(self, kind: str, roles: tuple[str, ...], kinds: set[str], known: Vocabulary | None) -> int | None:
@@ -271,6 +318,8 @@ class Corpus:
         taken, and rows with others are no events.
         """
         whole = kinds == {"whole"}
+        if whole:
+            self._by_id.add(kind)
         if whole and known:
             return len(known)
         if whole:
@@ -280,7 +329,7 @@ class Corpus:
                 return self._by_number(kind)
             self._db.execute(f"DROP TABLE {kind}")
         sides = " UNION ALL ".join(
-            f"SELECT {_text(role)} AS name, step::HUGEINT * {2**62} + ord * 2 + {i} AS first FROM timed"
+            f"SELECT {text_of(role)} AS name, step::HUGEINT * {2**62} + ord * 2 + {i} AS first FROM timed"
             for i, role in enumerate(roles)
         )
         self._db.execute(f"CREATE TABLE {kind} AS SELECT name, min(first) AS first FROM ({sides}) GROUP BY name")
@@ -288,9 +337,11 @@ class Corpus:
         names_only = self._names_only and not known
         if not (whole or names_only) and not self._one(f"SELECT count(*) FROM {kind} WHERE NOT {digits}"):
             if known:
+                self._by_id.add(kind)
                 self._db.execute(f"DROP TABLE {kind}")
                 return len(known)
             if self._counts_things(kind):
+                self._by_id.add(kind)
                 return self._by_number(kind)
         numbered = f"SELECT name, row_number() OVER (ORDER BY first) - 1 AS id FROM {kind}"
         if known:
@@ -321,8 +372,8 @@ class Corpus:
         self._db.execute(f"CREATE OR REPLACE TABLE {kind} AS {ranked}")
         return None
 
-    def _events(self, kinds: dict[str, str], entities: int | None, relations: int | None) -> None:
-        """Events as numbers: a view where the files hold numbers already, else a table in their place.
+    def _events(self, kinds: dict[str, str], entities: int | None, relations: int | None) -> bool:
+        """Events as numbers: a view where the files hold numbers already, else a table; whether it is a view.
 
         entities, relations: how many ids there are; None where names are looked up.
         """
@@ -330,7 +381,7 @@ class Corpus:
         def part(role: str, table: str, ids: int | None) -> tuple[str, str]:
             roles = ("relation",) if table == "relation" else ("subject", "object")
             named, whole = ids is None, {kinds[other] for other in roles} == {"whole"}
-            text = f"timed.{role}" if whole or (kinds[role] == "whole" and not named) else _text(f"timed.{role}")
+            text = f"timed.{role}" if whole or (kinds[role] == "whole" and not named) else text_of(f"timed.{role}")
             # numbers are looked up as numbers, which is quicker than as texts
             name = f"{role}_.name::BIGINT" if whole else f"{role}_.name"
             joined = f" JOIN {table} AS {role}_ ON {name} = {text}" if named else ""
@@ -348,18 +399,19 @@ class Corpus:
         whole = " AND ".join(f"{role} BETWEEN 0 AND {(end or LAST_ID + 1) - 1}" for role, end in ends.items())
         query = f"SELECT * FROM (SELECT ord, step::INTEGER AS step, {columns} FROM timed{joins}) WHERE {whole}"
         self._db.execute(f"CREATE {'VIEW' if plain else 'TABLE'} events AS {query}")
-        if not plain:
-            self._db.execute("DROP VIEW timed")
-            self._db.execute("DROP TABLE raw")
+        return plain
 
-    def names(self, kind: str, count: int) -> list[str]:
+    def names(self, kind: str) -> list[str]:
         """The names of the ids; ids without names are their own."""
         with clear_errors(self.out):
-            if not self.note("numbers")["named"][kind]:
-                return [str(i) for i in range(count)]
-            # of two spellings of a number, as 0 and -0, the plain one
-            query = f"SELECT max(name) FROM {kind} GROUP BY id ORDER BY id"
-            return [str(row[0]) for row in self._db.execute(query).fetchall()]
+            return self._listed(kind, self.note("numbers"))
+
+    def _listed(self, kind: str, numbers: dict[str, Any]) -> list[str]:
+        if not numbers["named"][kind]:
+            return [str(i) for i in range(numbers[COUNTS[kind]])]
+        # of two spellings of a number, as 0 and -0, the plain one
+        query = f"SELECT max(name) FROM {kind} GROUP BY id ORDER BY id"
+        return [str(row[0]) for row in self._db.execute(query).fetchall()]
 
     # ---- ranges of pairs -------------------------------------------------------------------------------------------
 
@@ -432,37 +484,8 @@ def _create(path: Path) -> None:
     aside.rename(path)
 
 
-def _text(column: str) -> str:
-    return f"trim(CAST({column} AS VARCHAR), {SPACE})"
-
-
 def _understood(file: Source) -> list[str]:
     """How files in a published layout are read."""
     if file.layout is None:
         return []
     return [understood(file.layout.name, dict(zip(ROLES, file.headings, strict=True)), ())]
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The kind of each role in the table `raw`, and what stands for a missing value in it."""
-
-    kinds: dict[str, str]
-    options: ReadOptions
-    entities: Vocabulary | None
-    relations: Vocabulary | None
-
-    def missing(self, role: str) -> str:
-        """SQL that is true where a row lacks a role; a name of a known vocabulary is never a missing value."""
-        known = {"subject": self.entities, "object": self.entities, "relation": self.relations}.get(role)
-        marks = sorted(self.options.missing(known.names if known else ()))
-        if self.kinds[role] != "text":
-            numbers = [mark for mark in marks if INTEGER.fullmatch(mark) and self.kinds[role] == "whole"]
-            return f"({role} IS NULL{''.join(f' OR {role} = {number}' for number in numbers)})"
-        return f"({role} IS NULL OR {_text(role)} IN ({', '.join(map(literal, marks))}))"
-
-    def filled(self) -> str:
-        """SQL that is true where a row names both parties and the relation."""
-        parts = [f"NOT {self.missing(role)}" for role in ROLES[:3]]
-        parts += [f"{role} >= 0" for role in ROLES[:3] if self.kinds[role] == "whole"]
-        return f"({' AND '.join(parts)})"

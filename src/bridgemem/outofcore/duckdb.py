@@ -15,6 +15,7 @@ import numpy as np
 
 from bridgemem.config import Declared, Range, Settings, Size
 from bridgemem.errors import RunError
+from bridgemem.events.aliases import Aliases
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.lakes import event_columns, local_files
 from bridgemem.events.readers.options import ReadOptions
@@ -58,6 +59,8 @@ def mine_files(
     options: ReadOptions | None = None,
     entities: Vocabulary | None = None,
     relations: Vocabulary | None = None,
+    aliases: Aliases | None = None,
+    rejects: Path | None = None,
     seed: int = 42,
     limits: Limits | None = None,
     force: bool = False,
@@ -67,7 +70,8 @@ def mine_files(
 
     sources: Parquet, CSV and TSV files (gz and zip too) or globs of them, Delta tables, iceberg:// names and s3://
     URLs, in the order of their events where steps tie; plain, or in a published layout.
-    options, entities, relations: as for `read_events`.
+    options, entities, relations: as for `read_events`. aliases: names that become others, by `read_aliases`.
+    rejects: a file for rejected rows, where none may refuse a file of events.
     A run that was cut off goes on when it is started again in the same way; `force` begins anew and replaces what an
     earlier mining left in the folder.
     """
@@ -83,6 +87,8 @@ def mine_files(
             "reading": asdict(options),
             "seed": seed,
             "names": [vocabulary_digest(v.names, ()) if v else None for v in (entities, relations)],
+            "aliases": aliases and vocabulary_digest(tuple(aliases), tuple(aliases.values())),
+            "rejects": rejects and str(rejects.absolute()),
         }
         files = [describe(path, options) for path in paths]
         options = mining_options(files, options)
@@ -91,18 +97,20 @@ def mine_files(
         place = stack.enter_context(mining_place(out, force))
         work = prepare(place, asked, force)
         database = work / "corpus.duckdb"
-        corpus = stack.enter_context(closing(Corpus(database, limits.for_duckdb(settings), limits.threads, out)))
+        memory = limits.for_duckdb(settings)
+        corpus = stack.enter_context(closing(Corpus(database, memory, limits.threads, out, rejects)))
         corpus.read(files, progress)
-        found = corpus.number(files, options, entities, relations, progress)
+        found = corpus.number(files, options, entities, relations, progress, aliases)
         mining = Mining(settings, found["n_entities"], found["n_relations"], seed)
-        rows = limits.rows or max(limits.for_duckdb(settings) // ROW_BYTES, 1)
+        rows = limits.rows or max(memory // ROW_BYTES, 1)
         ranges = _Ranges(corpus, mining, place, corpus.bounds(rows, MOST_RANGES))
         ranges.mine(2 * found["events"], progress)
         about = About(
             out.name,
-            entities.names if entities else tuple(corpus.names("entity", mining.n_entities)),
-            relations.names if relations else tuple(corpus.names("relation", mining.n_relations)),
+            entities.names if entities and aliases is None else tuple(corpus.names("entity")),
+            relations.names if relations else tuple(corpus.names("relation")),
             Clock(**found["clock"]),
+            aliases=aliases or {},
         )
         source = {"engine": "duckdb", "files": len(paths)}
         source |= {name: found[name] for name in ("rejected", "dropped", "remarks")}
@@ -110,7 +118,7 @@ def mine_files(
         done = write_mined(place, mining, *made, about=about, source=source, progress=progress)
         corpus.close()
         shutil.rmtree(work, ignore_errors=True)
-    return done
+    return {**done, "merged": found.get("merged")}
 
 
 class _Ranges:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bridgemem.errors import DataError
 from bridgemem.events.limits import MOST_PAIRS, Budget
+from bridgemem.events.log import Vocabulary
 from bridgemem.events.readers.layouts import SourceLayout
 from bridgemem.events.readers.options import ROLES, ReadOptions
-from bridgemem.events.readers.table import MOMENT, PARQUET, Source, connect, find_columns
-from bridgemem.events.readers.text import literal, short
+from bridgemem.events.readers.rejects import MOST
+from bridgemem.events.readers.table import INTEGER, MOMENT, PARQUET, Source, connect, find_columns
+from bridgemem.events.readers.text import Screened, literal, short
 from bridgemem.events.times import MIXED_ZONES
 from bridgemem.progress import SILENT
 
@@ -22,49 +24,60 @@ TEXT = (".csv", ".tsv", ".txt")
 PACKED = (".gz", ".zip")
 SPACE = "chr(32)||chr(9)||chr(10)||chr(11)||chr(12)||chr(13)"
 WHOLE = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT)")
+ROW = "bridgemem_row"  # a name that no published layout has
+CROWD = "too many parties"  # stands for the time of a row between them
 WORDS = {"whole": "whole numbers", "date": "dates", "text": "texts"}
 
 
 @contextmanager
-def rows_of(file: Source, kinds: Sequence[str], folder: Path) -> Iterator[str]:
+def rows_of(
+    file: Source, kinds: Sequence[str], folder: Path, *, rejecting: bool = False
+) -> Iterator[tuple[str, Screened | None]]:
     """SQL of the four roles in these kinds: whole numbers, seconds since 1970 for dates, and texts as they are.
 
-    folder: where a copy goes, if the file has to be unpacked. A line that is no row refuses the file.
+    folder: where a copy goes, if the file has to be unpacked. rejecting: a fifth column says which row of the file each
+    is, the first is 1, and lines that are no rows are rejected; else such a line refuses the file. Next to the SQL
+    comes what was found of the lines of a text file.
     """
-    with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder) as (table, text):
-        for first in text.rejects[:1] if text else ():
-            raise DataError(f"{file.name}:{first.line} cannot be read: {first.reason}; write it again or leave it out.")
+    kept = MOST if rejecting else 1
+    with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder, kept=kept) as (table, text):
+        for first in text.rejects[:1] if text and not rejecting else ():
+            raise DataError(
+                f"{file.name}:{first.line} cannot be read: {first.reason}; write it again or leave it out; "
+                "--rejects FILE collects such lines."
+            )
+        number = f", row_number() OVER () AS {ROW}" * rejecting
         if file.layout is not None:
-            yield _published(file, file.layout, table)
+            yield _published(file, file.layout, f"(SELECT *{number} FROM {table})", f", {ROW}" * rejecting), text
             return
         chosen = zip(file.columns, kinds_of(file), kinds, strict=True)
-        yield f"SELECT {', '.join(_expression(*how) for how in chosen)} FROM {table}"
+        yield f"SELECT {', '.join(_expression(*how) for how in chosen)}{number} FROM {table}", text
 
 
-def _published(file: Source, layout: SourceLayout, table: str) -> str:
+def _published(file: Source, layout: SourceLayout, table: str, row: str = "") -> str:
     """SQL of the four roles of a published layout as texts, with a row for each two parties, as `pair_rows` has them.
 
     What stands for nobody is empty. A row between too many parties has no time, so that it is rejected. Nothing here
-    may become a join, which does not keep the order of the rows.
+    may become a join, which does not keep the order of the rows. row: a further column that is passed on.
     """
     missing = literal("|".join(map(re.escape, sorted({"", *layout.missing}))))
     subject, relation, object_, time = file.texts()
     read = f"""SELECT {_parts(subject, layout)} AS first, {_parts(object_, layout)} AS second,
-        {_unquoted(relation)} AS relation, {_unquoted(time)} AS time FROM {table}"""
+        {_unquoted(relation)} AS relation, {_unquoted(time)} AS time{row} FROM {table}"""
     firsts, seconds = (
         f"[x FOR x, i IN {side} IF NOT regexp_full_match(x, {missing}) AND list_position({side}, x) = i]"
         for side in ("first", "second")
     )
     label = f"CASE WHEN regexp_full_match(relation, {missing}) THEN '' ELSE relation END"
-    named = f"SELECT {firsts} AS firsts, {seconds} AS seconds, {label} AS relation, time FROM ({read})"
+    named = f"SELECT {firsts} AS firsts, {seconds} AS seconds, {label} AS relation, time{row} FROM ({read})"
     pairs = "flatten([[{'a': x, 'b': y} FOR y IN seconds] FOR x IN firsts])"
     many = "len(firsts) * len(seconds)"
     kept = f"""CASE WHEN {many} = 0 OR {many} > {MOST_PAIRS}
             THEN [{{'a': coalesce(firsts[1], ''), 'b': coalesce(seconds[1], '')}}]
         WHEN {many} = 1 THEN {pairs} ELSE [p FOR p IN {pairs} IF p.a <> p.b] END"""
-    timed = f"CASE WHEN {many} > {MOST_PAIRS} THEN 'too many parties' ELSE time END"
-    paired = f"SELECT unnest({kept}) AS pair, relation, {timed} AS time FROM ({named})"
-    return f"SELECT pair.a, relation, pair.b, time FROM ({paired})"
+    timed = f"CASE WHEN {many} > {MOST_PAIRS} THEN {literal(CROWD)} ELSE time END"
+    paired = f"SELECT unnest({kept}) AS pair, relation, {timed} AS time{row} FROM ({named})"
+    return f"SELECT pair.a, relation, pair.b, time{row} FROM ({paired})"
 
 
 def _unquoted(text: str) -> str:
@@ -163,3 +176,36 @@ def unreadable(path: str, problem: Exception) -> DataError:
     """A file that DuckDB could not read, with the first line of its reason."""
     reason = short((str(problem).splitlines() or ["unknown reason"])[0], 300).rstrip(".")
     return DataError(f"{path} cannot be read: {reason}; write it again or leave it out.")
+
+
+def text_of(column: str) -> str:
+    return f"trim(CAST({column} AS VARCHAR), {SPACE})"
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """The kind of each role in the table `raw`, and what stands for a missing value in it."""
+
+    kinds: dict[str, str]
+    options: ReadOptions
+    entities: Vocabulary | None
+    relations: Vocabulary | None
+
+    def marks(self, role: str) -> Collection[str]:
+        """What stands for a missing value in a role."""
+        known = {"subject": self.entities, "object": self.entities, "relation": self.relations}.get(role)
+        return self.options.missing(known.names if known else ())
+
+    def missing(self, role: str) -> str:
+        """SQL that is true where a row lacks a role; a name of a known vocabulary is never a missing value."""
+        marks = sorted(self.marks(role))
+        if self.kinds[role] != "text":
+            numbers = [mark for mark in marks if INTEGER.fullmatch(mark) and self.kinds[role] == "whole"]
+            return f"({role} IS NULL{''.join(f' OR {role} = {number}' for number in numbers)})"
+        return f"({role} IS NULL OR {text_of(role)} IN ({', '.join(map(literal, marks))}))"
+
+    def filled(self) -> str:
+        """SQL that is true where a row names both parties and the relation."""
+        parts = [f"NOT {self.missing(role)}" for role in ROLES[:3]]
+        parts += [f"{role} >= 0" for role in ROLES[:3] if self.kinds[role] == "whole"]
+        return f"({' AND '.join(parts)})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bridgemem.errors import DataError, SettingsError
@@ -42,7 +42,7 @@ def check_name(path: Path) -> Path:
     return path
 
 
-def write_rejects(path: Path, rejects: Sequence[Reject]) -> None:
+def write_rejects(path: Path, rejects: Iterable[Reject]) -> None:
     """Write rejected rows as CSV, whole or not at all; without any the file has its header alone."""
     with whole_file(check_name(path)) as aside, aside.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")

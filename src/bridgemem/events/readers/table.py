@@ -284,6 +284,11 @@ def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[s
     nothing = literal("|".join(map(re.escape, sorted(missing))))
     texts = [f"trim({_as_text(*column)})" for column in columns]
     filled = [f"CASE WHEN regexp_full_match({text}, {nothing}) THEN NULL ELSE {text} END" for text in texts]
+    return joined_parts(role, filled)
+
+
+def joined_parts(role: str, filled: list[str]) -> str:
+    """SQL of several texts as one, for DuckDB and Spark alike; filled: SQL of each, NULL where it is missing."""
     if role != "time":
         return f"concat_ws(': ', {', '.join(filled)})"
     between = [" "] if len(filled) == 2 else ["-", "-", " ", ":", ":"]

@@ -289,8 +289,12 @@ class Screened:
 
     def lines_of(self, rows: np.ndarray) -> np.ndarray:
         """The number of the line that rows stand on; rows int64 [n], the first is 1."""
+        return rows + np.searchsorted(self.rows_above(), rows, side="right")
+
+    def rows_above(self) -> np.ndarray:
+        """Of each line that is no row, how many rows stand above it, and one: int64, ascending."""
         none = np.array(self._no_rows, np.int64)
-        return rows + np.searchsorted(none - np.arange(len(none)), rows, side="right")
+        return none - np.arange(len(none))
 
     def sql(self) -> str:
         """What DuckDB reads the rows from."""

@@ -97,7 +97,7 @@ class Values:
     def missing(self, row: int) -> str:
         """What a row lacks first."""
         role, found, codes = next(x for x in self.roles() if x[1].missing[x[2][row]])
-        return f"the {role} is missing ({found.texts[codes[row]] or 'empty'})"
+        return missing_value(role, found.texts[codes[row]])
 
     def fault(self, row: int) -> str:
         """Why a row cannot be used."""
@@ -143,7 +143,8 @@ def ids_of(found: Texts, kind: str, vocabulary: Vocabulary | None, named: bool) 
         ids = np.array([int(text) if text else -1 for text in found.filled()], np.int64)
         if ids.max(initial=0) >= 10_000 + 100 * len(ids):
             return None  # numbers with wide gaps name things, they do not count them
-        found.faults |= {int(i): f"the {kind} id {ids[i]} is negative" for i in np.flatnonzero(filled & (ids < 0))}
+        for i in np.flatnonzero(filled & (ids < 0)):
+            found.faults[int(i)] = name_fault(found.texts[i], kind, None, by_id=True)
         return ids
     known = {name: i for i, name in reversed(list(enumerate(vocabulary.names)))}
     known_texts = np.array([text in known for text in found.texts], bool)
@@ -153,13 +154,27 @@ def ids_of(found: Texts, kind: str, vocabulary: Vocabulary | None, named: bool) 
         text = found.texts[i]
         if by_id and whole[i]:
             ids[i] = int(text)
-            if not 0 <= ids[i] < len(vocabulary):
-                found.faults[int(i)] = f"unknown {kind} id {text}, the vocabulary ends at {len(vocabulary) - 1}"
         elif text in known:
             ids[i] = known[text]
-        else:
-            found.faults[int(i)] = f"unknown {kind} {short(text)!r}"
+        if reason := name_fault(text, kind, vocabulary, by_id=by_id):
+            found.faults[int(i)] = reason
     return ids
+
+
+def name_fault(text: str, kind: str, vocabulary: Vocabulary | None, *, by_id: bool) -> str:
+    """Why a name cannot be used, empty where it can; by_id: whole numbers are ids."""
+    if by_id and INTEGER.fullmatch(text):
+        if vocabulary is None:
+            return f"the {kind} id {text} is negative" if int(text) < 0 else ""
+        if not 0 <= int(text) < len(vocabulary):
+            return f"unknown {kind} id {text}, the vocabulary ends at {len(vocabulary) - 1}"
+        return ""
+    return "" if vocabulary is None or text in vocabulary.ids else f"unknown {kind} {short(text)!r}"
+
+
+def missing_value(role: str, text: str) -> str:
+    """The sentence that a row lacks a value; text: what stands there."""
+    return f"the {role} is missing ({text or 'empty'})"
 
 
 def numbered(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -82,7 +83,8 @@ def complete_memory(
         for block in log:
             columns.add_events(*block)
         mapped = columns.events()
-        names = Vocabulary("entity", about.entities), Vocabulary("relation", about.relations)
+        entities = Vocabulary("entity", about.entities, aliases=about.aliases)
+        names = entities, Vocabulary("relation", about.relations)
         subject, relation, object_, step = mapped.values()
         events = MappedLog(subject, relation, object_, step, *names, about.clock)
         if 2 * len(events) != note["rows"]:
@@ -98,7 +100,7 @@ def complete_memory(
 
 
 class About(NamedTuple):
-    """What a memory says of its events: the name of the data, the names of the ids, the clock, and the split if any."""
+    """What a memory says of its events: their name, the names of the ids, clock, split and aliases if any."""
 
     name: str
     entities: tuple[str, ...]
@@ -106,6 +108,7 @@ class About(NamedTuple):
     clock: Clock
     valid_start: int | None = None
     test_start: int | None = None
+    aliases: Mapping[str, str] = MappingProxyType({})
 
 
 def _whole(sizes: tuple[int, int], note: Note) -> dict[str, Any]:
@@ -116,7 +119,10 @@ def _seal_memory(folder: Path, columns: _Columns, note: Note, events: EventLog, 
     """Write what makes the columns of a folder a memory; the manifest is the last of it."""
     names = events.entities.names, events.relations.names
     seal(folder, [note], events.n_entities, events.n_relations, vocabulary_digest(*names), events.fingerprint)
-    write_json(folder / NAMES, {"entities": list(names[0]), "relations": list(names[1])})
+    named: dict[str, Any] = {"entities": list(names[0]), "relations": list(names[1])}
+    if events.entities.aliases:
+        named["aliases"] = dict(events.entities.aliases)
+    write_json(folder / NAMES, named)
     manifest = {
         "format": FORMAT,
         "name": about.name,
