@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from bridgemem.cli.options import (
     Seed,
     Set,
     SplitAt,
+    check_engine,
     one_of,
     residual_of,
     source_of,
@@ -240,6 +241,10 @@ def fit(
     data_dir: DataDir = None,
     force: Force = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted fit.")] = False,
+    engine: Annotated[
+        str, typer.Option("--engine", help="local, or spark: a cluster reads the features of a mined folder.")
+    ] = "local",
+    master: Annotated[str, typer.Option("--master", help="Spark master URL, for --engine spark.")] = "",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -255,6 +260,7 @@ def fit(
     from bridgemem.events.loading import loaded
     from bridgemem.forecaster import Forecaster
     from bridgemem.forecasting.model import Model
+    from bridgemem.outofcore.spark_cases import cases_on_spark
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.residuals.learning import learning_of
     from bridgemem.storage.schema import override
@@ -262,6 +268,7 @@ def fit(
 
     if resume and force:
         raise SettingsError("--resume goes on with the run that is there, --force replaces it; choose one.")
+    check_engine(engine, master, ("local", "spark"))
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()
     settings, learned = override(base, set_) if set_ else None, learned_settings_of(residual, learned_set)
@@ -282,7 +289,8 @@ def fit(
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
         share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
         before = earlier_backbone(Path(backbone), share)
-        with _usable(out), going_on(before), blaming(REGISTERED.get(backbone, backbone)):
+        cluster = cases_on_spark(master, dataset) if engine == "spark" else nullcontext()
+        with _usable(out), going_on(before), blaming(REGISTERED.get(backbone, backbone)), cluster:
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted

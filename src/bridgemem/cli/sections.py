@@ -18,7 +18,7 @@ SECTIONS = {
     "Limits": "--duplicates --max-new-relations --max-new-names --max-new-names-day --max-ahead --body-limit "
     "--concurrent --timeout",
     "Following a feed": "--follow --until-end --from-start --event-field --offset-field",
-    "In parts": "--master --shard --join --cells",
+    "In parts": "--engine --master --shard --join --cells",
     "Files and output": "--out --force --resume --records --card --rejects --data-dir --memory-dir --relation-names "
     "--groups --aliases --device --json --quiet --help",
 }

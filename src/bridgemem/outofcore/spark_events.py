@@ -18,7 +18,7 @@ import numpy as np
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.log import DAY, Clock
 from bridgemem.events.readers.options import ROLES, ReadOptions
-from bridgemem.events.readers.table import INTEGER, Heading
+from bridgemem.events.readers.table import INTEGER, Heading, joined_parts
 from bridgemem.events.readers.values import lacking
 from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
 from bridgemem.outofcore.sources import LAST_ID
@@ -100,8 +100,8 @@ def numbered(spark: SparkSession, sources: Iterable[str], options: ReadOptions) 
     sources: paths, globs, folders and URIs of Parquet, all passed to Spark as they are; or tables of a catalog, as
     catalog.schema.table or delta.`URI`, which need a whole-number column `order` that tells events of one step apart.
     """
-    if options.format not in ("auto", "plain") or options.relation_is:
-        raise SettingsError("Spark reads plain tables with a column for the relation: leave the other options out.")
+    if options.format not in ("auto", "plain"):
+        raise SettingsError("Spark reads plain tables: leave --format out, and name the columns.")
     raw = _read(spark, list(sources), replace(options, format="plain"))
     clock, timed, remarks = _timed(spark, raw)
     entities, relations = _names("entity", timed, ("subject", "object")), _names("relation", timed, ("relation",))
@@ -138,18 +138,20 @@ def _read_files(spark: SparkSession, paths: Sequence[str], options: ReadOptions)
 
     files = _files(spark, paths)
     first = spark.read.parquet(files[0])
-    chosen, kinds = _roles(files[0], first, options)
+    roles = _roles(files[0], first, options)
+    kinds = {role: of.kind for role, of in roles.items()}
     # one schema for all files: a column that is there in another kind is refused by Spark, with the name of the file
-    wide = ", ".join(f"{_identifier(chosen[r])} {_width(first, chosen[r], kinds[r])}" for r in ROLES)
+    used = {column: kind for of in roles.values() for column, kind in of.columns}
+    wide = ", ".join(f"{_identifier(column)} {_width(first, column, kind)}" for column, kind in used.items())
     table = spark.read.schema(wide).parquet(*files)
     place, row = F.col("_metadata.file_path").alias("file"), F.col("_metadata.row_index").alias("row")
-    found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), place, row)
+    found = table.select(*(of.value(options).alias(role) for role, of in roles.items()), place, row)
     sums = [F.count("*").alias("n")]
-    sums += [F.count(role).alias(role) for role in ROLES]
-    counted = {_bare(unquote(row["file"])): row for row in found.groupBy("file").agg(*sums).collect()}
+    sums += [F.count(F.expr(_identifier(column))).alias(f"in {i}") for i, column in enumerate(used)]
+    counted = {_bare(unquote(row["file"])): row for row in table.groupBy(place).agg(*sums).collect()}
     for file, of in sorted(counted.items()):
         # a file that lacks a column reads as empty in it
-        if any(of[role] == 0 for role in ROLES):
+        if any(of[f"in {i}"] == 0 for i in range(len(used))):
             Heading(spark.read.parquet(file).columns, options).places(file)
     starts, total = [], 0
     for file in map(_bare, files):
@@ -193,13 +195,14 @@ def _read_tables(spark: SparkSession, names: Sequence[str], options: ReadOptions
     if len(names) > 1:
         raise DataError("one table is mined at a time: make a view of several with one order over all of them.")
     table = spark.read.table(names[0])
-    chosen, kinds = _roles(names[0], table, options)
+    roles = _roles(names[0], table, options)
+    kinds = {role: of.kind for role, of in roles.items()}
     if dict(table.dtypes).get(ORDER) not in ("int", "bigint"):
         raise DataError(
             f"{names[0]} has no whole-number column {ORDER!r}, and a table has no order of its own: add one that "
             "tells the events of one step apart."
         )
-    found = table.select(*(_value(chosen[r], kinds[r]).alias(r) for r in ROLES), F.col(ORDER).cast("long"))
+    found = table.select(*(of.value(options).alias(r) for r, of in roles.items()), F.col(ORDER).cast("long"))
     total, orders, least = found.agg(F.count("*"), F.count_distinct(ORDER), F.min(ORDER)).first() or (0,) * 3
     if not total:
         raise DataError(f"no event was found in {names[0]}; check that the table has rows.")
@@ -208,21 +211,45 @@ def _read_tables(spark: SparkSession, names: Sequence[str], options: ReadOptions
     return _Raw(found, kinds, options, total, 1)
 
 
-def _roles(name: str, table: DataFrame, options: ReadOptions) -> tuple[dict[str, str], dict[str, str]]:
-    """The column that holds each role, and its kind: whole, date or text."""
-    places = Heading(table.columns, options).places(name)
-    if any(len(several) > 1 for several in places):
-        raise SettingsError("Spark does not join columns: name one column for each part of an event.")
-    found = [table.columns[place] for (place,) in places]
-    chosen, kinds = dict(zip(ROLES, found, strict=True)), {}
-    for role, heading in chosen.items():
-        declared = dict(table.dtypes)[heading]
-        kinds[role] = KINDS.get(declared, "")
-        if not kinds[role] or (kinds[role] == "date" and role != "time"):
-            raise DataError(
-                f"{name} has a column {heading!r} of {declared}; events are whole numbers, texts and dates."
-            )
-    return chosen, kinds
+@dataclass(frozen=True)
+class _Role:
+    """A role of an event in a table: the columns that hold it, with their kinds; none where every row has the same."""
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+
+    @property
+    def kind(self) -> str:
+        """whole, date or text."""
+        return self.columns[0][1] if len(self.columns) == 1 else "text"
+
+    def value(self, options: ReadOptions) -> Column:
+        """The role as whole numbers, as seconds since 1970 for dates, or as trimmed text."""
+        from pyspark.sql import functions as F
+
+        if len(self.columns) == 1:
+            return _value(*self.columns[0])
+        if not self.columns:
+            return F.lit(options.relation_is)
+        marks = ", ".join(map(_quoted, sorted(options.missing())))
+        texts = [f"trim(BOTH {SPACES} FROM CAST({_identifier(column)} AS STRING))" for column, _ in self.columns]
+        return F.expr(joined_parts(self.name, [f"CASE WHEN {t} IN ({marks}) THEN NULL ELSE {t} END" for t in texts]))
+
+
+def _roles(name: str, table: DataFrame, options: ReadOptions) -> dict[str, _Role]:
+    """Where a table holds each role."""
+    declared, found = dict(table.dtypes), {}
+    for role, places in zip(ROLES, Heading(table.columns, options).places(name), strict=True):
+        headings = [table.columns[place] for place in places]
+        for heading in headings:
+            kind = KINDS.get(declared[heading])
+            if not kind or (kind == "date" and role != "time"):
+                raise DataError(
+                    f"{name} has a column {heading!r} of {declared[heading]}; events are whole numbers, texts and "
+                    "dates."
+                )
+        found[role] = _Role(role, tuple((heading, KINDS[declared[heading]]) for heading in headings))
+    return found
 
 
 def _quoted(text: str) -> str:

@@ -7,7 +7,8 @@ counts 1 / pi times. The mass of the candidates that are not read is exact: one 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,6 +129,11 @@ class Cases:
         )
 
 
+# reads numbered batches of a source as cases, in their order, where other processes do it
+Elsewhere = Callable[["CaseReader", Source, Iterable[tuple[int, Queries]]], Iterable[Cases]]
+ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
+
+
 class CaseReader:
     """Reads queries as cases over one past, at one scale of the backbone's log score."""
 
@@ -142,15 +148,21 @@ class CaseReader:
             self._reader = FeatureReader(self.past, source.transitions, self.unseen)
         reader = self._reader.by(source.transitions)
         several = self.past.device.type == "cpu" and source.scorer.parallel
-        numbered = enumerate(_batches(source.queries, self.past))
+        numbered, elsewhere = enumerate(_batches(source.queries, self.past)), ELSEWHERE.get()
         with progress.task("reading what the learned residual is fitted on", total=len(source.queries)) as advance:
             parts = []
-            for made in in_order(lambda of: self._cases(*of, source.scorer, reader), numbered, several=several):
+            found = (
+                elsewhere(self, source, numbered)
+                if elsewhere
+                else in_order(lambda of: self.cases(*of, source.scorer, reader), numbered, several=several)
+            )
+            for made in found:
                 parts.append(made)
                 advance(len(made))
         return Cases.joined(parts)
 
-    def _cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
+    def cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
+        """The cases of one batch of a source; number: its place among all."""
         assert batch.answer is not None
         scores = score_queries(scorer, batch, self.past)
         found = reader.candidates(batch, scores, last=1)

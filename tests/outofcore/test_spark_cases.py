@@ -1,0 +1,85 @@
+"""Spark on this machine: the features of a fit, joined columns and one relation for all rows, as without Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bridgemem as bm
+import spark_cluster
+from bridgemem.events.readers.options import ReadOptions
+from bridgemem.outofcore import spark
+from bridgemem.outofcore.duckdb import mine_files
+from commands import bridgemem
+from corpora import write_parquet
+
+missing = spark_cluster.why_not()
+pytestmark = pytest.mark.skipif(missing is not None, reason=missing or "")
+MASTER = "local[2]"
+QUICK = ("--set", "max_epochs=1", "--set", "max_queries=200", "--set", "max_examples=500")
+QUICK += ("--learned-set", "epochs=1", "--learned-set", "train_queries=1500", "--learned-set", "valid_queries=600")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One session for all tests, small and quick to start."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SPARK_CONF_DIR", str(spark_cluster.write_settings(tmp_path_factory.mktemp("spark") / "conf")))
+        patched.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        patched.setenv("PYSPARK_PYTHON", sys.executable)
+        with spark.session(MASTER):
+            yield
+
+
+def test_a_fit_that_reads_its_features_on_spark_is_the_same(tmp_path: Path) -> None:
+    table, mined = tmp_path / "events.csv", tmp_path / "mined"
+    world = bm.simulate(bm.WorldSettings(actors=40, relations=6, steps=60, events=6_000)).dataset.events
+    world.to_frame().to_csv(table, index=False)
+    mine_files([table], mined)
+    for name, how in (("here", ()), ("there", ("--engine", "spark", "--master", MASTER))):
+        assert bridgemem("fit", "-d", mined, "--out", tmp_path / name, *QUICK, *how, "-q").code == 0
+    for file in ("model.safetensors", "backbone/weights.safetensors"):
+        here, there = (load_file(tmp_path / name / file) for name in ("here", "there"))
+        assert here.keys() == there.keys()
+        assert file != "model.safetensors" or any(name.startswith("learned.") for name in here)
+        assert all(torch.equal(values, there[tensor]) for tensor, values in here.items()), file
+
+
+def test_spark_fits_from_a_mined_folder_alone(tmp_path: Path) -> None:
+    said = bridgemem("fit", "-d", "world", "--out", tmp_path / "run", "--engine", "spark", "--master", MASTER, "-q")
+    assert "Spark reads the queries of a mined folder" in said.refused()
+    said = bridgemem("fit", "-d", "world", "--out", tmp_path / "run", "--engine", "spark")
+    assert "--master goes with --engine spark" in said.refused()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ReadOptions(relation="kind,detail", time="year,month,day"),
+        ReadOptions(relation_is="trades with", time="year,month,day"),
+    ],
+    ids=["joined", "one relation"],
+)
+def test_columns_are_joined_as_by_duckdb(options: ReadOptions, tmp_path: Path) -> None:
+    columns = {
+        "subject": ["a", "b", "a", "c", "b", "a"],
+        "kind": ["sell", "buy", "sell", "NA", "-", "buy"],
+        "detail": ["oil", " ", "gas", "oil", "", "oil"],
+        "object": ["b", "c", "c", "a", "a", "c"],
+        "year": [2024, 2024, 2024, 2024, 2024, 2024],
+        "month": [1, 1, 1, 2, 2, 2],
+        "day": [1, 2, 30, 4, 5, 6],
+    }
+    file = write_parquet(tmp_path / "e.parquet", columns)
+    one = mine_files([file], tmp_path / "duckdb", options=options)
+    other = spark.mine_on_spark([file], tmp_path / "spark", MASTER, options=options)
+    kept = ("fingerprint", "events", "n_entities", "n_relations", "clock")
+    assert {name: one[name] for name in kept} == {name: other[name] for name in kept}
+    assert one["source"]["dropped"] == other["source"]["dropped"]
+    for name in ("entities.txt", "relations.txt", "counts.safetensors"):
+        assert (tmp_path / "duckdb" / name).read_bytes() == (tmp_path / "spark" / name).read_bytes()
