@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bridgemem.live import compaction
+from bridgemem.live import storefile
 from bridgemem.live.compaction import compact
 from bridgemem.live.eventstore import EventStore, StoreInUseError
-from bridgemem.live.storefile import StoreError
 from commands import bridgemem, left_in, write_rows
 
 pytest_plugins = ("small_runs",)
@@ -50,15 +53,16 @@ def test_a_compacted_store_is_smaller_and_holds_the_same(path: Path) -> None:
 def test_no_other_process_gets_the_store_before_the_new_file_has_its_name(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    copy = compaction.copy_verified
+    kept_closed = storefile._kept_closed
 
-    def watched(store: EventStore, aside: Path, to: Path) -> object:
-        made = copy(store, aside, to)
-        other = subprocess.run([sys.executable, "-c", OPENING, path], capture_output=True, text=True, check=False)
-        assert StoreInUseError.__name__ in other.stderr
-        return made
+    @contextmanager
+    def watched(of: Path) -> Iterator[None]:
+        with kept_closed(of):
+            other = subprocess.run([sys.executable, "-c", OPENING, path], capture_output=True, text=True, check=False)
+            assert StoreInUseError.__name__ in other.stderr
+            yield
 
-    monkeypatch.setattr(compaction, "copy_verified", watched)
+    monkeypatch.setattr(storefile, "_kept_closed", watched)
     with EventStore(path) as store:
         assert compact(store).events == 600
 
@@ -66,11 +70,11 @@ def test_no_other_process_gets_the_store_before_the_new_file_has_its_name(
 def test_a_compaction_that_fails_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
 
-    def full(store: EventStore, aside: Path, to: Path) -> object:
-        aside.write_bytes(b"half")
-        raise StoreError(f"{to} cannot be written: No space left on device; nothing is left of it.")
+    def full(cursor: object, to: Path, name: str) -> None:
+        to.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(compaction, "copy_verified", full)
+    monkeypatch.setattr(storefile, "copied", full)
     assert "No space left" in bridgemem("compact", path).refused()
     assert path.read_bytes() == before
     assert left_in(path.parent) == ["store.duckdb"]

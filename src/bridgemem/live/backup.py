@@ -39,22 +39,13 @@ def backup(store: EventStore, to: Path | str, *, replace: bool = False) -> Backu
         raise SettingsError(f"{to} exists already; {remedy}.")
     try:
         with whole_file(to, replace) as aside:
-            expected, counts = copy_verified(store, aside, to)
+            aside.unlink(missing_ok=True)
+            expected, counts = _copy(store, aside, to)
+            _verify(aside, expected, to)
             size = aside.stat().st_size
     except OSError as problem:
         raise _unwritten(to, problem) from None
     return Backup(str(to), **counts, bytes=size, digest=expected)
-
-
-def copy_verified(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]]:
-    """Write the rows of one moment into a new file and read them back; their digest and their numbers.
-
-    to: the file as sentences name it.
-    """
-    aside.unlink(missing_ok=True)
-    expected, counts = _copy(store, aside, to)
-    _verify(aside, expected, to)
-    return expected, counts
 
 
 def _unwritten(to: Path, problem: Exception) -> StoreError:
@@ -66,7 +57,7 @@ def _count(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
 
 
 def _copy(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]]:
-    """Write the rows of one moment into a new file, and give their digest and their numbers."""
+    """Write the rows of one moment into a new file, and give their digest and their numbers; to: its name in errors."""
     import duckdb
 
     name = attachable()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridgemem.live.backup import copy_verified
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.storefile import StoreError
-from bridgemem.storage.whole import whole_file
 
 
 @dataclass(frozen=True)
@@ -32,14 +29,8 @@ def compact(store: EventStore) -> Compacted:
     A kill leaves the old file or the new one, both with every acknowledged batch. Nothing that is stored changes:
     retracted events stay in the file, and ids, keys and offsets are as they were.
     """
-    before, log = store.path.stat().st_size, store.path.with_name(f"{store.path.name}.wal")
-    # the old file stays open, and so locked, until the new one has its name
+    before = store.path.stat().st_size
     with store:
-        store.checkpoint()
-        if log.exists() and log.stat().st_size:
-            raise StoreError(
-                f"{store.path} was not compacted: its write-ahead log could not be emptied; check the disk."
-            )
-        with whole_file(store.path) as aside:
-            _, counts = copy_verified(store, aside, store.path)
+        counts = store.counts()
+        store.rewrite()
     return Compacted(str(store.path), **counts, merged=None, bytes=store.path.stat().st_size, before=before)
