@@ -82,6 +82,24 @@ def test_rows_of_a_wrong_shape_are_kept_too(client: TestClient) -> None:
     assert len(kept(client)) == 4
 
 
+def test_next_to_rows_of_a_wrong_shape_other_wrong_rows_are_named_too(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = [event(time="never"), {**event(), "time": None}, event()]
+    with caplog.at_level("INFO"):
+        refused = client.post("/v1/events", json={"source": "wire", "key": "1", "events": events})
+    assert refused.status_code == 422
+    assert "event 2, time: " in refused.json()["error"]
+    assert "event 1: 'never'" in refused.json()["error"]
+    rows = kept(client)
+    assert "'never'" in rows[0]["reason"]
+    assert "its batch was refused" in rows[2]["reason"]
+    assert metric(client, "bridgemem_events_rejected_total") == 3
+    (line,) = [one for one in caplog.records if getattr(one, "fields", {}).get("status") == 422]
+    told = {name: line.__dict__["fields"][name] for name in ("source", "key", "rejected")}
+    assert told == {"source": "wire", "key": "1", "rejected": 3}
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [

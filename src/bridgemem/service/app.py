@@ -174,7 +174,7 @@ def create_app(
     paths = {getattr(route, "path", "") for router in (*open_to_all, *guarded) for route in router.routes}
     paths |= {*DOCS, "/openapi.json"}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
-    _errors(app, service, () if page is not None else (live.store.path, live.run.folder))
+    _errors(app, service, metrics, () if page is not None else (live.store.path, live.run.folder))
     tokens = Tokens(token, admin.token if admin else None)
     app.add_middleware(Guard, limits=limits, tokens=tokens, hosts=hosts, admin=ADMIN)
     app.add_middleware(Measured, metrics=metrics, paths=paths, version=lambda: live.run.version)
@@ -353,7 +353,7 @@ def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
     return router
 
 
-def _errors(app: FastAPI, service: Service, places: Sequence[Path]) -> None:
+def _errors(app: FastAPI, service: Service, metrics: Metrics, places: Sequence[Path]) -> None:
     """Turn every error into one shape; places: whose folders no answer may name."""
 
     @app.exception_handler(BridgeMemError)
@@ -373,9 +373,12 @@ def _errors(app: FastAPI, service: Service, places: Sequence[Path]) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:
-        if request.url.path == EVENTS:
-            await asyncio.to_thread(service.keep_invalid, problem.body, _by_row(problem.errors()))
-        return refusal(422, _in_words(problem.errors()))
+        told = [f"{_place(one['loc'])}{_said(one)}" for one in problem.errors()]
+        if request.url.path == EVENTS and (wrong := _by_row(problem.errors())):
+            more = await asyncio.to_thread(service.keep_invalid, problem.body, wrong)
+            metrics.rejected.inc(len(problem.body["events"]))
+            told += [f"event {place}: {reason}" for place, reason in more.items()]
+        return refusal(422, NO_JSON if _unreadable(problem.errors()[0]) else _in_words(told))
 
     @app.exception_handler(400)
     async def unreadable(request: Request, problem: Exception) -> JSONResponse:
@@ -418,14 +421,15 @@ ROWS = {"events": "event", "assume": "assumed event", "queries": "query", "ids":
 NAMED = 20  # problems that are named one by one
 
 
-def _in_words(problems: Sequence[Any]) -> str:
-    """What is wrong, up to a limit, without repeating what was sent: that may be no number, or long."""
-    first = problems[0]
-    if first["type"] == "json_invalid" or first["loc"] == ("body",):
-        return NO_JSON
-    told = dict.fromkeys(f"{_place(problem['loc'])}{_said(problem)}" for problem in problems)
+def _unreadable(problem: Any) -> bool:
+    return problem["type"] == "json_invalid" or problem["loc"] == ("body",)
+
+
+def _in_words(problems: Sequence[str]) -> str:
+    """What is wrong, each once, up to a limit."""
+    told = list(dict.fromkeys(problems))
     more = f"; and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
-    return f"{'; '.join(list(told)[:NAMED])}{more}."
+    return f"{'; '.join(told[:NAMED])}{more}."
 
 
 def _by_row(problems: Sequence[Any]) -> dict[int, str]:
@@ -450,4 +454,5 @@ def _place(where: Sequence[Any]) -> str:
 
 
 def _said(problem: Any) -> str:
+    """What is wrong, without repeating what was sent: that may be no number, or long."""
     return problem["msg"].removeprefix("Value error, ").rstrip(".")

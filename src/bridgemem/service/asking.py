@@ -196,13 +196,25 @@ class Service:
         entities = {name for e in batch.events for name in (e.subject, e.object) if name not in events.entities}
         return len(entities), len({e.relation for e in batch.events if e.relation not in events.relations})
 
-    def keep_invalid(self, body: Any, wrong: dict[int, str]) -> None:
-        """Keep the rows of a body that has not the shape of a batch, if it tells whose they are."""
+    def keep_invalid(self, body: Any, wrong: dict[int, str]) -> dict[int, str]:
+        """Keep the rows of a body that has not the shape of a batch, if it tells whose they are.
+
+        wrong: what is wrong with the shape of some rows; the others are checked too, and what is wrong with them given.
+        """
         if not isinstance(body, dict) or not wrong:
-            return
+            return {}
         source, key, events = (body.get(name) for name in ("source", "key", "events"))
-        if isinstance(source, str) and isinstance(key, str) and isinstance(events, list) and len(events) <= MOST_EVENTS:
-            self._keep(source, key, events, wrong, OF_A_REFUSED_BATCH)
+        if not (isinstance(source, str) and isinstance(key, str) and isinstance(events, list)):
+            return {}
+        note(source=source, key=key, rejected=len(events))
+        if len(events) > MOST_EVENTS:
+            return {}
+        found, clock = dict[int, str](), self.live.view.events.clock
+        for place, row in enumerate(events, 1):
+            if place not in wrong and (one := faults([_cells(row)], clock)):
+                found[place] = one[0][1].removeprefix("event 1: ")
+        self._keep(source, key, events, wrong | found, OF_A_REFUSED_BATCH)
+        return found
 
     def _keep(self, source: str, key: str, rows: Sequence[Any], wrong: dict[int, str], why: str) -> None:
         """Put the rows of a refused batch in quarantine; wrong: what is with some of them; why: with the batch."""
