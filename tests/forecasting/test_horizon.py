@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from bridgemem.evaluation.reliability import evaluate_horizon
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.batch_queries import Query, answer
-from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once, in_windows
+from bridgemem.forecasting.calibration import OverSteps
+from bridgemem.forecasting.horizon import Activity, Openings, Windowed, in_windows
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.ranking.filters import FILTERS, Filters
@@ -108,19 +109,48 @@ def test_draws_are_the_mean_of_past_windows_and_of_one_with_a_single_event() -> 
 
 def test_at_least_once_is_the_chance_of_that_many_draws() -> None:
     p = torch.tensor([[0.5, 0.0], [0.25, 1.0]], dtype=torch.float64)
-    found = at_least_once(p, torch.tensor([2.0, 1.0], dtype=torch.float64))
+    found = OverSteps().at_least_once(p, torch.tensor([2.0, 1.0], dtype=torch.float64), 7)
     assert found.flatten().tolist() == pytest.approx([0.75, 0.0, 0.25, 1.0])
 
 
-def test_a_longer_horizon_keeps_the_ranking_and_never_lowers_a_probability(recurrence_run: Path) -> None:
+def test_the_fit_finds_the_numbers_that_several_steps_were_drawn_with() -> None:
+    draw = torch.Generator().manual_seed(3)
+    true, read = OverSteps(-0.1, -0.2, 0.4), []
+    for horizon in (1, 2, 4, 8):
+        p, draws = torch.rand((4000, 5), generator=draw).double(), 1 + horizon * torch.rand(4000, generator=draw)
+        came = torch.rand((4000, 5), generator=draw) < true.at_least_once(p, draws.double(), horizon)
+        read.append((horizon, p, draws.double(), came))
+    found = OverSteps.fit(read)
+    assert astuple(found) == pytest.approx(astuple(true), abs=0.06)
+    assert OverSteps.fit([]) == OverSteps()
+
+
+def test_a_window_is_opened_once_for_all_horizons() -> None:
+    events = random_log(4, n=400)
+    windows = Openings.of(events, 40, 0)
+    facts = rows_of(events)
+    both = facts + [(o, r + events.n_relations, s, t) for s, r, o, t in facts]
+    everybody = torch.arange(events.n_entities).expand(len(windows.queries), -1)
+    until, first = windows.until(everybody), windows.first()
+    assert len(windows.queries) == 40
+    for row, (a, r, t) in enumerate(zip(*_columns(windows.queries), strict=True)):
+        assert t + windows.longest <= events.end
+        came = {c: s - t for b, q, c, s in reversed(both) if (b, q) == (a, r) and t <= s < t + windows.longest}
+        assert until[row].tolist() == [came.get(c, windows.longest) for c in range(events.n_entities)]
+        assert int(first[row]) == min(came.values())
+    assert windows.horizons()[-1] <= windows.longest < 2 * windows.horizons()[-1]
+
+
+def test_a_longer_horizon_keeps_the_ranking(recurrence_run: Path) -> None:
     forecaster = Run(recurrence_run).predictor()
+    assert forecaster.calibration is not None
+    assert forecaster.calibration.over_steps != OverSteps()
     alone = forecaster.forecast("Arvan", "visit", top=12)
     week = forecaster.forecast("Arvan", "visit", top=12, horizon=7)
     assert [(c.name, c.rank, c.score) for c in week] == [(c.name, c.rank, c.score) for c in alone]
-    for one, more in zip(alone, week, strict=True):
-        assert one.p_given_event is not None
-        assert more.p_given_event is not None
-        assert one.p_given_event <= more.p_given_event + 1e-12 <= 1 + 1e-9
+    chances = [c.p_given_event for c in week if c.p_given_event is not None]
+    assert chances == sorted(chances, reverse=True)
+    assert 0 < chances[-1] < chances[0] < 1
 
 
 def test_what_happens_inside_the_window_changes_no_forecast_of_it(recurrence_run: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bridgemem.events.dates import parse_date
 from bridgemem.events.log import Clock, EventLog
-from bridgemem.forecasting.reasons import Reason, reasons
+from bridgemem.forecasting.reasons import Reason, reasons, reasons_with_anybody
 from bridgemem.memory.past import Past
 from builders import Row, base_and_delta, futures, log_of, random_log, rows_of, small_world, together
 
@@ -130,3 +130,23 @@ def test_no_sentence_holds_a_greek_letter_or_a_log_score() -> None:
     for actor, relation, candidate in asked(small_world().events, 50):
         for one in reasons(Past(small_world().events), actor, relation, candidate, step=50):
             assert not re.search("[α-ωΑ-Ω]|score|gate|log", one.sentence)
+
+
+def test_with_anybody_counts_steps_before_the_one_asked_for() -> None:
+    events = small_world().events
+    past, step = Past(events), events.end - 5
+    for actor, directed in ((0, 0), (1, events.n_relations), (3, 1)):
+        inverse, relation = divmod(directed, events.n_relations)
+        side = 2 if inverse else 0
+        when = sorted(
+            {row[3] for row in rows_of(events) if row[1] == relation and row[side] == actor and row[3] < step}
+        )
+        found = {one.kind: one for one in reasons_with_anybody(past, actor, directed, step=step)}
+        assert found["role"].count == len(when)
+        if not when:
+            assert set(found) == {"role"}
+            continue
+        assert found["lately"].count == sum(s >= step - 30 for s in when)
+        assert (found["role"].since, found["role"].until) == tuple(map(events.clock.label, (when[0], when[-1])))
+        cut = Past(events.prefix(step))
+        assert reasons_with_anybody(cut, actor, directed, step=step) == tuple(found.values())

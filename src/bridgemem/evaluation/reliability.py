@@ -15,17 +15,19 @@ from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import Reading, history, records_of, scoring_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.calibration import (
     Calibration,
     Curve,
     LogP,
+    OverSteps,
     fit_calibration,
     read_calibration,
     with_late,
     write_calibrations,
 )
-from bridgemem.forecasting.horizon import Activity, Windowed, at_least_once
+from bridgemem.forecasting.horizon import Activity, Openings, Windowed
 from bridgemem.forecasting.model import Parts
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
@@ -40,7 +42,8 @@ from bridgemem.training.devices import describe_device
 
 # two numbers need no more queries than this, and a reliability curve few more
 MOST_FITTED = 2_000
-MOST_MEASURED = 100_000
+MOST_AHEAD = 1_000  # queries that horizons are fitted on; each is read for all of them
+MOST_MEASURED = 30_000
 SHOWN = 10  # candidates of a query that a forecast shows
 
 
@@ -55,18 +58,54 @@ def calibrations_of(
     scoring, methods = scoring_of(run, validation.past, "train", validation.backbone), run.methods()[1:]
     columns = {name: column for column, name in enumerate(methods, start=1) if name not in known}
     trials = {name: fit for name in columns if name.name == "learned" and (fit := run.trial(name)) is not None}
-    queries = validation.queries.sample(MOST_FITTED, 0)
+    events, entities = validation.dataset.valid, validation.dataset.events.n_entities
     plain = {name: column for name, column in columns.items() if name not in trials}
-    found = _log_p(scoring, queries, plain, progress)
+    read = [(scoring, validation.queries, events, plain)]
     for name, (net, late) in trials.items():
         own = validation.scoring(run.transitions("train", validation.device), learned=[net])
-        found |= _log_p(own, late.sample(MOST_FITTED, 0), {name: 1}, progress)
-    entities, made = validation.dataset.events.n_entities, dict[Method, Calibration]()
-    for name, log_p in found.items():
-        seen = name.name == "learned" and name not in trials
-        one = (fit_calibration if seen else with_late)(log_p, entities, run.lock_of(name))
-        made[name] = replace(one, knots=()) if seen else one
+        read.append((own, late, events.between(int(late.step.min()), events.end), {name: 1}))
+    made: dict[Method, Calibration] = {}
+    for scoring, queries, part, of in read:
+        for name, log_p in _log_p(scoring, queries.sample(MOST_FITTED, 0), of, progress).items():
+            seen = name.name == "learned" and name not in trials
+            one = (fit_calibration if seen else with_late)(log_p, entities, run.lock_of(name))
+            made[name] = replace(one, knots=()) if seen else one
+        # one that was fitted on these events is no measure of how well later steps are foreseen
+        fresh = {name: (column, made[name]) for name, column in of.items() if name.name != "learned" or name in trials}
+        for name, over_steps in _over_steps(scoring, part, fresh, progress).items():
+            made[name] = replace(made[name], over_steps=over_steps)
     return {name: made[name] for name in columns}
+
+
+def _over_steps(
+    scoring: Scoring, events: EventLog, fitted: dict[Method, tuple[int, Calibration]], progress: Progress
+) -> dict[Method, OverSteps]:
+    """How probabilities go over several steps, by method, from windows of these events; none for a log on disk.
+
+    fitted: the column and the calibration of each.
+    """
+    if not fitted or scoring.past.on_disk or not len(events):
+        return {}
+    windows, activity = Openings.of(events, MOST_AHEAD, 0), Activity(scoring.past)
+
+    def read(scored: Scored) -> list[tuple[Tensor, Tensor]]:
+        found = []
+        for column, calibration in fitted.values():
+            score = scored.total(column)
+            best = best_first(score, SHOWN)
+            found.append((best.cpu(), calibration.probabilities(score).gather(1, best).cpu()))
+        return found
+
+    parts = list(scoring.batches(windows.queries, read, progress=progress, label="calibrating horizons"))
+    asked, first, made = windows.queries.to(scoring.past.device), windows.first(), dict[Method, OverSteps]()
+    cut = scoring.past.cut(asked.step)
+    draws = {h: activity.draws(asked, cut, h).cpu() for h in windows.horizons()}
+    for place, name in enumerate(fitted):
+        best, p = (torch.cat(columns) for columns in zip(*(part[place] for part in parts), strict=True))
+        until = windows.until(best)
+        rows = {h: (first < h).nonzero().squeeze(1) for h in draws}
+        made[name] = OverSteps.fit([(h, p[at], draws[h][at], until[at] < h) for h, at in rows.items()])
+    return made
 
 
 def _log_p(scoring: Scoring, queries: Queries, columns: dict[Method, int], progress: Progress) -> dict[Method, LogP]:
@@ -164,7 +203,8 @@ def reliability(
             p = known[name].probabilities(score).gather(1, best)
             kept: tuple[Tensor, ...]
             if windowed and activity:
-                p = at_least_once(p, activity.draws(batch, past.cut(batch.step), horizon))
+                draws = activity.draws(batch, past.cut(batch.step), horizon)
+                p = known[name].over_steps.at_least_once(p, draws, horizon)
                 kept = (p, windowed.hits(batch).gather(1, best))
             else:
                 assert batch.answer is not None

@@ -4,6 +4,11 @@ p(c) = (1 - floor) softmax(score / temperature)(c) + floor / E. It is the probab
 given that the event (actor, relation, ?) happens; it says nothing about whether it happens. The floor is the share of
 events whose partner nothing in the scores foresaw. The probability of the best candidate is then read from a rising
 curve, how often the best one came true where it had that probability; the others keep their shares of the rest.
+
+Several steps at once: that c comes at least once in a window, given that anybody does, is 1 - exp(-e^z) with
+z = (1 + slope ln h) ln(-ln(1 - p)) + steps ln h + (1 + draws) ln m, for a window of h steps that holds m events on
+average. With three zeros that is 1 - (1 - p)^m, m independent draws; real ones repeat, and a partner of the seventh
+step is foreseen less well than one of the first.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ FEWEST = 40  # queries of a group
 PRIOR = 10.0  # queries that the probability itself counts for in each group
 LATE_SHARE = 0.8  # of the fitted queries that lie before the later part, which is measured
 TOLERATED = 0.1  # between what was stated and what came true, in a bin of later validation
+RIDGE = 1e-3  # holds the three numbers of a horizon near 0 where little speaks against it
+LEAST_SLOPE = 0.1  # of ln(-ln(1 - p)), so that the order stays at any horizon
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
 
 
@@ -104,13 +111,57 @@ class Stated(Declared):
 
 
 @dataclass(frozen=True)
+class OverSteps(Declared):
+    """How the probability of one event's partner becomes that of coming at least once in several steps."""
+
+    slope: Finite = 0.0
+    steps: Finite = 0.0
+    draws: Finite = 0.0
+
+    def at_least_once(self, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
+        """p float64 [n, k] of one event's partner; draws float64 [n]: mean events of a window of `horizon` steps."""
+        return _at_least_once(torch.tensor([self.slope, self.steps, self.draws]), p, draws, horizon)
+
+    @classmethod
+    def fit(cls, read: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> OverSteps:
+        """The numbers under which what came is likeliest, each horizon counting the same; none are 0.
+
+        read: by horizon p float64 [n, k], draws float64 [n], and whether each came, bool [n, k].
+        """
+        read = [one for one in read if len(one[1])]
+        numbers = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+        steps = torch.optim.LBFGS([numbers], max_iter=50, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            steps.zero_grad()
+            total = RIDGE * numbers.square().sum()
+            for horizon, p, draws, came in read:
+                stated = _at_least_once(numbers, p, draws, horizon).clamp(LEAST, 1 - LEAST)
+                total = total - torch.where(came, stated, 1 - stated).log().sum() / (len(read) * len(p))
+            total.backward()
+            return total
+
+        if read:
+            steps.step(loss)
+        return cls(*numbers.tolist())
+
+
+def _at_least_once(numbers: Tensor, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
+    slope, steps, more = numbers.to(p.device)
+    far, inside = math.log(horizon), p.clamp(1e-300, 1 - 1e-12)
+    z = (1 + slope * far).clamp(min=LEAST_SLOPE) * torch.log(-torch.log1p(-inside))
+    z = z + steps * far + ((1 + more) * draws.log())[:, None]
+    return torch.where(p > 0, -torch.expm1(-z.exp()), 0.0)
+
+
+@dataclass(frozen=True)
 class Calibration(Declared):
     """How scores of one method become probabilities, and the mean -log p of the answers that it was fitted on.
 
     raw_nll: of the scores as they are. plain_nll: with the best temperature and no floor. nll: with both numbers.
     lock: of the selection that the scores were made under. knots: (probability of the best candidate, share that came
     true), both rising; none where there were too few queries. late: what the probability of the best was worth on the
-    later part of the queries, as fitted on those before; None where there were too few.
+    later part of the queries, as fitted on those before; None where there were too few. over_steps: for horizons.
     """
 
     temperature: Annotated[float, Range(ge=LEAST)]
@@ -122,6 +173,7 @@ class Calibration(Declared):
     lock: str = ""
     knots: tuple[tuple[Share, ...], ...] = ()
     late: Stated | None = None
+    over_steps: OverSteps = OverSteps()
 
     def probabilities(self, score: Tensor) -> Tensor:
         """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""

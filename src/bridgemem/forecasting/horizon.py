@@ -2,8 +2,9 @@
 
 The single-step method is extended in the simplest way. The ranking is that of the first of the h steps, with all that
 happened before it and nothing later. The probability that a candidate comes at least once in them, given that anybody
-comes, is 1 - (1 - p)^m: p is its probability as the partner of one event, and m how many events such a window holds, on
-average over the actor's own windows of the past under this relation, and one more with a single event.
+comes, is made from p, its probability as the partner of one event, and m, how many events such a window holds, on
+average over the actor's own windows of the past under this relation, and one more with a single event; see
+`calibration.OverSteps`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from bridgemem.config import Count, check
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
-from bridgemem.events.queries import Queries
+from bridgemem.events.queries import Queries, sample_rows
 from bridgemem.memory.occurrences import each_once
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import Timeline, changes, expand
 from bridgemem.ranking.filters import Filters
+
+LONGEST = 16  # steps of the windows that probabilities over several steps are fitted on
+WINDOWS = 8  # first steps of such windows, at most
 
 
 def check_horizon(horizon: int) -> int:
@@ -112,6 +116,56 @@ class Windowed:
         return came
 
 
+@dataclass(frozen=True)
+class Openings:
+    """Queries at the first steps of some windows, which overlap, and how many steps later each of their answers comes.
+
+    One scoring of a query serves all horizons up to the longest. queries: each (actor, relation) of a window once.
+    code int64 [m], ascending: query * E + answer; after int64 [m]: the steps until it first comes.
+    """
+
+    queries: Queries
+    longest: int
+    entities: int
+    code: Tensor
+    after: Tensor
+
+    @classmethod
+    def of(cls, events: EventLog, most: int, seed: int) -> Openings:
+        """At most that many queries of windows all over these events, whose last steps are never cut off."""
+        first, steps = events.start, events.end - events.start
+        longest = max(1, min(LONGEST, 2 * steps // 3))
+        parts = []
+        for start in np.unique(np.linspace(first, events.end - longest, WINDOWS).astype(np.int64)).tolist():
+            q = Queries.of(events.between(start, start + longest))
+            assert q.answer is not None
+            parts.append(torch.stack([torch.full_like(q.step, start), q.actor, q.relation, q.answer, q.step - start]))
+        rows = torch.cat(parts, dim=1)
+        keys, own = rows[:3].unique(dim=1, return_inverse=True)
+        kept = sample_rows(keys.shape[1], most, seed)
+        place = torch.full((keys.shape[1],), -1).index_copy_(0, kept, torch.arange(len(kept)))[own]
+        code = (place * events.n_entities + rows[3])[place >= 0]
+        code, at = code.unique(return_inverse=True)
+        after = torch.full_like(code, longest).scatter_reduce_(0, at, rows[4][place >= 0], "amin")
+        step, actor, relation = keys[:, kept]
+        return cls(Queries(actor, relation, step), longest, events.n_entities, code, after)
+
+    def horizons(self) -> list[int]:
+        """Those that are read: 1, 2, 4 and so on."""
+        return [2**i for i in range(self.longest.bit_length())]
+
+    def until(self, candidates: Tensor) -> Tensor:
+        """Steps until each candidate int64 [n, k] of each query first comes, `longest` where it does not; int64."""
+        wanted = torch.arange(len(self.queries))[:, None] * self.entities + candidates
+        at = torch.searchsorted(self.code, wanted).clamp(max=len(self.code) - 1)
+        return torch.where(self.code[at] == wanted, self.after[at], self.longest)
+
+    def first(self) -> Tensor:
+        """Steps until anybody comes, int64 [n]."""
+        query = self.code // self.entities
+        return torch.full((len(self.queries),), self.longest).scatter_reduce_(0, query, self.after, "amin")
+
+
 class Activity:
     """How many events a window of an actor and a directed relation holds, from the past alone."""
 
@@ -129,8 +183,3 @@ class Activity:
         fresh[1:] = (row[1:] != row[:-1]) | (window[1:] != window[:-1])
         events, windows = (torch.bincount(rows, minlength=len(queries)) for rows in (row, row[fresh]))
         return (events + 1).double() / (windows + 1)
-
-
-def at_least_once(p: Tensor, draws: Tensor) -> Tensor:
-    """1 - (1 - p)^m; p float64 [n, k] probabilities below 1, draws float64 [n]."""
-    return -torch.expm1(draws[:, None] * torch.log1p(-p.clamp(max=1 - 1e-12)))

@@ -26,9 +26,9 @@ from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explaining import attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.explanations import EventShare, Explanation
 from bridgemem.forecasting.heads import Heads
-from bridgemem.forecasting.horizon import Activity, at_least_once, check_horizon, check_past
+from bridgemem.forecasting.horizon import Activity, check_horizon, check_past
 from bridgemem.forecasting.outlook import Outlook, outlook
-from bridgemem.forecasting.reasons import Reason, reasons
+from bridgemem.forecasting.reasons import Reason, reasons, reasons_with_anybody
 from bridgemem.forecasting.watching import watch_of
 from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.memory.pairs import PairEvents
@@ -425,7 +425,8 @@ class Predictor:
         p = self.calibration.probabilities(score).gather(1, best)
         if horizon is None:
             return [p]
-        return [at_least_once(p, Activity(part.past).draws(queries, part.past.cut(queries.step), horizon))]
+        draws = Activity(part.past).draws(queries, part.past.cut(queries.step), horizon)
+        return [self.calibration.over_steps.at_least_once(p, draws, horizon)]
 
     @cached_property
     def ahead(self) -> Ahead:
@@ -548,9 +549,9 @@ class Predictor:
 
     def reasons(
         self,
-        subject: str | int,
+        subject: str | int | None,
         relation: str | int | None,
-        object: str | int,
+        object: str | int | None,
         *,
         at: str | int | None = None,
         candidate: str = "object",
@@ -558,16 +559,23 @@ class Predictor:
         """What happened before that speaks for or against (subject, relation, object), in plain sentences.
 
         Args:
-            subject: By name or id.
+            subject: By name or id; None for anybody.
             relation: By name or id; None for any event between the two.
-            object: By name or id.
+            object: By name or id; None for anybody.
             at: The time asked for (default: the first unknown step).
             candidate: The side that is an answer to the other: object or subject.
         """
         inverse, step = _check_side(candidate) == "subject", self._step(at)
+        known = relation if relation is None else self.events.relation_id(relation)
+        if subject is None or object is None:
+            name = object if subject is None else subject
+            if name is None or known is None:
+                raise SettingsError("name two of subject, relation and object to ask for reasons.")
+            back = (subject is None) * self.events.n_relations
+            return reasons_with_anybody(self.past, self.events.entity_id(name), known + back, step=step)
         pair = self.events.entity_id(subject), self.events.entity_id(object)
-        directed = None if relation is None else self.events.relation_id(relation) + inverse * self.events.n_relations
         actor, chosen = pair[::-1] if inverse else pair
+        directed = None if known is None else known + inverse * self.events.n_relations
         return reasons(self.past, actor, directed, chosen, step=step)
 
     def _reasons(self, query: Queries, chosen: int, cause: EventShare | None) -> tuple[Reason, ...]:

@@ -28,8 +28,9 @@ class Reason:
     """One sentence, and what it counts: `count`, and of how many where it is a share.
 
     kind: before (this very event), pair (any event of the two), followed (this event after any of the two), after (this
-    event after one like the last), share (of what the actor does), common (partners of both). since, until: the times
-    of the first and the last step that are counted. within: steps after which something counts as having followed.
+    event after one like the last), share (of what the actor does), common (partners of both), role (the event with
+    anybody), lately (the same, in the last steps). since, until: the times of the first and the last step that are
+    counted. within: steps after which something counts as having followed.
     """
 
     kind: str
@@ -66,6 +67,12 @@ def reasons(
     else:
         found = [asked.before(), asked.followed(), asked.after(cause)]
     return tuple(one for one in [*found, asked.share()] if one is not None)
+
+
+def reasons_with_anybody(past: Past, actor: int, relation: int, *, step: int) -> tuple[Reason, ...]:
+    """What happened before that speaks for or against (actor, directed relation, anybody) at a step."""
+    asked = _Asked(past, actor, relation, actor, step)
+    return tuple(one for one in (asked.with_anybody(), asked.lately()) if one is not None)
 
 
 @dataclass(frozen=True)
@@ -227,6 +234,35 @@ class _Asked:
         what = f"anybody did '{word}' to {actor}" if direction else f"{actor} did '{word}' to anybody"
         who = f"it was {'not ' if (count, of) == (0, 1) else ''}{'' if direction else 'to '}{candidate}"
         return Reason("share", f"{_of(count, of)} that {what} from {ends[0]} to {ends[1]}, {who}.", count, of, *ends)
+
+    @cached_property
+    def _told(self) -> Tensor:
+        """The steps at which the actor did this to anybody, or anybody to it, in order."""
+        return self.past.told(*(torch.tensor([value]) for value in (self.actor, self.relation, self.step)))[1].unique()
+
+    def with_anybody(self) -> Reason:
+        """How often the actor did this to anybody, or anybody to it, and when last."""
+        direction, relation = divmod(self.relation or 0, self.past.events.n_relations)
+        name, word = self.past.events.entities.names[self.actor], self.past.events.relations.shown(relation)
+        when = self._told
+        if not len(when):
+            said = f"Nobody did '{word}' to {name}" if direction else f"{name} never did '{word}' to anybody"
+            return Reason("role", f"{said} before.", 0)
+        what = f"Somebody did '{word}' to {name}" if direction else f"{name} did '{word}' to somebody"
+        many = f"at {self._steps(len(when))} before, last " if len(when) > 1 else "once before, "
+        return Reason(
+            "role", f"{what} {many}{self._last(when)}.", len(when), None, *self._ends(*when[[0, -1]].tolist())
+        )
+
+    def lately(self) -> Reason | None:
+        """At how many of the last steps that was."""
+        span = SPANS[0]
+        since = self.end - span
+        if since < self.past.events.start or not len(self._told):
+            return None
+        count, ends = int((self._told >= since).sum()), self._ends(since, self.end - 1)
+        said = f"It happened at {'none' if not count else f'{count:,}'} of the {self._steps(span)} up to {ends[1]}."
+        return Reason("lately", said, count, span, *ends)
 
     def common(self) -> Reason | None:
         """How many both have interacted with."""
