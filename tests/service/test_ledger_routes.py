@@ -75,6 +75,21 @@ def test_a_posted_event_resolves_an_issued_forecast(client: Any, live: LiveForec
     assert event_score["brier"] == pytest.approx((1 - whether["p_event"]) ** 2)
 
 
+def test_a_batch_and_an_outlook_are_issued_as_each_alone(client: Any, live: LiveForecaster) -> None:
+    begun = live.view.events.clock.label(live.view.events.end - 1)
+    who = {name: WHO[name] for name in ("subject", "relation")}
+    sent = asked(client, "/v1/forecasts", queries=[who, {**who, "at": begun}, who], top=3)["forecasts"]
+    assert [one["issued"] for one in sent] == [1, None, 1]
+    assert "its window has begun" in sent[1]["remark"]
+    assert asked(client, "/v1/forecast", **WHO)["issued"] == 1
+    outlook = asked(client, "/v1/outlook", horizon=3, top=4)
+    assert outlook["issued"] == 2
+    [kept] = client.get("/v1/ledger", params={"forecast": 2}).json()["forecasts"]
+    assert (kept["query"], kept["horizon"]) == ("outlook", 3)
+    assert [c["p"] for c in kept["claims"]] == [c["p_event"] for c in outlook["candidates"]]
+    assert asked(client, "/v1/outlook", horizon=3, top=4, at=begun)["issued"] is None
+
+
 def test_a_window_that_has_begun_is_answered_and_not_issued(client: Any, live: LiveForecaster) -> None:
     now, _ = following(live)
     for path, body in (("/v1/forecast", WHO), ("/v1/whether", WHETHER)):

@@ -155,6 +155,8 @@ class _Rules:
         events = self.past.events
         self.end, self.start, self.relations = min(made.step, events.end), events.start, events.n_relations
         self._again: dict[Kind, tuple[float, float]] = {}
+        # all candidates of a query share their condition
+        self._conditions: dict[tuple[str | None, ...], tuple[float, int, float]] = {}
 
     def of(self, claim: Claim) -> tuple[float, float]:
         return self._event(claim) if claim.measure == "event" else self._given(claim)
@@ -214,24 +216,32 @@ class _Rules:
         """The share of the claim's events among those that meet its condition: of all so far, and of the last step."""
         keys = self._keys(claim)
         subject, relation, object_ = self._ids(claim)
-        condition = self._keys(claim.condition)
         most = 2 * self.relations if claim.asked == "relation" else self.past.events.n_entities
-        own, all_ = self._before(keys).events.sum(), self._before(condition)
-        last = int(all_.last.max())
-        # of the last step with such an event: what there was by its end, less what there was before it
-        recent = [
-            self._before(k, last + 1).events.sum() - self._before(k, last).events.sum()
-            if last >= 0
-            else torch.tensor(0)
-            for k in (keys, condition)
-        ]
-        made = [(float(n) + 1 / most) / (float(of) + 1) for n, of in ((own, all_.events.sum()), recent)]
+        met, last, lately = self._met(claim.condition)
+        own = float(self._before(keys).events.sum()), self._at(keys, last)
+        made = [(n + 1 / most) / (of + 1) for n, of in zip(own, (met, lately), strict=True)]
         if claim.measure == "once":
             actor, back = (subject, 0) if claim.asked == "object" else (object_, self.relations)
             query = Queries(*(torch.tensor([value]) for value in (actor[0], relation[0] + back, self.step)))
             draws = float(Activity(self.past).draws(query, torch.tensor([self.end]), self.horizon))
             made = [1 - (1 - min(p, 1 - 1e-12)) ** draws for p in made]
         return made[0], made[1]
+
+    def _met(self, condition: Claim) -> tuple[float, int, float]:
+        """Events that met a condition: of all steps so far, the last step that has any, and of that one."""
+        key = condition.subject, condition.relation, condition.object
+        if key not in self._conditions:
+            keys = self._keys(condition)
+            before = self._before(keys)
+            last = int(before.last.max())
+            self._conditions[key] = float(before.events.sum()), last, self._at(keys, last)
+        return self._conditions[key]
+
+    def _at(self, keys: Keys, step: int) -> float:
+        """Events of one step; none where it is below 0."""
+        if step < 0:
+            return 0.0
+        return float(self._before(keys, step + 1).events.sum() - self._before(keys, step).events.sum())
 
 
 def _any(p: Tensor) -> float:

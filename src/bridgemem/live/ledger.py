@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridgemem.errors import NotFoundError, SettingsError
 from bridgemem.events.log import Clock
-from bridgemem.forecasting.claims import Claim, also_known_as, stated
+from bridgemem.forecasting.claims import Claim, Statement, also_known_as, stated
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore, Snapshot, now
 from bridgemem.live.intake import IN_FORCE
@@ -144,32 +144,42 @@ class Ledger:
         Raises:
             SettingsError: Its window has begun by the store's clock, or it states no probability.
         """
-        made, events = stated(found, predictor), predictor.events
-        self._check_begun(made.step, events.end, events.clock)
-        known = also_known_as(made, predictor)
-        with self.store.writing() as cursor:
-            # a batch may have come since the forecast was made
-            self._check_begun(made.step, _end(cursor), events.clock)
-            for table, columns in TABLES.items():
-                cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-            at = EventStore.snapshot_of(cursor)
-            number, claim = (
-                cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
-                for table in ("ledger_forecasts", "ledger_claims")
-            )
-            asked = [made.query, made.subject, made.relation, made.object]
-            row = [number, now(), version, *asked, events.end, made.step, made.horizon, at.batches, at.retractions]
-            cursor.execute(f"INSERT INTO ledger_forecasts VALUES ({', '.join('?' * len(row))})", row)
-            _insert(cursor, "ledger_claims", [_row(claim + i, number, c) for i, c in enumerate(made.claims)])
-            _insert(cursor, "ledger_names", [[number, name, one] for name, all_ in known.items() for one in all_])
+        [number] = self.issue_all([found], predictor=predictor, version=version)
+        if isinstance(number, SettingsError):
+            raise number
         return number
 
-    def _check_begun(self, start: int, end: int, clock: Clock) -> None:
+    def issue_all(self, found: Sequence[Any], *, predictor: Predictor, version: str) -> list[int | SettingsError]:
+        """Keep several answers of one predictor in one transaction: the number of each, or why it is not issued."""
+        made, events = list[Statement | SettingsError](), predictor.events
+        for one in found:
+            try:
+                statement = stated(one, predictor)
+                made.append(self._begun(statement.step, events.end, events.clock) or statement)
+            except SettingsError as problem:
+                made.append(problem)
+        if all(isinstance(one, SettingsError) for one in made):
+            return [one for one in made if isinstance(one, SettingsError)]
+        with self.store.writing() as cursor:
+            for table, columns in TABLES.items():
+                cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
+            # a batch may have come since the forecasts were made
+            end = _end(cursor)
+            return [
+                one
+                if isinstance(one, SettingsError)
+                else self._begun(one.step, end, events.clock) or _written(cursor, one, predictor, version)
+                for one in made
+            ]
+
+    def _begun(self, start: int, end: int, clock: Clock) -> SettingsError | None:
+        """Why a forecast from a step on cannot be issued, where the store knows events up to another one."""
         if start < end:
-            raise SettingsError(
+            return SettingsError(
                 f"a forecast from {clock.label(start)} on cannot be issued: {self.store.path.name} knows events up to "
                 f"{clock.label(end - 1)}, so its window has begun; ask for a window from {clock.label(end)} on."
             )
+        return None
 
     def resolve(self) -> int:
         """Resolve what the stored events decide by now; returns how many claims were resolved or changed."""
@@ -269,6 +279,23 @@ def _end(cursor: duckdb.DuckDBPyConnection) -> int:
 def _resolved_at(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
     found = cursor.execute("SELECT value FROM about WHERE name = ?", [AT]).fetchone()
     return Snapshot(*json.loads(found[0])) if found else Snapshot(0, 0)
+
+
+def _written(cursor: duckdb.DuckDBPyConnection, made: Statement, predictor: Predictor, version: str) -> int:
+    """The number of a forecast that is written now."""
+    at = EventStore.snapshot_of(cursor)
+    number, claim = (
+        cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
+        for table in ("ledger_forecasts", "ledger_claims")
+    )
+    asked = [made.query, made.subject, made.relation, made.object]
+    window = [predictor.events.end, made.step, made.horizon]
+    row = [number, now(), version, *asked, *window, at.batches, at.retractions]
+    known = also_known_as(made, predictor)
+    _insert(cursor, "ledger_forecasts", [row])
+    _insert(cursor, "ledger_claims", [_row(claim + i, number, c) for i, c in enumerate(made.claims)])
+    _insert(cursor, "ledger_names", [[number, name, one] for name, all_ in known.items() for one in all_])
+    return number
 
 
 def _row(number: int, forecast: int, c: Claim) -> list[Any]:

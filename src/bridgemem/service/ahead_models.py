@@ -183,5 +183,9 @@ class ServedOutlook(FromModel):
     watch: list[str]
     events: int
     meaning: str
-    remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
+    remark: str = Field(
+        description="How far such probabilities were off on later validation, or why it was not issued; empty where "
+        "neither."
+    )
     candidates: list[ExpectedEventTold]
+    issued: int | None = Field(None, description=NUMBER)

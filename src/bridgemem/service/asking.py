@@ -64,6 +64,7 @@ from bridgemem.service.models import (
     MOST_RETRACTED,
     MOST_STORED,
     AssumedTold,
+    BatchForecast,
     BatchQuery,
     ExplainQuery,
     Forecast,
@@ -330,8 +331,7 @@ class Service:
         """The answer with its number in the ledger, or with the reason why it has none."""
         if self.issuer is None:
             return told
-        asked = f"{type(request).__name__} {request.model_dump_json()}"
-        number, why = self.issuer.issue(asked, found, view.predictor, view.version)
+        number, why = self.issuer.issue(_key(request), found, view.predictor, view.version)
         return _with_remark(told.model_copy(update={"issued": number}), why)
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
@@ -349,7 +349,15 @@ class Service:
             asked.append(Query(q.subject, q.relation, q.object, q.at, problem=problem))
         found = answer(self.kept.of(view.predictor), asked, request.top, request.horizon, "the request")
         note(model_version=view.version)
-        return Forecasts(forecasts=[_forecast(each) for each in found.candidates], model_version=view.version)
+        told = [BatchForecast.model_construct(**dict(_forecast(each))) for each in found.candidates]
+        if self.issuer is not None:
+            # the same query alone is the same forecast
+            whole = [ForecastQuery(**q.model_dump(), top=request.top, horizon=request.horizon) for q in request.queries]
+            made = dict(zip(map(_key, whole), found.candidates, strict=True))
+            issued = self.issuer.issue_all(made, view.predictor, view.version)
+            for one, (number, why) in zip(told, (issued[_key(q)] for q in whole), strict=True):
+                one.issued, one.remark = number, why
+        return Forecasts(forecasts=told, model_version=view.version)
 
     def explain(self, request: ExplainQuery) -> ServedBridgeMem | ServedLearned:
         view = self.live.view
@@ -371,7 +379,11 @@ class Service:
             )
         rows = [ExpectedEventTold.model_construct(**vars(one)) for one in found]
         query = {**vars(found.query), "watch": list(found.query.watch)}
-        return ServedOutlook.model_construct(**query, candidates=rows, model_version=view.version)
+        told = ServedOutlook.model_construct(**query, candidates=rows, model_version=view.version)
+        if self.issuer is not None and rows:
+            told.issued, why = self.issuer.issue(_key(request), found, view.predictor, view.version)
+            told.remark = " ".join(filter(None, (told.remark, why)))
+        return told
 
     def model(self) -> Model:
         view, config = self.live.view, self.live.run.config
@@ -482,6 +494,11 @@ def _sides(request: AnyQuery | BatchQuery | ExplainQuery) -> tuple[str | None, s
     if isinstance(request, PartnersQuery):
         return request.actor, None, None
     return request.subject, getattr(request, "relation", None), request.object
+
+
+def _key(request: AnyQuery | OutlookQuery) -> str:
+    """What was asked, as text: two that are equal have the same answer from the same past."""
+    return f"{type(request).__name__} {request.model_dump_json()}"
 
 
 def _note_names(request: AnyQuery) -> None:

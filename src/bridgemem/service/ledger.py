@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -113,17 +113,26 @@ class Issuer:
 
     def issue(self, asked: str, found: Any, predictor: Predictor, version: str) -> tuple[int | None, str | None]:
         """The number of an answer in the ledger, or None and a sentence that says why it was not issued."""
+        return self.issue_all({asked: found}, predictor, version)[asked]
+
+    def issue_all(
+        self, found: Mapping[str, Any], predictor: Predictor, version: str
+    ) -> dict[str, tuple[int | None, str | None]]:
+        """The same for several answers by what was asked, in one transaction."""
         made = self._made.setdefault(predictor, {})
-        if asked in made:
-            return made[asked], None
+        new = {asked: one for asked, one in found.items() if asked not in made}
+        why: dict[str, str] = {}
         try:
-            made[asked] = self._ledger.issue(found, predictor=predictor, version=version)
-        except SettingsError as problem:
-            return None, f"Not issued: {problem}"
+            numbers = self._ledger.issue_all(list(new.values()), predictor=predictor, version=version) if new else []
+            for asked, number in zip(new, numbers, strict=True):
+                if isinstance(number, SettingsError):
+                    why[asked] = f"Not issued: {number}"
+                else:
+                    made[asked] = number
         except StoreError as problem:
-            LOG.warning("a forecast was not issued: %s", problem)
-            return None, NO_STORE
-        return made[asked], None
+            LOG.warning("forecasts were not issued: %s", problem)
+            why = dict.fromkeys(new, NO_STORE)
+        return {asked: (made.get(asked), why.get(asked)) for asked in found}
 
 
 def ledger_router(store: EventStore, refusals: Callable[..., dict[int | str, dict[str, Any]]]) -> APIRouter:
@@ -134,7 +143,7 @@ def ledger_router(store: EventStore, refusals: Callable[..., dict[int | str, dic
     def issued(last: Last = 20, forecast: Number = None) -> IssuedForecasts:
         """What was issued last, by this service or by a command, and what became of it."""
         ledger.resolve()
-        return IssuedForecasts(forecasts=[_told(one) for one in ledger.forecasts(last=last, forecast=forecast)])
+        return issued_told(ledger.forecasts(last=last, forecast=forecast))
 
     @router.get("/v1/ledger/score", summary="Score issued forecasts", responses=refusals(422))
     def score(by: Grouping = "all") -> TrackRecordTold:
@@ -142,6 +151,11 @@ def ledger_router(store: EventStore, refusals: Callable[..., dict[int | str, dic
         return TrackRecordTold.model_validate(ledger.score(by=by))
 
     return router
+
+
+def issued_told(found: Sequence[Issued]) -> IssuedForecasts:
+    """Forecasts of a ledger in the shape that goes out."""
+    return IssuedForecasts(forecasts=[_told(one) for one in found])
 
 
 def _told(one: Issued) -> IssuedTold:

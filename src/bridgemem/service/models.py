@@ -279,10 +279,17 @@ class ServedForecast(Forecast, FromModel):
     issued: int | None = Field(None, description=NUMBER)
 
 
+class BatchForecast(Forecast):
+    """One of several forecasts. remark: why it was not issued, where the service issues; else null."""
+
+    remark: str | None = None
+    issued: int | None = Field(None, description=NUMBER)
+
+
 class Forecasts(FromModel):
     """One forecast for each query, in their order, all by one model."""
 
-    forecasts: list[Forecast]
+    forecasts: list[BatchForecast]
 
 
 class EventPart(Answer):
