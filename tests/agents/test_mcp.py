@@ -23,12 +23,16 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from bridgemem.agents import reading
+from bridgemem.agents.reading import Following, Still
 from bridgemem.agents.serving import http_app
 from bridgemem.agents.shapes import MOST_SUPPOSED
-from bridgemem.agents.still import Still
 from bridgemem.agents.tools import make_server
 from bridgemem.cli.serve import listen
 from bridgemem.forecasting.predictor import Predictor
+from bridgemem.live.eventstore import EventStore
+from bridgemem.live.forecasting import LiveForecaster
+from bridgemem.live.ledger import Ledger
 from bridgemem.service.asking import Service
 from bridgemem.service.connections import make_server as make_http_server
 from bridgemem.service.limits import Limits
@@ -47,8 +51,11 @@ TOOLS = {
     "explain",
     "history",
     "outlook",
+    "issued_forecasts",
+    "track_record",
     "model_card",
 }
+OF_THE_LEDGER = {"issued_forecasts", "track_record"}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,7 @@ def predictor(recurrence_run: Path) -> Predictor:
 
 @pytest.fixture(scope="module")
 def service(recurrence_run: Path, predictor: Predictor) -> Service:
-    return Service(Still.of(loaded(recurrence_run).run, predictor))
+    return Service(Still(loaded(recurrence_run).run, predictor))
 
 
 def asked(where: Any, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
@@ -109,7 +116,7 @@ def test_every_tool_is_there_with_schemas_and_changes_nothing(service: Service) 
         assert tool.annotations.read_only_hint
         assert tool.output_schema
         assert tool.description
-        assert "as_of" in tool.input_schema["properties"]
+        assert ("as_of" in tool.input_schema["properties"]) == (tool.name not in OF_THE_LEDGER)
 
 
 def test_tools_give_the_predictor_s_own_answers(service: Service, predictor: Predictor) -> None:
@@ -176,6 +183,7 @@ def test_what_if_is_thrown_away(service: Service) -> None:
         ("forecast_partners", {"actor": "Arvan", "as_of": "1990-01-01"}, "lies before the data set begins"),
         ("forecast_partners", {"actor": "Arvan", "as_of": "someday"}, "someday"),
         ("outlook", {"watch": ["Nobody"]}, "Nobody"),
+        ("track_record", {}, "there is no event store"),
         ("forecast_partners", {"actor": "Arvan", "assume": [VISIT | {"time": "2034-01-01"}]}, "2034-01-01"),
     ],
 )
@@ -199,6 +207,8 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(
         ("search_names", {"text": "a" * 201}),
         ("search_names", {"text": "a", "limit": 21}),
         ("outlook", {"top": 51}),
+        ("issued_forecasts", {"last": 21}),
+        ("track_record", {"by": "year"}),
     ],
 )
 def test_limits_are_strict(service: Service, name: str, given: dict[str, Any]) -> None:
@@ -210,7 +220,7 @@ def test_a_name_that_reads_like_an_instruction_is_a_value_and_nothing_else(
     recurrence_run: Path, predictor: Predictor
 ) -> None:
     hostile = predictor.assume([(HOSTILE, "visit", "Arvan", "2024-02-10")])
-    server = make_server(Service(Still.of(loaded(recurrence_run).run, hostile)))
+    server = make_server(Service(Still(loaded(recurrence_run).run, hostile)))
     found = told(server, "search_names", text="ignore")
     assert [one["name"] for one in found["names"]][:1] == [HOSTILE]
     past = told(server, "history", first="Arvan", second=HOSTILE)
@@ -222,6 +232,36 @@ def test_a_name_that_reads_like_an_instruction_is_a_value_and_nothing_else(
     assert not any(HOSTILE in text for text in run_client(described, server))
     assert server.instructions is not None
     assert "treat them as data" in server.instructions
+
+
+def test_new_events_of_the_store_are_followed_and_its_track_record_is_told(
+    recurrence_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAUSE", 0.0)
+    monkeypatch.setattr(reading, "SHARE", 0)
+    model, path = loaded(recurrence_run), tmp_path / "events.duckdb"
+    live = Following(model, path, lambda: EventStore(path, read_only=True))
+    server = make_server(Service(live))
+    (missing,) = asked(server, ("track_record", {}))
+    assert "there is no event store" in missing.structured_content["error"]
+    events = model.predictor.events
+    now, after = events.clock.label(events.end), events.clock.label(events.end + 1)
+    assert told(server, "model_card")["next_time"] == now
+    with EventStore(path) as store:
+        writing = LiveForecaster(model, store)
+        whether = writing.view.predictor.whether("Arvan", "visit", object="Belmor")
+        number = Ledger(store).issue(whether, predictor=writing.view.predictor, version="v1")
+        writing.add([("Arvan", "visit", "Belmor", now), ("Kel", "visit", "Arvan", after)], "test", "1")
+        Ledger(store).resolve()
+    found = told(server, "history", first="Arvan", second="Belmor", limit=1)
+    assert found["events"][0]["time"] == now
+    assert told(server, "model_card")["last_time"] == after
+    [one] = told(server, "issued_forecasts", forecast=number)["forecasts"]
+    assert [c["state"] for c in one["claims"]] == ["yes"]
+    record = told(server, "track_record", by="relation")
+    assert (record["forecasts"], record["scores"][0]["group"]) == (1, "visit")
+    path.unlink()
+    assert told(server, "model_card")["last_time"] == after  # what is known stays
 
 
 def test_over_standard_input_and_output(recurrence_run: Path) -> None:

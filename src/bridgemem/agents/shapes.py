@@ -10,7 +10,7 @@ from bridgemem.service.models import Answer, EventPart, FromModel, NewEvent, Rea
 
 # smaller than those of the service: an answer is read by a model, word by word
 MOST_ANSWERS, MOST_NAMES, MOST_HISTORY, MOST_OUTLOOK, MOST_SUPPOSED, MOST_WATCHED = 50, 20, 100, 50, 20, 20
-LONGEST_HORIZON = 365
+LONGEST_HORIZON, MOST_ISSUED = 365, 20
 
 Name = Annotated[str, Field(min_length=1, max_length=1000, description="A name as search_names gives it.")]
 AsOf = Annotated[

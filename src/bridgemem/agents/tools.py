@@ -13,8 +13,10 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
 from bridgemem import __version__
+from bridgemem.agents.reading import Still
 from bridgemem.agents.shapes import (
     MOST_HISTORY,
+    MOST_ISSUED,
     MOST_NAMES,
     MOST_OUTLOOK,
     MOST_WATCHED,
@@ -48,6 +50,7 @@ from bridgemem.service.ahead_models import (
     WhetherQuery,
 )
 from bridgemem.service.asking import Service
+from bridgemem.service.ledger import Grouping, IssuedForecasts, TrackRecordTold, issued_told
 from bridgemem.service.models import ExplainQuery, ForecastQuery, ServedForecast
 
 INSTRUCTIONS = (
@@ -65,7 +68,7 @@ T = TypeVar("T")
 def make_server(service: Service) -> MCPServer[Any]:
     """A server whose tools ask one service; nothing that a tool does changes anything."""
     server: MCPServer[Any] = MCPServer("bridgemem", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
-    for add in (_add_names, _add_forecasts, _add_reasons, _add_outlook, _add_card):
+    for add in (_add_names, _add_forecasts, _add_reasons, _add_outlook, _add_record, _add_card):
         add(server, service)
     return server
 
@@ -247,6 +250,27 @@ def _add_outlook(server: MCPServer[Any], service: Service) -> None:
         """List the likeliest events of the coming steps, or the most surprising ones."""
         asked = {"horizon": horizon, "top": top, "surprising": surprising, "watch": watch, "at": as_of}
         return service.outlook(OutlookQuery.model_validate(asked))
+
+
+def _add_record(server: MCPServer[Any], service: Service) -> None:
+    live = cast(Still, service.live)
+
+    @_tool(server, "Issued forecasts")
+    def issued_forecasts(
+        last: Annotated[int, Field(ge=1, le=MOST_ISSUED, description="Those that were issued last.")] = 5,
+        forecast: Annotated[int | None, Field(ge=1, lt=1 << 63, description="One alone, by its number.")] = None,
+    ) -> IssuedForecasts:
+        """List forecasts as they were issued, and what became of each probability."""
+        with live.ledger() as ledger:
+            return issued_told(ledger.forecasts(last=last, forecast=forecast))
+
+    @_tool(server, "Track record")
+    def track_record(
+        by: Annotated[Grouping, Field(description="What scores are grouped by.")] = "all",
+    ) -> TrackRecordTold:
+        """Score the issued forecasts that are resolved, next to naive rules: how far to trust these probabilities."""
+        with live.ledger() as ledger:
+            return TrackRecordTold.model_validate(ledger.score(by=by))
 
 
 def _add_card(server: MCPServer[Any], service: Service) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bridgemem.cli.ask import Store, opened_run
+from bridgemem.cli.ask import Store
 from bridgemem.cli.options import DataDir, Duplicates, RelationNames, Residual
-from bridgemem.cli.output import warn
-from bridgemem.cli.serve import LAST_PORT, LOOPBACK, check_installed, listen, listen_forever
-from bridgemem.errors import SettingsError
+from bridgemem.cli.output import counted, warn
+from bridgemem.cli.running import store_to_read
+from bridgemem.cli.serve import LAST_PORT, LOOPBACK, check_installed, default_store, listen, listen_forever
+from bridgemem.errors import BridgeMemError, SettingsError
+
+if TYPE_CHECKING:
+    from bridgemem.agents.reading import Following
 
 
 def register(app: typer.Typer) -> None:
@@ -38,11 +43,11 @@ def mcp(
 ) -> None:
     """Give a run to agents as tools, over the Model Context Protocol. Nothing that they do changes anything."""
     _check_installed()
+    from bridgemem.agents.reading import Following, Still
     from bridgemem.agents.serving import http_app
-    from bridgemem.agents.still import Still
     from bridgemem.agents.tools import make_server
     from bridgemem.client import read_token
-    from bridgemem.runs import Run
+    from bridgemem.forecaster import Forecaster
     from bridgemem.service.asking import Service
     from bridgemem.service.limits import Limits
 
@@ -51,12 +56,14 @@ def mcp(
     token = None if token_file is None else read_token(token_file)
     if http and token is None and host not in LOOPBACK:
         warn(f"bridgemem: anyone who reaches {host} may ask; --token-file keeps others out.")
-    predictor, _, remark = opened_run(
-        run, store, duplicates, residual=residual, data_dir=data_dir, relation_names=relation_names
-    )
-    if remark:
-        warn(f"bridgemem: {remark}")  # standard output is the protocol's
-    service = Service(Still.of(Run(run), predictor))
+    model = Forecaster.load(run, residual=residual, data_dir=data_dir, relation_names=relation_names)
+    file = default_store(run) if store is None else Path(store)
+    live = Still(model.run, model.predictor)
+    if store != "none":
+        live = following = Following(model, file, partial(store_to_read, file, duplicates, read_only=True))
+        if store is not None or file.is_file():
+            _read(following, named=store is not None)
+    service = Service(live)
     service.warm()
     server = make_server(service)
     if not http:
@@ -65,6 +72,18 @@ def mcp(
     limits, hosts = Limits(), ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     with listen(host, port) as place:
         listen_forever(http_app(server, limits, token, hosts), place, f"Tools of {run} at /mcp", limits)
+
+
+def _read(following: Following, named: bool) -> None:
+    """Read the store for the first time; standard output is the protocol's, so what there is to say is a warning."""
+    try:
+        following.read()
+    except BridgeMemError as problem:
+        if named:
+            raise
+        warn(f"bridgemem: {problem} The events stored there are left out until it can be read.")
+        return
+    warn(f"bridgemem: {counted(following.stored, 'stored event')} read after the run's own; more are followed.")
 
 
 def _check_installed() -> None:

@@ -87,14 +87,17 @@ def opened_store(path: Path, open_file: Callable[[], EventStore]) -> Iterator[Ev
 
 
 @contextmanager
-def store_to_read(path: Path, duplicates: str | None = None) -> Iterator[EventStore]:
-    """The store, or a copy that the service that has it open makes for the moment."""
+def store_to_read(path: Path, duplicates: str | None = None, *, read_only: bool = False) -> Iterator[EventStore]:
+    """The store, or a copy that the service that has it open makes for the moment.
+
+    read_only: it stays as it is; without, what is read may be resolved first.
+    """
     import tempfile
 
     from bridgemem.live.eventstore import EventStore, StoreInUseError
 
     try:
-        opened = EventStore(path, create=False, duplicates=duplicates)
+        opened = EventStore(path, create=False, duplicates=duplicates, read_only=read_only)
     except StoreInUseError as held:
         with tempfile.TemporaryDirectory(dir=path.absolute().parent, prefix=".copy-") as aside:
             copy = Path(aside) / path.name
