@@ -23,6 +23,7 @@ import uvicorn
 from playwright.sync_api import BrowserContext, Dialog, Page, sync_playwright
 
 from bridgemem.cli.serve import listen
+from bridgemem.evaluation.strata import read_strata
 from bridgemem.events.log import Clock
 from bridgemem.explorer.routes import explorer_router
 from bridgemem.forecasting.ahead import percent
@@ -357,6 +358,15 @@ def test_quality_shows_the_figures_that_were_measured(
     page.wait_for_function("() => document.getElementById('filters').getAttribute('aria-label').startsWith('Hits@10')")
     page.locator("#support-filter input[value=static]").check()
     assert page.locator("#support-table tbody tr").count() > 2
+    strata = page.locator("#strata-table tbody tr td:first-child").all_text_contents()
+    assert {"seen triple", "both seen"} <= set(strata)
+    kept = read_strata(Run(run), "test")
+    assert kept is not None
+    shown = [
+        f"{one.rows['learned']['mrr']:.4f}" for one in kept.strata if (one.group, one.filter) == ("history", "time")
+    ]
+    own = page.locator("#strata-table tbody tr td:nth-child(6)").all_text_contents()
+    assert [float(text) for text in own[: len(shown)]] == pytest.approx(list(map(float, shown)), abs=0.00011)
 
 
 def test_the_page_reads_the_clock_as_the_service_does(
@@ -390,6 +400,11 @@ def test_what_whom_and_whether_show_the_predictor_s_own_answers(
     assert cells(page, 2) == [percent(c.p_given_event) for c in what]
     assert cells(page, 3) == [percent(c.p_event) for c in what]
     assert percent(what.query.p_event) in page.locator("#ahead-sentence").inner_text()
+    pair = [one.sentence for one in predictor.reasons("Arvan", None, "Belmor")]
+    page.wait_for_function("n => document.querySelectorAll('#ahead-reasons li').length > n", arg=len(pair))
+    told = page.locator("#ahead-reasons li").all_text_contents()
+    best = predictor.reasons(what[0].subject, what[0].relation, what[0].object)
+    assert told == list(dict.fromkeys([*pair, *(one.sentence for one in best)]))
     page.locator("input[name=kind][value=whom]").check(force=True)
     whom = [c.name for c in predictor.partners("Arvan", horizon=7)]
     page.wait_for_function("name => document.querySelector('#ahead-table tbody td')?.textContent === name", arg=whom[0])

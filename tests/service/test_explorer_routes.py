@@ -214,6 +214,21 @@ def test_the_backbone_s_view_has_the_ranks_of_the_forecast(client: Any, live: Li
     assert short[3:] == [o for o in seen if o["name"] == last]
 
 
+def test_reasons_are_the_predictor_s_own(client: Any, live: LiveForecaster) -> None:
+    predictor, step = live.view.predictor, live.view.events.end
+    for names in (
+        {"subject": "Arvan", "relation": "visit", "object": "Belmor"},
+        {"subject": "Arvan", "object": "Belmor"},
+        {"relation": "visit", "object": "Belmor"},
+    ):
+        three = (names.get(side) for side in ("subject", "relation", "object"))
+        told = client.get("/explore/reasons", params={**names, "step": step}).json()
+        assert told
+        assert told == [one.sentence for one in predictor.reasons(*three)]
+    assert client.get("/explore/reasons", params={"subject": "Arvan", "step": step}).status_code == 422
+    assert client.get("/explore/reasons", params={**NAMED, "object": "Nobody", "step": step}).status_code == 404
+
+
 def test_the_page_s_queries_see_an_event_as_soon_as_it_is_stored(client: Any) -> None:
     event = {"subject": "Arvan", "relation": "visit", "object": "<i>Newland</i>", "time": "2024-02-10"}
     stored = client.post("/v1/events", json={"source": "test", "key": "one", "events": [event]})
@@ -317,6 +332,8 @@ def test_quality_shows_what_was_measured_and_parts_of_all_of_it(evaluated: Run) 
     for f in ("static", "time"):
         own = [part for part in found.parts if part.filter == f]
         assert sum(part.queries for part in own) == found.queries
+        for group in ("history", "entities"):
+            assert sum(s.queries for s in found.strata if (s.group, s.filter) == (group, f)) == found.queries
         (whole,) = [m for m in found.measured if (m.method, m.filter) == ("bridgemem", f)]
         assert sum(p.queries * p.gain[0] for p in own) / found.queries == pytest.approx(whole.gain["mrr"][0])
 

@@ -1,6 +1,6 @@
 // What happens between two, whom an actor deals with, whether and when: one chart and one table.
 
-import { byId, make, table, whole } from "./ask.js";
+import { ask, byId, make, table, whole } from "./ask.js";
 import { barChart, percent } from "./probability.js";
 
 const PATHS = { what: "/v1/what", whom: "/v1/partners", whether: "/v1/whether" };
@@ -61,6 +61,29 @@ export function showAhead(kind, found, shown) {
   if (bars.length) barChart(byId("ahead-chart"), bars, chart);
   table(byId("ahead-table"), header, cells);
   byId("ahead-meaning").textContent = [found.meaning, found.remark].filter(Boolean).join(" ");
+}
+
+/** What reasons are asked for: of the event, or of the two; of the likeliest answer where several are listed. */
+function toldAbout(kind, { subject, relation, object, candidates }) {
+  if (kind === "whether") return [{ subject, relation, object }];
+  const best = candidates[0];
+  if (kind === "whom") return best ? [{ subject, object: best.name }] : [];
+  return [{ subject, object }, ...(best ? [{ subject: best.subject, relation: best.relation, object: best.object }] : [])];
+}
+
+/** Plain sentences about what happened before; none where an assumed name is the only one of its kind. */
+export async function showReasons(kind, found, signal) {
+  const list = byId("ahead-reasons"), sentences = new Set();
+  list.replaceChildren();
+  for (const names of toldAbout(kind, found)) {
+    const params = Object.fromEntries(Object.entries({ ...names, step: found.step }).filter(([, value]) => value != null));
+    const told = await ask("/explore/reasons", { params, signal }).catch((problem) => {
+      if (problem.status === 404) return [];
+      throw problem;
+    });
+    for (const sentence of told) sentences.add(sentence);
+  }
+  list.replaceChildren(...[...sentences].map((sentence) => make("li", {}, sentence)));
 }
 
 /** What assumed events change, whatever was asked; nothing where none are assumed. */

@@ -1,6 +1,6 @@
 // The page: one query (who, whom, what, whether; step, horizon, assumed events), its answers, and why.
 
-import { AHEAD, request, showAhead, showChanges } from "./ahead.js";
+import { AHEAD, request, showAhead, showChanges, showReasons } from "./ahead.js";
 import { SearchBox, ask, byId, label, make, plain, signed, table, whole } from "./ask.js";
 import { Assumed } from "./assume.js";
 import { backboneChart, evidenceChart, timelineChart } from "./charts.js";
@@ -129,6 +129,7 @@ async function lookAhead() {
     lookAhead.last = found;
     if (tab === "ask") showAhead(query.kind, found, shown);
     showChanges(found.assumed);
+    await showReasons(query.kind, found, signal);
   } catch (problem) {
     if (problem.name !== "AbortError") fail(problem);
   }

@@ -5,7 +5,7 @@ import { FILTER_WORDS, METHOD_WORDS, filtersChart, supportChart } from "./charts
 
 const METRICS = { mrr: "MRR", hits1: "Hits@1", hits3: "Hits@3", hits10: "Hits@10" };
 const SPLITS = { test: "the test events, which nothing was fitted or chosen on", valid: "the validation events, which choices were made on" };
-let quality, metric = "mrr", filter = "time";
+let quality, metric = "mrr", filter = "time", stratum = "time";
 
 const interval = (gain) => `${signed(gain[0], 4)} [${signed(gain[1], 4)}, ${signed(gain[2], 4)}]`;
 
@@ -23,6 +23,17 @@ export async function showQuality() {
   segments(byId("support-filter"), "filter", filters.map((f) => [f, FILTER_WORDS[f]]), filter, (value) => { filter = value; bySupport(); });
   byFilter();
   bySupport();
+  byId("strata").hidden = !quality.strata.length;
+  const under = [...new Set(quality.strata.map((one) => one.filter))];
+  segments(byId("strata-filter"), "strata", under.map((f) => [f, FILTER_WORDS[f]]), stratum, (value) => { stratum = value; byStratum(); });
+  byStratum();
+}
+
+function byStratum() {
+  const own = quality.strata.filter((one) => one.filter === stratum), methods = Object.keys(own[0]?.rows ?? {});
+  table(byId("strata-table"), ["stratum", "queries", "share", ...methods.map((m) => METHOD_WORDS[m] ?? m), "gain [95 %]"], own.map((one) => [
+    one.stratum, whole(one.queries), `${(100 * one.share).toFixed(1)}%`, ...methods.map((m) => plain(one.rows[m].mrr, 4)), interval(one.gain),
+  ]));
 }
 
 function tiles() {

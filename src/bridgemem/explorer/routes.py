@@ -95,6 +95,14 @@ def _add_answers(router: APIRouter, service: Service) -> None:
     ) -> list[str] | None:
         return outcome(service.live.view.events, relation, step, subject=subject, object=object)
 
+    @router.get("/explore/reasons")
+    def why(
+        step: Step, subject: Name | None = None, relation: Name | None = None, object: Name | None = None
+    ) -> list[str]:
+        predictor = service.live.view.predictor
+        at = predictor.events.clock.label(step)
+        return [one.sentence for one in predictor.reasons(subject, relation, object, at=at)]
+
     @router.get("/explore/backbone")
     def backbone(
         subject: Name,

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.evaluation.breakdown import Stratum
 from bridgemem.evaluation.records import Record, metrics_of
-from bridgemem.evaluation.strata import by_support
+from bridgemem.evaluation.strata import by_support, read_strata
 from bridgemem.evaluation.tables import MAIN_METHODS, fitted_here
 from bridgemem.events.log import Clock, EventLog
 from bridgemem.events.queries import Queries
@@ -32,6 +33,7 @@ from bridgemem.storage.tables import read_table
 
 MOST_BINS = 120  # of the picture of all events under the slider
 MOST_EVENTS = 2000  # of one pair; the newest are shown
+STRATA = ("history", "entities")  # groups that are shown
 LATELY = 0.1  # the share of the events that the first query is taken from
 
 
@@ -192,6 +194,7 @@ class Quality:
     queries: int = 0
     measured: tuple[Measured, ...] = ()
     parts: tuple[Part, ...] = ()
+    strata: tuple[Stratum, ...] = ()
     why: str = ""
 
 
@@ -203,7 +206,9 @@ def quality(run: Run) -> Quality:
             raise RunError(f"{run.folder} was not evaluated yet; `bridgemem evaluate {run.folder}` does it.")
         found = metrics_of(run, split)
         measured = _measured(found)
-        return Quality(split, found[0].queries, measured, _parts(run, split, measured))
+        kept = read_strata(run, split)
+        strata = () if kept is None else tuple(one for one in kept.strata if one.group in STRATA)
+        return Quality(split, found[0].queries, measured, _parts(run, split, measured), strata)
     except BridgeMemError as problem:
         return Quality(None, why=str(problem))
 
