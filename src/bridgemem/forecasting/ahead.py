@@ -344,12 +344,21 @@ class Ahead:
         self, keys: Keys, ids: Sequence[int | None], step: int, horizon: int, *, meaning: str, p: float | None
     ) -> AheadQuery:
         subject, relation, object_ = ids
+        parties = [None if id_ is None else self._name(id_) for id_ in (subject, object_)]
+        what = None if relation is None else self.names.relations.names[relation]
+        return self.query(keys, (parties[0], what, parties[1]), step, horizon, meaning=meaning, p=p)
+
+    def query(
+        self, keys: Keys, names: Sequence[str | None], step: int, horizon: int, *, meaning: str, p: float | None
+    ) -> AheadQuery:
+        """What was asked, by name, about keys that are events of it."""
+        subject, relation, object_ = names
         label, remark = self.names.clock.label, self.heads.note.remark(keys.kind, horizon)
         before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step).events
         return AheadQuery(
-            subject=None if subject is None else self._name(subject),
-            relation=None if relation is None else self.names.relations.names[relation],
-            object=None if object_ is None else self._name(object_),
+            subject=subject,
+            relation=relation,
+            object=object_,
             time=label(step),
             until=label(step + horizon - 1),
             step=step,
@@ -358,7 +367,7 @@ class Ahead:
             past_events=int(before.sum()),
             meaning=meaning,
             remark=f"Probabilities like these: {remark}." if remark else "",
-            relation_label=None if relation is None else self.label(relation),
+            relation_label=None if relation is None else self.names.relations.label(relation),
         )
 
     def _name(self, entity: int) -> str:

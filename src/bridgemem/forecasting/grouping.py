@@ -313,22 +313,7 @@ class Grouped(Predictor):
         p: float | None,
         step: int | None = None,
     ) -> AheadQuery:
-        subject, relation, object_ = names
+        kinds = ("entity", "relation", "entity")
+        told = [None if name is None else self._named(name, kind) for name, kind in zip(names, kinds, strict=True)]
         at = int(keys.step[0]) if step is None else step
-        label, remark = self.events.clock.label, self.ahead.heads.note.remark(keys.kind, horizon)
-        before = self.ahead.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step).events
-        what = None if relation is None else self._named(relation, "relation")
-        return AheadQuery(
-            subject=None if subject is None else self._named(subject),
-            relation=what,
-            object=None if object_ is None else self._named(object_),
-            time=label(at),
-            until=label(at + horizon - 1),
-            step=at,
-            horizon=horizon,
-            p_event=p,
-            past_events=int(before.sum()),
-            meaning=meaning,
-            remark=f"Probabilities like these: {remark}." if remark else "",
-            relation_label=None if what is None else self.events.relations.label(what),
-        )
+        return self.ahead.query(keys, told, at, horizon, meaning=meaning, p=p)
