@@ -217,9 +217,9 @@ class _Rules:
         keys = self._keys(claim)
         subject, relation, object_ = self._ids(claim)
         most = 2 * self.relations if claim.asked == "relation" else self.past.events.n_entities
-        met, last, lately = self._met(claim.condition)
+        total, last, lately = self._meeting(claim.condition)
         own = float(self._before(keys).events.sum()), self._at(keys, last)
-        made = [(n + 1 / most) / (of + 1) for n, of in zip(own, (met, lately), strict=True)]
+        made = [(n + 1 / most) / (of + 1) for n, of in zip(own, (total, lately), strict=True)]
         if claim.measure == "once":
             actor, back = (subject, 0) if claim.asked == "object" else (object_, self.relations)
             query = Queries(*(torch.tensor([value]) for value in (actor[0], relation[0] + back, self.step)))
@@ -227,7 +227,7 @@ class _Rules:
             made = [1 - (1 - min(p, 1 - 1e-12)) ** draws for p in made]
         return made[0], made[1]
 
-    def _met(self, condition: Claim) -> tuple[float, int, float]:
+    def _meeting(self, condition: Claim) -> tuple[float, int, float]:
         """Events that met a condition: of all steps so far, the last step that has any, and of that one."""
         key = condition.subject, condition.relation, condition.object
         if key not in self._conditions:
