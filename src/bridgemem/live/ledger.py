@@ -161,16 +161,15 @@ class Ledger:
         if all(isinstance(one, SettingsError) for one in made):
             return [one for one in made if isinstance(one, SettingsError)]
         with self.store.writing() as cursor:
-            for table, columns in TABLES.items():
-                cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
-            # a batch may have come since the forecasts were made
-            end = _end(cursor)
-            return [
-                one
-                if isinstance(one, SettingsError)
-                else self._begun(one.step, end, events.clock) or _written(cursor, one, predictor, version)
-                for one in made
-            ]
+            end, numbers = _end(cursor), list[int | SettingsError]()
+            for one in made:
+                if isinstance(one, SettingsError):
+                    numbers.append(one)
+                    continue
+                # a batch may have come since the forecasts were made
+                late = self._begun(one.step, end, events.clock)
+                numbers.append(late or _written(cursor, one, predictor, version))
+        return numbers
 
     def _begun(self, start: int, end: int, clock: Clock) -> SettingsError | None:
         """Why a forecast from a step on cannot be issued, where the store knows events up to another one."""
@@ -283,6 +282,8 @@ def _resolved_at(cursor: duckdb.DuckDBPyConnection) -> Snapshot:
 
 def _written(cursor: duckdb.DuckDBPyConnection, made: Statement, predictor: Predictor, version: str) -> int:
     """The number of a forecast that is written now."""
+    for table, columns in TABLES.items():
+        cursor.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
     at = EventStore.snapshot_of(cursor)
     number, claim = (
         cursor.execute(f"SELECT coalesce(max(id), 0) + 1 FROM {table}").fetchall()[0][0]
