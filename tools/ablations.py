@@ -8,6 +8,8 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import SHORT, Table, figure
 from bridgemem.studies.analysis import PART, Place, column_name, own_records, place_of
+from bridgemem.studies.counting import METHOD as COUNTING
+from bridgemem.studies.counting import WHOLE as WHOLE_COUNTING
 
 ABLATION = "ablation:"
 LEARNED = "ablation:learned="
@@ -59,7 +61,7 @@ def ablation_table(records: list[Record], filter_name: str) -> Table:
 
 def _is_change(record: Record) -> bool:
     """Whether a record is a change of the paper's residual."""
-    return record.method.startswith(ABLATION) and not record.method.startswith((PART, LEARNED))
+    return record.method.startswith(ABLATION) and not record.method.startswith((PART, LEARNED, COUNTING))
 
 
 def _setting(record: Record) -> str:
@@ -97,6 +99,24 @@ def groups_table(records: list[Record], filter_name: str) -> Table:
     cells = [first, *(line for line in lines.values() if any(line[1:]))]
     title = f"What the learned residual loses without a group of features, {SHORT[filter_name]} filter"
     return Table(title, header, cells, "One seed; each was fitted anew on validation without the group.")
+
+
+def counting_table(records: list[Record]) -> Table:
+    """What each part of the counting backbone is worth: the MRR of a change minus that of the whole, by data set."""
+    found: dict[str, dict[str, Record]] = {}
+    for r in records:
+        if r.method.startswith(COUNTING) and r.filter == "time":
+            found.setdefault(r.method.removeprefix(COUNTING), {})[r.dataset] = r
+    whole = found.pop(WHOLE_COUNTING.removeprefix(COUNTING), {})
+    if not whole:
+        raise DataError("no change of the counting backbone was measured; `bridgemem ablate RUN --counting` does it.")
+    names = sorted(whole)
+    cells = [["the whole: MRR", *(figure(whole[name].mrr) for name in names)]]
+    cells += [
+        [label, *(f"{own[n].gain['mrr'][0]:+.4f}" if n in own else "" for n in names)] for label, own in found.items()
+    ]
+    note = "Validation, time-aware filter, the backbone alone; one thing changed at a time, nothing chosen from it."
+    return Table("The parts of the counting backbone", ["change", *names], cells, note)
 
 
 def _learned_runs(

@@ -40,6 +40,9 @@ def ablate(
     residual: Annotated[
         str, typer.Option("--residual", help="Residual to ablate: bridgemem or learned (refitted for each change).")
     ] = "bridgemem",
+    counting: Annotated[
+        bool, typer.Option("--counting", help="Change the counting backbone instead, read alone on validation.")
+    ] = False,
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     data_dir: DataDir = None,
@@ -51,20 +54,25 @@ def ablate(
     from bridgemem.evaluation.tables import FILTER_WORDS, figure
     from bridgemem.runs import Run
     from bridgemem.studies import ablation
+    from bridgemem.studies.counting import WHOLE, ablate_counting
     from bridgemem.training.devices import check_device
 
     residual = residual_of(residual)
     opened = Run(run, data_dir=data_dir)
-    split = split_of(opened, split)
+    split = "valid" if counting else split_of(opened, split)
     learned = residual == "learned"
-    if learned:
+    if learned and not counting:
         ablation.ablated_settings(opened)
-    selected = _selected(opened, split, residual)
+    selected = {} if counting else _selected(opened, split, residual)
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
-        change = ablation.ablate_learned if learned else ablation.ablate
-        found = change(opened, opened.dataset, split, check_device(device), progress)
+        if counting:
+            found = ablate_counting(opened, opened.dataset, check_device(device), progress)
+            selected = {one.filter: one.mrr for one in found if one.method == WHOLE}
+        else:
+            change = ablation.ablate_learned if learned else ablation.ablate
+            found = change(opened, opened.dataset, split, check_device(device), progress)
     if records is not None:
         write_records(records, found)
 
@@ -72,10 +80,11 @@ def ablate(
         config = opened.config
         queries = counted(found[0].queries, "query")
         say(f"{config.dataset}, {split}, {queries}, {config.backbone}, {config.history} history")
+        whole = "the whole backbone" if counting else "as learned" if learned else "as selected"
         for f, mrr in selected.items():
-            rows = [["as learned" if learned else "as selected", figure(mrr), ""]]
-            for r in (r for r in found if r.filter == f):
-                label = r.method.removeprefix("ablation:").removeprefix("learned=")
+            rows = [[whole, figure(mrr), ""]]
+            for r in (r for r in found if r.filter == f and r.method != WHOLE):
+                label = r.method.removeprefix("ablation:").removeprefix("learned=").removeprefix("counting=")
                 rows.append([label, figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
             table(f"\n{FILTER_WORDS[f].capitalize()}", ["change", "MRR", "difference"], rows)
 

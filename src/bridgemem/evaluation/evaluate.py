@@ -160,7 +160,7 @@ def evaluate_backbone(
     queries = Queries.of(dataset.split(split))
     label = f"reading {split} for {name}"
     replayed = replay(Scoring(backbone, past), queries, filters=filters, progress=progress, label=label)
-    base = _base(dataset, split, name, device, len(queries))
+    base = base_of(dataset, split, name, device, len(queries))
     return [
         Record(
             **base, method="backbone", filter=f, selected_by=None, history="rolling", seed=0, **_values(replayed, f, 0)
@@ -176,7 +176,7 @@ def _naive_records(run: Parts, dataset: Dataset, split: str, reading: Reading, d
         column = reading.columns[method]
         for f in FILTERS:
             one = Record(
-                **_base(dataset, split, method.name, device, len(replayed.queries)),
+                **base_of(dataset, split, method.name, device, len(replayed.queries)),
                 method="backbone",
                 filter=f,
                 selected_by=None,
@@ -228,7 +228,7 @@ def record(
     }
     gains = paired_gains(replayed.of(filter_name), replayed.of(filter_name, column), replayed.queries.step.numpy())
     return Record(
-        **_base(dataset, split, config.backbone, device, len(replayed.queries)),
+        **base_of(dataset, split, config.backbone, device, len(replayed.queries)),
         history=config.history,
         method=method,
         filter=filter_name,
@@ -272,7 +272,7 @@ def reading_of(columns: Mapping[str, np.ndarray], methods: Sequence[Method]) -> 
     return Reading(Replay(Queries(*asked), ranks, *known), {method: column for column, method in enumerate(methods)})
 
 
-def _base(dataset: Dataset, split: str, backbone: str, device: str, queries: int) -> dict[str, Any]:
+def base_of(dataset: Dataset, split: str, backbone: str, device: str, queries: int) -> dict[str, Any]:
     from bridgemem import __version__
 
     return {
@@ -296,7 +296,7 @@ def records_of(
     """All figures of a reading: of the backbone, and of every residual under each selection."""
     replayed, columns = reading.replayed, reading.columns
     config, trained = run.config, run.backbone_note()
-    base = _base(dataset, split, config.backbone, device, len(replayed.queries))
+    base = base_of(dataset, split, config.backbone, device, len(replayed.queries))
     records = [
         Record(
             **base,

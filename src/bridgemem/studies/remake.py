@@ -29,6 +29,8 @@ from bridgemem.runs import Run
 from bridgemem.storage.files import write_json
 from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.studies.ablation import ablate, ablate_learned
+from bridgemem.studies.counting import METHOD as COUNTING
+from bridgemem.studies.counting import ablate_counting
 from bridgemem.studies.leakage import measure
 from bridgemem.studies.ranks import ranks
 from bridgemem.studies.report import backbone_seed
@@ -173,6 +175,8 @@ def _study(r: Record) -> str:
         return "parts:" + r.method.removeprefix("ablation:part=").partition(":")[0]
     if r.method.startswith("ablation:learned="):
         return "ablate-learned"
+    if r.method.startswith(COUNTING):
+        return "ablate-counting"
     if r.method.startswith("ablation:"):
         return "ablate"
     return r.method.partition(":")[0]  # calibration, what
@@ -361,6 +365,8 @@ def _read(study: str, run: Run, dataset: Dataset, split: str, device: str, progr
         return parts(run, what, run.relations(), split)
     if name == "ablate":
         return ablate(run, dataset, split, device, progress)
+    if name == "ablate-counting":
+        return ablate_counting(run, dataset, device, progress)
     if name == "ablate-learned":
         return ablate_learned(run, dataset, split, device, progress)
     if name == "horizon":
