@@ -249,7 +249,7 @@ class _Asked:
             said = f"Nobody did '{word}' to {name}" if direction else f"{name} never did '{word}' to anybody"
             return Reason("role", f"{said} before.", 0)
         what = f"Somebody did '{word}' to {name}" if direction else f"{name} did '{word}' to somebody"
-        many = f"at {self._steps(len(when))} before, last " if len(when) > 1 else "once before, "
+        many = f"in {self._steps(len(when))} before, last " if len(when) > 1 else "once before, "
         return Reason(
             "role", f"{what} {many}{self._last(when)}.", len(when), None, *self._ends(*when[[0, -1]].tolist())
         )
@@ -261,7 +261,7 @@ class _Asked:
         if since < self.past.events.start or not len(self._told):
             return None
         count, ends = int((self._told >= since).sum()), self._ends(since, self.end - 1)
-        said = f"It happened at {'none' if not count else f'{count:,}'} of the {self._steps(span)} up to {ends[1]}."
+        said = f"It happened in {'none' if not count else f'{count:,}'} of the {self._steps(span)} up to {ends[1]}."
         return Reason("lately", said, count, span, *ends)
 
     def common(self) -> Reason | None:
