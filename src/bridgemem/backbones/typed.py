@@ -22,6 +22,7 @@ from bridgemem.memory.dyads import PairStates
 from bridgemem.memory.index import Occurrences
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
+from bridgemem.parallel import in_order
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.ranks import answer_ranks, batch_of
 from bridgemem.storage.tensors import TensorSpec, check_tensors
@@ -31,7 +32,7 @@ LAGS = 32  # bins of lags, each twice as long as the one before
 PASSES = 4  # over the counted events, until confidence and lags agree
 MOST_EVENTS = 4_000_000  # that confidence is counted on; actors with many partners have many a query
 DENSE = 1 << 20  # confidences of two relations up to which all are kept in a table, and not searched
-ROWS = 256  # queries after which counting may stop; an eighth of them is read at once
+ROWS, PIECES = 256, 8  # queries after which counting may stop, and in how many pieces they are read
 PERMUTED = 1 << 24  # queries of train up to which all are put in a random order to draw from
 BLOCK = 1 << 20  # events of train read at once
 
@@ -106,17 +107,20 @@ def _keys(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Tenso
 
 def count_confidence(queries: Queries, past: Past, k: int, settings: TypedSettings) -> Confidence:
     """Confidence and factors of lags whose products expect as many answers as there were, of each kind."""
-    n_relations, read = past.events.n_relations, 0
-    parts = []
-    for batch in queries.batches(ROWS):
-        for some in batch.batches(ROWS // 8):
-            assert some.answer is not None
-            states = past.dyads.partners(some.actor, some.step, k, 0)
-            key, lag = _keys(some.relation, states, n_relations)
-            hit = (states.candidate == some.answer[states.row])[:, None].expand_as(lag)
-            parts.append(torch.stack([column[states.found].long() for column in (key, lag, hit)]))
-            read += parts[-1].shape[1]
-        if read > MOST_EVENTS:
+    n_relations, parts, read = past.events.n_relations, list[Tensor](), 0
+
+    def events(some: Queries) -> Tensor:
+        assert some.answer is not None
+        states = past.dyads.partners(some.actor, some.step, k, 0)
+        key, lag = _keys(some.relation, states, n_relations)
+        hit = (states.candidate == some.answer[states.row])[:, None].expand_as(lag)
+        return torch.stack([column[states.found].long() for column in (key, lag, hit)])
+
+    several = past.device.type == "cpu"
+    for part in in_order(events, queries.batches(ROWS // PIECES), several=several):
+        parts.append(part)
+        read += part.shape[1]
+        if read > MOST_EVENTS and len(parts) % PIECES == 0:
             break
     key, lag, hit = torch.cat(parts, dim=1) if parts else torch.zeros((3, 0), dtype=torch.int64, device=past.device)
     codes, key = key.unique(return_inverse=True)
@@ -219,16 +223,20 @@ class RecurrenceTyped(Backbone):
 
     def _trial(self, queries: Queries, past: Past, filters: Filters) -> list[float]:
         """The sum of reciprocal ranks with each frequency, time-aware: others true at the same step say nothing."""
-        totals = [0.0] * len(self.settings.frequencies)
-        for batch in queries.batches(batch_of(past.events, past.device)):
+
+        def tried(batch: Queries) -> list[float]:
             assert batch.answer is not None
             (plain, seen), mask = self._parts(batch.unanswered(), past), filters.mask("time", batch)
-            nothing = batch.answer.new_empty(0)
-            for i, frequency in enumerate(self.settings.frequencies):
+            nothing, found = batch.answer.new_empty(0), []
+            for frequency in self.settings.frequencies:
                 score = _with_frequency(plain.clone(), seen, frequency)
                 ranks = answer_ranks(score, batch.answer, nothing, nothing, score.new_empty((0, 1)), [mask])
-                totals[i] += float((1 / ranks).sum())
-        return totals
+                found.append(float((1 / ranks).sum()))
+            return found
+
+        batches, several = queries.batches(batch_of(past.events, past.device)), past.device.type == "cpu"
+        found = list(in_order(tried, batches, several=several))
+        return [sum(part[i] for part in found) for i in range(len(self.settings.frequencies))]
 
     def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
         """All of the score but frequency, float64 [n, E], and the triples that were seen."""

@@ -44,7 +44,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import part_of
 
 LATE_SHARE = 0.8  # of validation that lies before its later part
-LATE_QUERIES = 2_000
+LATE_QUERIES = 1_500
 LATE_KEYS = 20_000
 LATE_DATES = 4
 MEASURED = (1, 7)  # horizons that are measured on later validation, where it is as long
@@ -133,7 +133,7 @@ def _whether(events: EventLog, settings: OccurrenceSettings, seed: int, progress
 def _held_out(known: EventLog, cut: int, note: HeadsNote, seed: int, progress: Progress) -> HeadsNote:
     """How heads that were quickly fitted on what came before the later part of validation did on it."""
     before, past = known.prefix(cut), Past(known)
-    quick = replace(note.relations, queries=max(note.relations.queries // 3, 1))
+    quick = replace(note.relations, queries=max(note.relations.queries // 4, 1))
     reader = RelationReader(past, known.n_relations)
     late = PairQueries.of(known.between(cut, known.end))
     late = late.take(sample_rows(len(late), LATE_QUERIES, seed))
@@ -145,7 +145,7 @@ def _held_out(known: EventLog, cut: int, note: HeadsNote, seed: int, progress: P
         for name, head in heads.items():
             own = head.of(read).log_softmax(1)[torch.arange(len(batch)), batch.answer]
             losses[name] -= float(own.sum()) / len(late)
-    whether = _whether(before, replace(note.occurrence, rows=max(note.occurrence.rows // 2, 1)), seed, progress)
+    whether = _whether(before, replace(note.occurrence, rows=max(note.occurrence.rows // 4, 1)), seed, progress)
     return replace(
         note,
         queries=len(late),

@@ -189,6 +189,7 @@ def fit_learned(
         tried = (*wanted, "time") if other else wanted
         quick = replace(settings, epochs=min(QUICK_EPOCHS, settings.epochs))
         models = {name: fit_cases(early, name, quick, seed=seed, progress=progress).model for name in tried}
+        del early  # a copy, which the fits below have no room for
         measured = _Compared.of(validation, transitions, models, choices, late, progress)
         if other and measured.own_is_better("time"):
             wanted = (*wanted, "time")

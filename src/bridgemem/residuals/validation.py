@@ -20,7 +20,7 @@ from bridgemem.residuals.scoring import Choice, Scoring
 
 MOST_QUERIES = 1 << 20  # of validation that a fit chooses from; of more that many are drawn
 SEED = 0  # of that draw
-KEPT_BYTES = 3 << 27  # of scores that a fit keeps; queries beyond are scored anew in every pass
+KEPT_BYTES = 1 << 28  # of scores that a fit keeps; queries beyond are scored anew in every pass
 
 
 def validation_queries(dataset: Dataset) -> Queries:
