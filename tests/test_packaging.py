@@ -14,6 +14,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -154,12 +155,20 @@ def test_help_does_not_wait_for_torch() -> None:
 # --- rules for every source file -------------------------------------------------------------------------------------
 
 
+@cache
+def imports_and_calls() -> list[tuple[str, ast.AST]]:
+    """Every import and every call in the package, with its place as ``file:line``."""
+    return [
+        (f"{path.relative_to(PACKAGE).as_posix()}:{node.lineno}", node)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call)
+    ]
+
+
 def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """Every node of one kind in the package, with its place as ``file:line``."""
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, kind):
-                yield f"{path.relative_to(PACKAGE).as_posix()}:{getattr(node, 'lineno', 0)}", node
+    """Those of one kind."""
+    return ((place, node) for place, node in imports_and_calls() if isinstance(node, kind))
 
 
 def called(node: ast.AST) -> str:

@@ -50,9 +50,9 @@ TINY = {
 }
 
 
-@pytest.fixture(scope="session", params=["recurrence", "recurrence-typed", "hri", *TINY])
+@pytest.fixture(scope="session")
 def both_run(request: pytest.FixtureRequest, own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with both residuals, on a backbone without an uncertainty of its own."""
+    """A run with both residuals, on the backbone that is asked for: one without an uncertainty of its own."""
     home, backbone = tmp_path_factory.mktemp("both"), request.param
     if request.param in TINY:
         options = (option for value in TINY[request.param] for option in ("--set", value))
@@ -145,7 +145,13 @@ def told(live: LiveForecaster) -> list[object]:
     return [answers, asdict(live.explain("Arvan", "visit", "Belmor", at=DAYS[-1]))]
 
 
-@pytest.mark.parametrize("residual", ["bridgemem", "learned"])
+# of a learned residual it is a promise of its own, whatever the backbone; the ensemble's reads its members too
+@pytest.mark.parametrize(
+    ("both_run", "residual"),
+    [(name, "bridgemem") for name in ("recurrence", "recurrence-typed", "hri", *TINY)]
+    + [(name, "learned") for name in ("recurrence", "regcn", "ensemble")],
+    indirect=["both_run"],
+)
 def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
     both_run: Run, residual: str, tmp_path: Path
 ) -> None:

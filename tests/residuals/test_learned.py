@@ -44,11 +44,18 @@ from precision import close
 QUICK = LearnedSettings(epochs=6, hidden=16, relation_width=4, batch=64, unseen_candidates=5)
 PLAIN = replace(QUICK, unseen_candidates=0)
 READER = Settings(max_epochs=2)
+TINY_READER = Settings(width=8, hidden=8, max_epochs=2)
 
 
 @pytest.fixture(scope="module")
 def data() -> Dataset:
     return simulate(WorldSettings(actors=40, events=4_000, steps=60)).dataset
+
+
+@pytest.fixture(scope="module")
+def small() -> Dataset:
+    """For tests of whole fits and what they keep, whatever they learn."""
+    return simulate(WorldSettings(actors=20, events=1_200, steps=40)).dataset
 
 
 @pytest.fixture(scope="module")
@@ -489,63 +496,67 @@ def test_some_of_the_cases_are_those_they_are_among_all(data: Dataset, transitio
     assert close(training.losses(torch.arange(len(some))), whole)
 
 
-def test_a_fit_that_learns_from_a_smaller_part_of_train_differs(data: Dataset, tmp_path: Path) -> None:
-    train("recurrence-dyadic", data, tmp_path / "backbone")
+def test_a_fit_that_learns_from_a_smaller_part_of_train_differs(small: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", small, tmp_path / "backbone")
     made = []
     for share in (0.0, 0.3):
         own = replace(QUICK, cross_fit=share, epochs=1)
         folder = tmp_path / f"run{share}"
-        made.append(fit_run(data, tmp_path / "backbone", folder, READER, residual="learned", learned_settings=own)[0])
+        made.append(
+            fit_run(small, tmp_path / "backbone", folder, TINY_READER, residual="learned", learned_settings=own)[0]
+        )
     plain, crossed = (run.learned("time") for run in made)
     assert plain is not None
     assert crossed is not None
     assert crossed.settings.cross_fit == 0.3
     assert not torch.equal(plain.net.mean, crossed.net.mean)
-    assert made[0].learning("raw").queries > made[1].learning("raw").queries > 2 * len(data.valid)
+    assert made[0].learning("raw").queries > made[1].learning("raw").queries > 2 * len(small.valid)
 
 
 def test_the_backbone_of_before_is_kept_for_the_next_fit(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train("recurrence-dyadic", data, tmp_path / "backbone")
+    train("recurrence-dyadic", small, tmp_path / "backbone")
     own = replace(QUICK, cross_fit=0.3, epochs=1)
-    fit_run(data, tmp_path / "backbone", tmp_path / "one", READER, residual="learned", learned_settings=own)
+    fit_run(small, tmp_path / "backbone", tmp_path / "one", TINY_READER, residual="learned", learned_settings=own)
     assert (tmp_path / "backbone-before-0.3" / "config.toml").is_file()
     trained: list[str] = []
     monkeypatch.setattr("bridgemem.backbones.trained.train", lambda name, *rest: trained.append(name))
-    fit_run(data, tmp_path / "backbone", tmp_path / "two", READER, 43, residual="learned", learned_settings=own)
+    fit_run(small, tmp_path / "backbone", tmp_path / "two", TINY_READER, 43, residual="learned", learned_settings=own)
     assert not trained
 
 
 @pytest.mark.parametrize("other", ["seed", "no note"])
 def test_a_backbone_of_before_that_is_not_of_this_training_is_trained_anew(
-    other: str, data: Dataset, tmp_path: Path
+    other: str, small: Dataset, tmp_path: Path
 ) -> None:
     own, second = replace(QUICK, cross_fit=0.3, epochs=1), tmp_path / "backbone-before-0.3"
     for number, seed in enumerate((42, 7)):
-        train("recurrence-dyadic", data, tmp_path / "backbone", seed=seed, replace=True)
+        train("recurrence-dyadic", small, tmp_path / "backbone", seed=seed, replace=True)
         if other == "no note" and number:  # as a kill once left it
             (second / "trained.json").unlink()
         run, _ = fit_run(
-            data, tmp_path / "backbone", tmp_path / str(seed), READER, residual="learned", learned_settings=own
+            small, tmp_path / "backbone", tmp_path / str(seed), TINY_READER, residual="learned", learned_settings=own
         )
         assert training_note(second).seed == run.config.backbone_seed == seed
 
 
-def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(data: Dataset, tmp_path: Path) -> None:
-    train("recurrence-dyadic", data, tmp_path / "backbone")
+def test_a_cross_fitted_run_is_recorded_as_such_and_not_ablated(small: Dataset, tmp_path: Path) -> None:
+    train("recurrence-dyadic", small, tmp_path / "backbone")
     own = replace(QUICK, cross_fit=0.3, epochs=1)
-    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, residual="learned", learned_settings=own)
-    records = evaluate(run, data)
+    run, _ = fit_run(
+        small, tmp_path / "backbone", tmp_path / "run", TINY_READER, residual="learned", learned_settings=own
+    )
+    records = evaluate(run, small)
     assert {(r.method, r.cross_fit) for r in records} == {("backbone", 0.0), ("bridgemem", 0.0), ("learned", 0.3)}
     # and what the backbone was set to
     assert records[0].settings["backbone_settings"] == asdict(RecurrenceDyadic.default)
-    assert all(finding.passed is not False for finding in audit(run, data))
+    assert all(finding.passed is not False for finding in audit(run, small))
     # a backbone that was trained cannot be trained anew for every change
     with pytest.MonkeyPatch.context() as trained:
         trained.setattr("bridgemem.studies.ablation.training_free", lambda backbone: False)
         with pytest.raises(RunError, match="cross-fitted"):
-            ablate_learned(run, data)
+            ablate_learned(run, small)
         outcome = bridgemem("ablate", run.folder, "--residual", "learned")
         assert outcome.code == 2
         assert "cross-fitted" in outcome.err
@@ -562,12 +573,14 @@ def test_it_lifts_the_backbone_on_a_world_with_planted_transitions(
 
 
 def test_a_learned_run_is_saved_read_evaluated_and_audited(
-    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train("recurrence-dyadic", data, tmp_path / "backbone")
+    train("recurrence-dyadic", small, tmp_path / "backbone")
     one = replace(QUICK, fitted_under="raw")
-    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER, residual="learned", learned_settings=one)
-    records = evaluate(run, data)
+    run, _ = fit_run(
+        small, tmp_path / "backbone", tmp_path / "run", TINY_READER, residual="learned", learned_settings=one
+    )
+    records = evaluate(run, small)
     learned = [r for r in records if r.method == "learned"]
     assert [(r.filter, r.selected_by) for r in learned] == [(f, "raw") for f in ("raw", "static", "time")]
     assert all(r.as_chosen for r in learned)
@@ -575,15 +588,15 @@ def test_a_learned_run_is_saved_read_evaluated_and_audited(
     assert all(
         r.settings["unseen_candidates"] == QUICK.unseen_candidates and r.settings["lambda"] is None for r in learned
     )
-    findings = audit(run, data, steps=2)
+    findings = audit(run, small, steps=2)
     assert all(finding.passed is not False for finding in findings)
     # what preferred one residual was measured with a network that is gone
     assert [f.check for f in findings if f.passed is None] == [f"preferred residual ({f})" for f in ("static", "time")]
     with monkeypatch.context() as leak:
         own = Neighbours.weights_before
         leak.setattr(Neighbours, "weights_before", lambda self, cut: own(self, cut + 1))
-        evaluate(run, data)
-        found = [f.check for f in audit(run, data, steps=2) if f.passed is False]
+        evaluate(run, small)
+        found = [f.check for f in audit(run, small, steps=2) if f.passed is False]
         assert found == ["learned blind to the future"]
     first, second = run.learned("time"), run.learned("time")
     assert first is not None
@@ -591,9 +604,9 @@ def test_a_learned_run_is_saved_read_evaluated_and_audited(
     assert all(torch.equal(t, second.tensors()[name]) for name, t in first.tensors().items())
 
 
-def test_a_run_without_it_has_none(data: Dataset, tmp_path: Path) -> None:
-    train("recurrence", data, tmp_path / "backbone")
-    run, _ = fit_run(data, tmp_path / "backbone", tmp_path / "run", READER)
+def test_a_run_without_it_has_none(small: Dataset, tmp_path: Path) -> None:
+    train("recurrence", small, tmp_path / "backbone")
+    run, _ = fit_run(small, tmp_path / "backbone", tmp_path / "run", TINY_READER)
     assert run.learned("time") is None
 
 

@@ -146,7 +146,7 @@ class HazardNet(nn.Module):
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__()
         # whose hazard each span has: its own, unless the known events do not reach it
-        self.register_buffer("span", torch.arange(len(SPANS)))
+        self.register_buffer("span", torch.tensor(range(len(SPANS))))
         self.body = nn.Sequential(
             nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, len(SPANS))
         )
