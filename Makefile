@@ -23,9 +23,9 @@ help:  ## Show this list
 run: $(VENV)/run.stamp  ## Simulate a world, forecast it, print one table and explain one forecast
 	$(BIN)/bridgemem demo
 
-# One torch thread in each of the two workers: more would only wait for each other.
+# One torch thread in each of the two workers: more would only wait for each other. Slow files come first: tests/conftest.py.
 test: lint  ## Check the code, then run every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # No two at once: several of them measure memory and time.
 test-long: $(VENV)/dev.stamp  ## Run the proofs that take minutes: soaks, kills, large data
@@ -40,7 +40,7 @@ SENSITIVE := tests/test_numerics.py tests/test_equations.py tests/forecasting/te
 kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels
 	for kernel in $(KERNELS); do \
 		echo "ATEN_CPU_CAPABILITY=$$kernel"; \
-		ATEN_CPU_CAPABILITY=$$kernel OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(SENSITIVE) || exit 1; \
+		ATEN_CPU_CAPABILITY=$$kernel OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SENSITIVE) || exit 1; \
 	done
 
 bench: $(VENV)/run.stamp  ## Measure what the method costs as ratios, and write results/speed.md

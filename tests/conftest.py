@@ -8,6 +8,32 @@ from pathlib import Path
 
 import pytest
 
+# the files that take longest, so that no worker is left alone with one of them at the end
+SLOW = (
+    "outofcore/test_spark.py",
+    "outofcore/test_spark_cases.py",
+    "live/test_forecasting.py",
+    "browser/test_explorer.py",
+    "cli/test_model.py",
+    "service/test_app.py",
+    "paper/test_training_free_rows.py",
+    "paper/test_table2.py",
+    "events/test_datasets.py",
+    "residuals/test_learned.py",
+    "test_packaging.py",
+    "test_docs_site.py",
+    "test_default_benchmark.py",
+    "test_tutorials.py",
+    "test_speed.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files come first; all others keep their order."""
+    here = Path(__file__).parent
+    place = {here / name: number for number, name in enumerate(SLOW)}
+    items.sort(key=lambda item: place.get(item.path, len(SLOW)))
+
 
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
