@@ -1,13 +1,8 @@
 """Start of the program, as `bridgemem` and `python -m bridgemem`: Ctrl-C while it loads ends in one sentence too."""
 
-import os
 import sys
 
 from bridgemem import INTERRUPTED
-
-# threads that have nothing to do leave the processor to others: as fast, a quarter fewer processor seconds, and no
-# stall on a busy machine; read when torch is loaded
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def main() -> None:
