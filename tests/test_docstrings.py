@@ -18,8 +18,8 @@ import pytest
 import bridgemem as bm
 from bridgemem.backbones import REGISTERED
 
-# their methods are for asking; those of the others are for programs that are asked, or for authors of models
-SHOWN = (bm.Forecaster, bm.EventLog, bm.Dataset)
+# whose methods are called by users; those of the others are called by the program, or written by authors of models
+SHOWN = (bm.Forecaster, bm.EventLog, bm.Dataset, bm.Client)
 MODULES = sorted({getattr(bm, name).__module__ for name in bm.__all__[1:]})
 
 
@@ -70,14 +70,37 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"bm": bm, "data": data, "model": model}
 
 
+@pytest.fixture
+def service(namespace: dict[str, Any], tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """The forecaster behind a real service: `client` asks it, and `admin` has the token of its operator."""
+    for module in ("fastapi", "uvicorn", "prometheus_client"):
+        pytest.importorskip(module, reason="needs the extra 'serve'")
+    from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.switching import Switch
+    from bridgemem.service.admin import Admin
+    from bridgemem.service.app import create_app
+    from serving import served
+
+    namespace["model"].save(tmp_path / "run")
+    with EventStore(tmp_path / "events.duckdb") as store:
+        live = Switch(tmp_path / "run", store, bm.Forecaster.load)
+        with served(create_app(live, "everyone", admin=Admin(live, "operator"))) as address:
+            yield {"client": bm.Client(address, token="everyone"), "admin": bm.Client(address, token="operator")}
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_run(
-    name: str, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    namespace: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     module = importlib.import_module(name)
+    names = {**namespace, **(request.getfixturevalue("service") if module is bm.client else {})}
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(REGISTERED), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcome = doctest.testmod(module, extraglobs=namespace, optionflags=doctest.NORMALIZE_WHITESPACE)
+        outcome = doctest.testmod(module, extraglobs=names, optionflags=doctest.NORMALIZE_WHITESPACE)
     assert outcome.attempted > 0
     assert outcome.failed == 0

@@ -17,6 +17,7 @@ from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsE
 
 Events = Sequence[Sequence[Any] | Mapping[str, Any]]  # each (subject, relation, object, time) or a dict of these
 AGAIN = (408, 429, 502, 503, 504)  # answered so, the same request may succeed a moment later
+EVENT = ("subject", "relation", "object", "time")
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds; doubled from one try to the next
 
 
@@ -102,6 +103,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> found = client.forecast(data.entities[0], "consult", top=3)
+            >>> [candidate["rank"] for candidate in found["candidates"]]
+            [1, 2, 3]
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/forecast", _given({**asked, "assume": _rows(assume)}))
@@ -128,6 +134,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> found = client.what(data.entities[0], data.entities[1], top=2)
+            >>> [candidate["rank"] for candidate in found["candidates"]]
+            [1, 2]
         """
         asked = {"subject": subject, "object": object, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/what", _given({**asked, "assume": _rows(assume)}))
@@ -152,6 +163,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> found = client.partners(data.entities[0], horizon=7, top=2)
+            >>> [candidate["rank"] for candidate in found["candidates"]]
+            [1, 2]
         """
         asked = {"actor": actor, "at": at, "horizon": horizon, "top": top}
         return self.post("/v1/partners", _given({**asked, "assume": _rows(assume)}))
@@ -180,6 +196,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> found = client.whether(data.entities[0], "consult", horizon=7)
+            >>> 0 < found["p_event"] < 1
+            True
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon}
         return self.post("/v1/whether", _given({**asked, "assume": _rows(assume)}))
@@ -204,6 +225,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> found = client.outlook(horizon=7, top=3, watch=[data.entities[0]])
+            >>> [candidate["rank"] for candidate in found["candidates"]]
+            [1, 2, 3]
         """
         names = None if watch is None else [one if isinstance(one, str) else list(one) for one in watch]
         asked = {"horizon": horizon, "top": top, "surprising": surprising, "watch": names, "at": at}
@@ -221,6 +247,11 @@ class Client:
 
         Returns:
             One answer for each query.
+
+        Example:
+            >>> queries = [{"subject": name, "relation": "consult"} for name in data.entities[:3]]
+            >>> len(client.forecasts(queries, top=2))
+            3
         """
         body = _given({"queries": [_given(query) for query in queries], "top": top, "horizon": horizon})
         return self.post("/v1/forecasts", body)["forecasts"]
@@ -239,6 +270,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> best = client.forecast(data.entities[0], "consult", top=1)["candidates"][0]["name"]
+            >>> client.explain(data.entities[0], "consult", best)["rank"]
+            1
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "candidate": candidate}
         return self.post("/v1/explain", _given(asked))
@@ -262,6 +298,13 @@ class Client:
 
         Returns:
             The receipt: batch, accepted, duplicates, late, replayed, ids.
+
+        Example:
+            >>> event = (data.entities[0], "consult", data.entities[1], "2030-03-02")
+            >>> client.add([event], source="feed", key="day 1")["accepted"]
+            1
+            >>> client.add([event], source="feed", key="day 1")["replayed"]  # sent again, it counts once
+            True
         """
         body = {"source": source, "key": key or uuid.uuid4().hex, "offset": offset, "events": _rows(events)}
         return self.post("/v1/events", _given(body))
@@ -275,6 +318,12 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> event = (data.entities[0], "consult", data.entities[2], "2030-03-02")
+            >>> ids = client.add([event], source="feed")["ids"]
+            >>> client.retract(ids, reason="a mistake")["retracted"] == ids
+            True
         """
         return self.post("/v1/retract", {"ids": list(ids), "reason": reason})
 
@@ -287,6 +336,12 @@ class Client:
 
         Returns:
             The events, the newest last.
+
+        Example:
+            >>> event = (data.entities[0], "consult", data.entities[3], "2030-03-02")
+            >>> ids = client.add([event], source="feed")["ids"]
+            >>> client.stored("feed", last=1)[0]["id"] == ids[0]
+            True
         """
         return self.get("/v1/events", source=source, last=last)["events"]
 
@@ -298,6 +353,12 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> event = (data.entities[0], "consult", data.entities[4], "2030-03-02")
+            >>> ids = client.add([event], source="feed")["ids"]
+            >>> client.stored_event(ids[0])["source"]
+            'feed'
         """
         return self.get(f"/v1/events/{quote(event_id, safe='')}")
 
@@ -310,6 +371,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> from pathlib import Path
+            >>> admin.backup(Path("copy.duckdb").absolute())["events"] == len(client.stored(last=1000))
+            True
         """
         return self.post("/v1/backup", {"to": str(to), "replace": replace})
 
@@ -322,6 +388,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> _ = client.add([(data.entities[0], "consult", data.entities[5], "2030-03-02")], source="trial")
+            >>> admin.prune(source="trial")["events"]
+            1
         """
         return self.post("/v1/prune", _given({"before": before, "source": source}))
 
@@ -333,6 +404,11 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> _ = client.add([("Jane Roe", "consult", data.entities[0], "2030-03-02")], source="feed")
+            >>> admin.erase("Jane Roe")["events"]
+            1
         """
         return self.post("/v1/erase", {"name": name})
 
@@ -345,6 +421,13 @@ class Client:
 
         Returns:
             The rows, and how many there are.
+
+        Example:
+            >>> client.add([(data.entities[0], "consult", data.entities[1], "soon")], source="typed")
+            Traceback (most recent call last):
+            bridgemem.errors.DataError: event 1: 'soon' is not a date: write it as 2014-12-01 or 2014-12-01T06:00.
+            >>> admin.rejected("typed", last=1)["rows"][0]["time"]
+            'soon'
         """
         return self.get("/v1/rejected", source=source, last=last)
 
@@ -352,18 +435,31 @@ class Client:
         """Store repaired rows of the quarantine, each a dict with file, line and the values of the event.
 
         Args:
-            rows: The repaired rows, as `rejected` gave them.
+            rows: As `rejected` gave them, with the right values.
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> client.add([(data.entities[0], "consult", data.entities[1], "later")], source="typed")
+            Traceback (most recent call last):
+            bridgemem.errors.DataError: event 1: 'later' is not a date: write it as 2014-12-01 or 2014-12-01T06:00.
+            >>> row = admin.rejected("typed", last=1)["rows"][0]
+            >>> admin.replay([{**row, "time": "2030-03-02"}])["accepted"]
+            1
         """
-        return self.post("/v1/replay", {"rows": [dict(row) for row in rows]})
+        wanted = ("file", "line", *EVENT)  # reasons and the like stay where they are
+        return self.post("/v1/replay", {"rows": [{name: row[name] for name in wanted if name in row} for row in rows]})
 
     def compact(self) -> dict[str, Any]:
         """Merge the new events into the service's base now; needs the admin token.
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> admin.compact()["merged"] >= 0
+            True
         """
         return self.post("/v1/compact", {})
 
@@ -372,6 +468,10 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> admin.reload()["changed"]
+            False
         """
         return self.post("/v1/reload", {})
 
@@ -380,6 +480,11 @@ class Client:
 
         Returns:
             The sources.
+
+        Example:
+            >>> _ = client.add([(data.entities[0], "consult", data.entities[6], "2030-03-02")], source="feed")
+            >>> "feed" in [one["source"] for one in client.sources()]
+            True
         """
         return self.get("/v1/sources")["sources"]
 
@@ -392,6 +497,10 @@ class Client:
 
         Returns:
             The forecasts, the newest last.
+
+        Example:
+            >>> client.ledger(last=5)
+            []
         """
         return self.get("/v1/ledger", last=last, forecast=forecast)["forecasts"]
 
@@ -403,6 +512,10 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> client.ledger_score(by="month")["open"]
+            0
         """
         return self.get("/v1/ledger/score", by=by)
 
@@ -411,6 +524,10 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> client.model()["backbone"]
+            'recurrence'
         """
         return self.get("/v1/model")
 
@@ -419,6 +536,10 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> client.limits()["events"]
+            10000
         """
         return self.get("/v1/limits")
 
@@ -431,6 +552,10 @@ class Client:
 
         Returns:
             The names, the best first.
+
+        Example:
+            >>> client.entities(data.entities[0])[0]["name"] == data.entities[0]
+            True
         """
         return self.get("/v1/entities", q=text, limit=limit)["names"]
 
@@ -443,6 +568,10 @@ class Client:
 
         Returns:
             The names, the best first.
+
+        Example:
+            >>> "consult" in [found["name"] for found in client.relations()]
+            True
         """
         return self.get("/v1/relations", q=text, limit=limit)["names"]
 
@@ -455,6 +584,10 @@ class Client:
 
         Returns:
             The service's JSON answer.
+
+        Example:
+            >>> sorted(client.get("/v1/limits")) == sorted(client.limits())
+            True
         """
         words = urlencode(_given(asked))
         return self._answer("GET", f"{path}?{words}" if words else path, None)
@@ -471,6 +604,11 @@ class Client:
 
         Raises:
             DataError: The body cannot be written as JSON.
+
+        Example:
+            >>> asked = {"subject": data.entities[0], "relation": "consult", "top": 1}
+            >>> len(client.post("/v1/forecast", asked)["candidates"])
+            1
         """
         try:
             sent = json.dumps(body, allow_nan=False, default=str).encode()
@@ -532,9 +670,8 @@ def _rows(events: Events | None) -> list[dict[str, Any]] | None:
     """Events as the service takes them."""
     if events is None:
         return None
-    names = ("subject", "relation", "object", "time")
     try:
-        return [dict(e) if isinstance(e, Mapping) else dict(zip(names, e, strict=True)) for e in events]
+        return [dict(e) if isinstance(e, Mapping) else dict(zip(EVENT, e, strict=True)) for e in events]
     except (TypeError, ValueError):
         raise DataError("an event must be (subject, relation, object, time), or a dict of these names.") from None
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,26 +21,11 @@ from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.service.app import create_app
-from bridgemem.service.connections import make_server
-from bridgemem.service.limits import Limits
 from fits import loaded
+from serving import served
 
 pytest_plugins = ("small_runs",)
 EVENT = ("Arvan", "visit", "Kel", "2024-02-10")
-
-
-@contextmanager
-def served(app: Any) -> Iterator[str]:
-    """The address of an application that a thread of this process serves."""
-    with listen("127.0.0.1", 0) as place:
-        server = make_server(app, Limits())
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{place.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture
