@@ -6,10 +6,9 @@ import io
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,9 +22,6 @@ from bridgemem.cli.main import app, main
 from bridgemem.cli.schemas import Failure, Remark
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, Benchmark
-from bridgemem.forecasting.heads import fit_heads
-from bridgemem.forecasting.occurrence import OccurrenceSettings
-from bridgemem.forecasting.relations import RelationSettings
 from bridgemem.runs import Run
 
 ACTORS = (
@@ -50,15 +46,6 @@ TINY_CENET = ("--set", "width=8", "--set", "epochs=1", "--set", "oracle_epochs=1
 # of a fit whose test is not about the learned residual; one that is says so after it
 TINY_READER = ("--set", "width=8", "--set", "hidden=8", "--set", "max_epochs=2", "--residual", "bridgemem")
 MADE_SPLIT = "has no split of its own, so one was made by time"  # said of every file that is not split
-# the heads for what and whether would take most of a tiny fit
-TINY_HEADS = mock.patch(
-    "bridgemem.fitting.fit_heads",
-    partial(
-        fit_heads,
-        relations=RelationSettings(hidden=8, relation_width=4, epochs=1, queries=300),
-        occurrence=OccurrenceSettings(hidden=8, epochs=1, dates=4, rows=800),
-    ),
-)
 # typer would make it anew at each call, which takes longer than many a command
 COMMANDS = typer.main.get_command(app)
 
@@ -116,15 +103,11 @@ def measured_rows(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 
 def bridgemem(*args: str | Path) -> Outcome:
-    """What the installed program does, with its exit code and streams; an error that no command foresees is raised.
-
-    A fit with a tiny reader has tiny heads, too.
-    """
+    """What the installed program does, with its exit code and streams; an error that no command foresees is raised."""
     out, err = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["bridgemem", *map(str, args)]),
         mock.patch("bridgemem.cli.main.app", COMMANDS),
-        TINY_HEADS if set(TINY_READER) <= set(args) else nullcontext(),
         redirect_stdout(out),
         redirect_stderr(err),
         pytest.raises(SystemExit) as ended,

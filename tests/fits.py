@@ -17,11 +17,9 @@ from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.selection import Fitted
 from bridgemem.runs import Run
 from builders import small_world
-from commands import TINY_HEADS
 
 
 @cache
-@TINY_HEADS
 def small_forecaster() -> Forecaster:
     """A forecaster of the small world, fitted once; whoever updates or saves one fits their own."""
     settings = Settings(width=8, hidden=8, max_epochs=1)
@@ -34,7 +32,6 @@ def last_event() -> tuple[str, str, str]:
     return event.subject, event.relation, event.object
 
 
-@TINY_HEADS
 def fit_run(
     dataset: Dataset,
     backbone: Path,
@@ -55,7 +52,6 @@ def fit_run(
     return Run(model.save(folder, replace=replace)), made.fitted
 
 
-@TINY_HEADS
 def fit(
     dataset: Dataset,
     backbone: str | Backbone = "cenet",

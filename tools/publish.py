@@ -24,7 +24,7 @@ from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
 from bridgemem.studies.probabilities import calibration_table, single_step
 from bridgemem.studies.report import filter_table, standard
-from tools.ablations import ablation_table, counting_table, groups_table, steps_table
+from tools.ablations import COUNTING, ablation_table, counting_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
 from tools.heads import read_occurrence, what_over_data, whether_over_data
 from tools.overview import changes_table, choice_table, filters_table, front_table, residuals_table
@@ -71,8 +71,9 @@ def tables(
         "filters in short": partial(filters_table, records),
         "residuals in short": partial(residuals_table, records),
         "ablations in short": partial(changes_table, records),
-        "parts of counting": partial(counting_table, records),
     }
+    if any(r.method.startswith(COUNTING) for r in records):
+        known["parts of counting"] = partial(counting_table, records)
     if any(r.method.startswith(WHAT) for r in records):
         known |= {f"what, {direction}": partial(what_over_data, records, direction) for direction in DIRECTIONS}
     if occurrence:

