@@ -22,9 +22,10 @@ from bridgemem.evaluation.whether import OccurrenceRecord
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
+from bridgemem.studies.counting import METHOD as COUNTING
 from bridgemem.studies.probabilities import calibration_table, single_step
 from bridgemem.studies.report import filter_table, standard
-from tools.ablations import COUNTING, ablation_table, counting_table, groups_table, steps_table
+from tools.ablations import ablation_table, counting_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
 from tools.heads import read_occurrence, what_over_data, whether_over_data
 from tools.overview import changes_table, choice_table, filters_table, front_table, residuals_table
