@@ -14,6 +14,7 @@ from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
 from bridgemem.backbones.hri import Hri
 from bridgemem.backbones.recurrence import Popularity, Recurrence
+from bridgemem.backbones.trained import train, trained_so
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
@@ -109,6 +110,16 @@ def test_a_saved_ensemble_keeps_the_settings_its_members_were_trained_with(
     assert torch.equal(scores(Ensemble.fit(dataset, again.settings), dataset), before)
     assert again.settings == trained.settings
     assert again.settings != TUNED
+
+
+def test_a_trained_one_is_known_again_by_settings_that_leave_sizes_to_the_device(
+    dataset: Dataset, tmp_path: Path
+) -> None:
+    asked = EnsembleSettings(("recurrence", "stream"), changed=("stream.epochs=1", "stream.heads=1"))
+    train("ensemble", dataset, tmp_path / "both", asked, seed=1)
+    assert trained_so(tmp_path / "both", dataset, asked, 1)
+    assert not trained_so(tmp_path / "both", dataset, replace(asked, changed=("stream.epochs=2",)), 1)
+    assert not trained_so(tmp_path / "both", dataset, asked, 2)
 
 
 def test_settings_of_a_data_set_that_there_are_none_for_are_refused() -> None:

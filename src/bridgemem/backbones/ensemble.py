@@ -110,6 +110,7 @@ class Ensemble(Backbone):
         "train_queries": 120_000,
         "valid_queries": 120_000,
         "hidden": 128,
+        "networks": 4,
     }
     default: ClassVar[EnsembleSettings] = EnsembleSettings()
 
@@ -123,6 +124,11 @@ class Ensemble(Backbone):
     def tuned_unless_set(cls, settings: Any) -> bool:
         """Members of the recipe fit any data; for others than the published validation finds the settings."""
         return not settings.tuned_for and not settings.changed and not set(settings.members) <= set(RECIPE)
+
+    @classmethod
+    def sized(cls, settings: Any, device: str) -> TrainedSettings:
+        own = {name: backbone_class(name).sized(one, device) for name, one in settings.each().items()}
+        return TrainedSettings(settings.members, settings.tuned_for, settings.changed, own)
 
     @classmethod
     def parts(cls, settings: Any) -> dict[str, Any]:
@@ -183,6 +189,7 @@ class CountingStream(Ensemble):
     """Counting and the stream reader: what repeats, and what an actor's last events say."""
 
     name: ClassVar[str] = "counting+stream"
+    learning: ClassVar[Mapping[str, Any]] = {**Ensemble.learning, "networks": 1}  # the tier that two cores fit too
     default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
 
 
@@ -194,7 +201,6 @@ def _table(member: str) -> str:
 def _member(name: str, settings: Any, dataset: Dataset, training: Training) -> Backbone:
     """A member that an earlier start of this very training has finished, or a new one, which is kept for a later."""
     kind, state = backbone_class(name), training.checkpoint
-    settings = kind.sized(settings, training.device)
     how: dict[str, Any] = {"seed": training.seed, "device": training.device, "progress": training.progress}
     if state is None:
         return kind.fit(dataset, settings, **how)

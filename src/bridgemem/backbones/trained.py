@@ -216,6 +216,9 @@ def training_free(backbone: Backbone) -> bool:
 def trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:
     """Whether a backbone that `train` saved has these settings, this seed, and was trained on this very train split."""
     note = training_note(folder)
-    return (note.fingerprint, note.seed) == (dataset.train.fingerprint, seed) and open_backbone(
-        folder
-    ).settings == settings
+    if (note.fingerprint, note.seed) != (dataset.train.fingerprint, seed):
+        return False
+    backbone = open_backbone(folder)
+    # what the device decided is part of a trained one's settings
+    device = (note.device or "cpu").partition(" ")[0]
+    return bool(backbone.settings == type(backbone).sized(settings, device))
