@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from bridgemem.residuals import learned as learned_module
 from bridgemem.residuals.activity import Activity, columns_of
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import NAMES, FeatureReader, Features, group_columns, highest
-from bridgemem.residuals.learned import OF_CANDIDATE, OF_QUERY, Learned, LearnedNet, LearnedSettings, averaged
+from bridgemem.residuals.learned import OF_CANDIDATE, OF_QUERY, Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.learning import Fit, _Training, earlier_source, fit_learned, gather, serving
 from bridgemem.residuals.neighbours import DECAY_RATES, FLOOR, Neighbours
 from bridgemem.residuals.scoring import Choice, Scoring, replay
@@ -384,32 +383,6 @@ def test_mean_and_deviation_in_parts_are_those_of_the_whole(monkeypatch: pytest.
     net.standardise(x[:, OF_QUERY], x[:, OF_CANDIDATE])
     assert close(net.mean, x.mean(0))
     assert close(net.inverse, 1 / x.std(0))
-
-
-def test_several_networks_are_read_as_their_mean() -> None:
-    torch.manual_seed(0)
-    x, relation = torch.randn(50, len(NAMES)) * 3 + 1, torch.arange(50) % 4
-    nets = [LearnedNet(4, QUICK) for _ in range(3)]
-    for net in nets:
-        torch.nn.init.normal_(net.body[-1].weight)
-        net.standardise(x[:, OF_QUERY], x[:, OF_CANDIDATE])
-        net.eval()
-    both = averaged(nets, replace(QUICK, networks=3)).eval()
-    each = torch.stack([net(x, relation) for net in nets])
-    assert close(both(x, relation), each.mean(0))
-    assert not close(each[0], each[1])
-
-
-def test_networks_of_a_fit_differ_are_saved_and_shared_with_no_other_seed(small: Dataset) -> None:
-    learned = replace(QUICK, networks=2, epochs=1)
-    validation = Validation.of(small, RecurrenceDyadic.fit(small))
-    own = Transitions.fit(small.train, TINY_READER, seed=1, epochs=1)[0]
-    models = [fit_learned(validation, own, learned, seed=seed)["raw"].model for seed in (3, 4)]
-    blocks = [block for model in models for block in model.net.body[-1].weight.detach().split(QUICK.hidden, dim=1)]
-    assert len(blocks) == 4
-    assert all(not torch.equal(a, b) for a, b in itertools.combinations(blocks, 2))
-    again = Learned.restore(learned, models[0].tensors())
-    assert all(torch.equal(a, again.tensors()[name]) for name, a in models[0].tensors().items())
 
 
 @pytest.mark.parametrize("examples", [0, 1])

@@ -110,7 +110,6 @@ class Ensemble(Backbone):
         "train_queries": 120_000,
         "valid_queries": 120_000,
         "hidden": 128,
-        "networks": 4,
     }
     default: ClassVar[EnsembleSettings] = EnsembleSettings()
 
@@ -189,7 +188,6 @@ class CountingStream(Ensemble):
     """Counting and the stream reader: what repeats, and what an actor's last events say."""
 
     name: ClassVar[str] = "counting+stream"
-    learning: ClassVar[Mapping[str, Any]] = {**Ensemble.learning, "networks": 1}  # the tier that two cores fit too
     default: ClassVar[EnsembleSettings] = EnsembleSettings(("recurrence-typed", "stream"))
 
 

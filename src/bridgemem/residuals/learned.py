@@ -8,15 +8,14 @@ read, and the untouched log score elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bridgemem.config import BelowOne, Count, Declared, Inside, NotNegative, Positive, Range, Size, Units
+from bridgemem.config import BelowOne, Count, Declared, Inside, NotNegative, Positive, Size, Units
 from bridgemem.errors import SettingsError
 from bridgemem.residuals.features import (
     GROUPS,
@@ -45,7 +44,6 @@ class LearnedSettings(Declared):
 
     Args:
         hidden: Units of the hidden layers.
-        networks: How many are fitted, each from its own random start; f is their mean.
         relation_width: Width of the embedding of the query relation.
         dropout: Share of units left out in training.
         learning_rate: The highest of the one cycle.
@@ -71,7 +69,6 @@ class LearnedSettings(Declared):
     """
 
     hidden: Units = 64
-    networks: Annotated[int, Range(ge=1, le=16)] = 1
     relation_width: Units = 16
     dropout: BelowOne = 0.1
     learning_rate: Positive = 5e-3
@@ -103,17 +100,16 @@ class LearnedNet(nn.Module):
         """members: how many the backbone is made of, if it is an ensemble; their log p is read too."""
         super().__init__()
         read = len(NAMES) + members
-        # several networks are one whose blocks know nothing of each other: see `averaged`
-        hidden, relation_width = (n * settings.networks for n in (settings.hidden, settings.relation_width))
-        self.relation = nn.Embedding(n_directed, relation_width)
+        self.relation = nn.Embedding(n_directed, settings.relation_width)
         nn.init.normal_(self.relation.weight, std=0.1)
+        width = read + settings.relation_width
         self.body = nn.Sequential(
-            nn.Linear(read + relation_width, hidden),
+            nn.Linear(width, settings.hidden),
             nn.GELU(),
             Dropout(settings.dropout),
-            nn.Linear(hidden, hidden),
+            nn.Linear(settings.hidden, settings.hidden),
             nn.GELU(),
-            nn.Linear(hidden, 1),
+            nn.Linear(settings.hidden, 1),
         )
         # f starts at zero: before the first step the learned residual is the backbone
         last = self.body[-1]
@@ -187,30 +183,6 @@ class LearnedNet(nn.Module):
     @property
     def scale(self) -> Tensor:
         return self.log_scale.exp()
-
-
-@torch.no_grad()
-def averaged(nets: Sequence[LearnedNet], settings: LearnedSettings) -> LearnedNet:
-    """One network whose f is the mean of that of several, fitted on the same cases; settings: those of all.
-
-    It is read, explained and saved like any other.
-    """
-    read, first = len(nets[0].mean), nets[0]
-    made = LearnedNet(first.relation.num_embeddings, settings, first.members).to(first.mean.device)
-    bodies = [[layer for layer in net.body if isinstance(layer, nn.Linear)] for net in nets]
-    inner, middle, outer = (layer for layer in made.body if isinstance(layer, nn.Linear))
-    of_features = torch.cat([body[0].weight[:, :read] for body in bodies])
-    of_relation = torch.block_diag(*(body[0].weight[:, read:] for body in bodies))
-    inner.weight.copy_(torch.cat([of_features, of_relation], dim=1))
-    middle.weight.copy_(torch.block_diag(*(body[1].weight for body in bodies)))
-    outer.weight.copy_(torch.cat([body[2].weight for body in bodies], dim=1) / len(nets))
-    inner.bias.copy_(torch.cat([body[0].bias for body in bodies]))
-    middle.bias.copy_(torch.cat([body[1].bias for body in bodies]))
-    outer.bias.copy_(torch.stack([body[2].bias for body in bodies]).mean(0))
-    made.relation.weight.copy_(torch.cat([net.relation.weight for net in nets], dim=1))
-    for name, buffer in first.named_buffers():
-        made.get_buffer(name).copy_(buffer)
-    return made
 
 
 class Learned:

@@ -29,7 +29,7 @@ from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.intervals import beyond, paired_gain
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import OF_CANDIDATE
-from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings, averaged
+from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.scoring import Choice, Replay, replay
 from bridgemem.residuals.selection import FEWEST_QUERIES
 from bridgemem.residuals.validation import Validation
@@ -41,7 +41,6 @@ LATE_QUERIES = 6_000  # of later validation that residuals are compared on, at m
 QUICK_QUERIES = 12_000  # that the networks of the comparison are fitted on, at most
 QUICK_EPOCHS = 4
 OTHER_ANSWERS = 0.25  # of the queries have other answers at their step where the time-aware filter is worth a network
-APART = 10_007  # between the seeds of the networks of one fit, so that fits with seeds next to each other share none
 RISE = 0.25  # the share of the steps in which the learning rate rises
 
 # a backbone of the same kind and settings, trained on the train split of what it is given
@@ -188,7 +187,7 @@ def fit_learned(
         early = cases.take(_early(cases, cut, seed))
         other = settings.fitted_under == "auto" and early.touched("time") > OTHER_ANSWERS
         tried = (*wanted, "time") if other else wanted
-        quick = replace(settings, epochs=min(QUICK_EPOCHS, settings.epochs), networks=1)
+        quick = replace(settings, epochs=min(QUICK_EPOCHS, settings.epochs))
         models = {name: fit_cases(early, name, quick, seed=seed, progress=progress).model for name in tried}
         del early  # a copy, which the fits below have no room for
         measured = _Compared.of(validation, transitions, models, choices, late, progress)
@@ -305,19 +304,15 @@ class _Compared:
 def fit_cases(
     cases: Cases, filter_name: str, settings: LearnedSettings, *, seed: int = 42, progress: Progress = SILENT
 ) -> Fit:
-    """Fit the networks of the settings under a filter on all cases, and take their mean."""
-    began, one, nets, curves = time.perf_counter(), replace(settings, networks=1), [], []
-    total = settings.networks * settings.epochs * math.ceil(len(cases) / settings.batch)
-    with progress.task("fitting the learned residual", total=total) as advance:
-        for number in range(settings.networks):
-            with seeded(seed + APART * number, cases.own.device):
-                training = _Training(cases, filter_name, one)
-                curves.append([training.epoch(advance) for _ in range(settings.epochs)])
-                nets.append(training.net)
-    net = nets[0] if len(nets) == 1 else averaged(nets, settings)
+    """Fit a network under a filter on all cases, for the epochs of the settings."""
+    began = time.perf_counter()
+    with seeded(seed, cases.own.device):
+        training = _Training(cases, filter_name, settings)
+        label = "fitting the learned residual"
+        with progress.task(label, total=settings.epochs * training.batches) as advance:
+            curve = tuple(training.epoch(advance) for _ in range(settings.epochs))
     seconds = time.perf_counter() - began
-    curve = tuple(float(np.mean(losses)) for losses in zip(*curves, strict=True))
-    return Fit(Learned(settings, net), curve, seconds, len(cases), len(cases.x))
+    return Fit(Learned(settings, training.net), curve, seconds, len(cases), len(cases.x))
 
 
 class _Training:
