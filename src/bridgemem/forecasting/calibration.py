@@ -14,7 +14,7 @@ step is foreseen less well than one of the first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +41,7 @@ PRIOR = 10.0  # queries that the probability itself counts for in each group
 LATE_SHARE = 0.8  # of the fitted queries that lie before the later part, which is measured
 TOLERATED = 0.1  # between what was stated and what came true, in a bin of later validation
 RIDGE = 1e-3  # holds the three numbers of a horizon near 0 where little speaks against it
+NEWTON_STEPS, HALVED = 50, 20  # at most
 LEAST_SLOPE = 0.1  # of ln(-ln(1 - p)), so that the order stays at any horizon
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
 
@@ -129,21 +130,38 @@ class OverSteps(Declared):
         read: by horizon p float64 [n, k], draws float64 [n], and whether each came, bool [n, k].
         """
         read = [one for one in read if len(one[1])]
-        numbers = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-        steps = torch.optim.LBFGS([numbers], max_iter=50, line_search_fn="strong_wolfe")
 
-        def loss() -> Tensor:
-            steps.zero_grad()
+        def loss(numbers: Tensor) -> Tensor:
             total = RIDGE * numbers.square().sum()
             for horizon, p, draws, came in read:
                 stated = _at_least_once(numbers, p, draws, horizon).clamp(LEAST, 1 - LEAST)
                 total = total - torch.where(came, stated, 1 - stated).log().sum() / (len(read) * len(p))
-            total.backward()
             return total
 
-        if read:
-            steps.step(loss)
-        return cls(*numbers.tolist())
+        numbers = torch.zeros(3, dtype=torch.float64)
+        return cls(*(_least(loss, numbers) if read else numbers).tolist())
+
+
+def _least(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    """Where a loss of a few numbers float64 [k] is least, from a place on: Newton's steps, halved until they help.
+
+    The first use of any of torch's optimizers in a process loads a compiler, for far longer than this takes.
+    """
+    for _ in range(NEWTON_STEPS):
+        here = at.requires_grad_()
+        value = loss(here)
+        (slope,) = torch.autograd.grad(value, here, create_graph=True)
+        bends = torch.stack([torch.autograd.grad(one, here, retain_graph=True)[0] for one in slope])
+        with torch.no_grad():
+            bend, axes = torch.linalg.eigh(bends)
+            # along an axis that bends down, too, a step leads to where the loss is smaller
+            step = axes @ ((axes.T @ slope) / bend.abs().clamp(min=RIDGE))
+            tried = (here - step / 2**i for i in range(HALVED))
+            better = next((one for one in tried if loss(one) < value), None)
+        if better is None:
+            break
+        at = better
+    return at.detach()
 
 
 def _at_least_once(numbers: Tensor, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
