@@ -12,7 +12,7 @@ import torch
 
 from bridgemem.backbones import load_backbone
 from bridgemem.backbones.check import check_backbone
-from bridgemem.backbones.typed import RecurrenceTyped, TypedSettings, Usual, count_confidence
+from bridgemem.backbones.typed import RecurrenceTyped, TypedSettings, Usual, count_confidence, read_events
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
@@ -78,7 +78,8 @@ def test_confidence_and_lags_expect_as_many_answers_as_there_were() -> None:
     settings = TypedSettings(smoothing=1e-9)
     past, queries = Past(dataset().train), Queries.of(dataset().train)
     assert queries.answer is not None
-    found = count_confidence(queries, past, 4, settings)
+    read = read_events(queries, past, (1, 4))
+    found = count_confidence(read[4], past.events.n_relations, 4, settings)
     states = past.dyads.partners(queries.actor, queries.step, 4, 0)
     hits = float(((states.candidate == queries.answer[states.row])[:, None] & states.found).sum())
     assert hits > 100

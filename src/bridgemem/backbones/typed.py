@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
@@ -77,8 +78,10 @@ class Confidence:
 
     def sums(self, relation: Tensor, states: PairStates, n_relations: int) -> Tensor:
         """Of the pairs that were read, float64 [pairs]; relation int64 [n] of the queries."""
-        key, lag = _keys(relation, states, n_relations)
-        return (self._values(key, n_relations) * self.lag[lag] * states.found).sum(1)
+        at, key, lag = _events(relation, states, n_relations)
+        made = torch.zeros(states.found.shape, dtype=self.lag.dtype, device=self.lag.device)
+        made.view(-1)[at] = self._values(key, n_relations) * self.lag[lag]
+        return made.sum(1)
 
     def _values(self, key: Tensor, n_relations: int) -> Tensor:
         """The confidence of (event's relation, query's relation) given as one number; float64 of the shape of key."""
@@ -98,42 +101,72 @@ class Confidence:
         return {}
 
 
-def _keys(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Tensor, Tensor]:
-    """(event's relation, query's relation) in one number, and the bin of the lag; int64 [pairs, k] each."""
-    event = states.relation + states.direction * n_relations
-    edges = 2 ** torch.arange(1, LAGS, device=states.lag.device)
-    return event * (2 * n_relations) + relation[states.row][:, None], torch.bucketize(states.lag, edges, right=True)
+def _events(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The events of pairs, most of which have fewer than k: int64 [m] each, newest first.
+
+    Their places among all k of all pairs, (event's relation, query's relation) in one number, and the bin of the lag.
+    """
+    at = states.found.flatten().nonzero().squeeze(1)
+    event = states.relation.flatten()[at] + states.direction.flatten()[at] * n_relations
+    asked = relation[states.row[at // states.found.shape[1]]]
+    edges = 2 ** torch.arange(1, LAGS, device=at.device)
+    return at, event * (2 * n_relations) + asked, torch.bucketize(states.lag.flatten()[at], edges, right=True)
 
 
-def count_confidence(queries: Queries, past: Past, k: int, settings: TypedSettings) -> Confidence:
-    """Confidence and factors of lags whose products expect as many answers as there were, of each kind."""
-    n_relations, parts, read = past.events.n_relations, list[Tensor](), 0
+def read_events(queries: Queries, past: Past, ks: Sequence[int]) -> dict[int, Tensor]:
+    """The last k events of every pair that queries ask about, for each k, until there are enough of them.
 
-    def events(some: Queries) -> Tensor:
+    int64 [m]: the number of `_events`, the bin of the lag, and whether the partner was the answer, in one.
+    """
+    parts: dict[int, list[Tensor]] = {k: [] for k in ks}
+    read = dict.fromkeys(ks, 0)
+
+    def events(some: Queries) -> tuple[int, Tensor, Tensor]:
         assert some.answer is not None
-        states = past.dyads.partners(some.actor, some.step, k, 0)
-        key, lag = _keys(some.relation, states, n_relations)
-        hit = (states.candidate == some.answer[states.row])[:, None].expand_as(lag)
-        return torch.stack([column[states.found].long() for column in (key, lag, hit)])
+        most = max(read, default=1)  # of those that still want events
+        states = past.dyads.partners(some.actor, some.step, most, 0)
+        at, key, lag = _events(some.relation, states, past.events.n_relations)
+        hit = states.candidate == some.answer[states.row]
+        return most, at % most, (key * LAGS + lag) * 2 + hit[at // most]
 
-    several = past.device.type == "cpu"
-    for part in in_order(events, queries.batches(ROWS // PIECES), several=several):
-        parts.append(part)
-        read += part.shape[1]
-        if read > MOST_EVENTS and len(parts) % PIECES == 0:
+    batches, several = queries.batches(ROWS // PIECES), past.device.type == "cpu"
+    for number, (most, place, code) in enumerate(in_order(events, batches, several=several), start=1):
+        for k in list(read):
+            own = code if k == most else code[place < k]
+            parts[k].append(own)
+            read[k] += len(own)
+            if read[k] > MOST_EVENTS and number % PIECES == 0:
+                del read[k]
+        if not read:
             break
-    key, lag, hit = torch.cat(parts, dim=1) if parts else torch.zeros((3, 0), dtype=torch.int64, device=past.device)
-    codes, key = key.unique(return_inverse=True)
-    hits = hit.double()
+    return {k: torch.cat([torch.zeros(0, dtype=torch.int64, device=past.device), *of]) for k, of in parts.items()}
+
+
+def count_confidence(read: Tensor, n_relations: int, k: int, settings: TypedSettings) -> Confidence:
+    """Confidence and factors of lags whose products expect as many answers as there were, of each kind.
+
+    read: the last k events of pairs, as of `read_events`.
+    """
+    codes, key = _distinct(read // (2 * LAGS), (2 * n_relations) ** 2)
+    lag, hits = read // 2 % LAGS, (read % 2).double()
     usual = (hits.sum() + 1) / (len(hits) + 2)
     value, factor = usual.repeat(len(codes)), torch.ones(LAGS, dtype=torch.float64, device=usual.device)
     spare = settings.smoothing * usual
+    of_lag, of_key = torch.bincount(lag, hits, LAGS), torch.bincount(key, hits, len(codes))
     for _ in range(PASSES):
-        expected = torch.bincount(lag, value[key], LAGS)
-        factor = (torch.bincount(lag, hits, LAGS) + spare) / (expected + spare)
-        expected = torch.bincount(key, factor[lag], len(codes))
-        value = (torch.bincount(key, hits, len(codes)) + spare) / (expected + settings.smoothing)
+        factor = (of_lag + spare) / (torch.bincount(lag, value[key], LAGS) + spare)
+        value = (of_key + spare) / (torch.bincount(key, factor[lag], len(codes)) + settings.smoothing)
     return Confidence(k, codes // (2 * n_relations), codes % (2 * n_relations), value, usual, factor)
+
+
+def _distinct(key: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The distinct keys, ascending, and which of them each is; keys are below size, and counted where those are few."""
+    if size > DENSE:
+        return key.unique(return_inverse=True)
+    codes = torch.bincount(key, minlength=size).nonzero().squeeze(1)
+    place = torch.empty(size, dtype=torch.int64, device=key.device)
+    place[codes] = torch.arange(len(codes), device=key.device)
+    return codes, place[key]
 
 
 @dataclass(frozen=True)
@@ -213,8 +246,8 @@ class RecurrenceTyped(Backbone):
         made: list[tuple[float, Self]] = []
         filters = Filters(train, device)
         with training.progress.task("counting", total=len(s.ks)) as advance:
-            for k in s.ks:
-                counts = count_confidence(counted, past, k, s)
+            for k, read in read_events(counted, past, s.ks).items():
+                counts = count_confidence(read, train.n_relations, k, s)
                 each = [cls(s, usual, counts, frequency) for frequency in s.frequencies]
                 made += zip(each[0]._trial(tried, past, filters), each, strict=True)
                 advance(1)
@@ -224,19 +257,17 @@ class RecurrenceTyped(Backbone):
     def _trial(self, queries: Queries, past: Past, filters: Filters) -> list[float]:
         """The sum of reciprocal ranks with each frequency, time-aware: others true at the same step say nothing."""
 
-        def tried(batch: Queries) -> list[float]:
+        def tried(batch: Queries) -> Tensor:
             assert batch.answer is not None
             (plain, seen), mask = self._parts(batch.unanswered(), past), filters.mask("time", batch)
-            nothing, found = batch.answer.new_empty(0), []
-            for frequency in self.settings.frequencies:
-                score = _with_frequency(plain.clone(), seen, frequency)
-                ranks = answer_ranks(score, batch.answer, nothing, nothing, score.new_empty((0, 1)), [mask])
-                found.append(float((1 / ranks).sum()))
-            return found
+            order = (seen.row * plain.shape[1] + seen.candidate).argsort()
+            row, candidate, times = (column[order] for column in (seen.row, seen.candidate, seen.count))
+            added = times.to(plain.dtype).log1p()[:, None] * plain.new_tensor(self.settings.frequencies)
+            return (1 / answer_ranks(plain, batch.answer, row, candidate, added, [mask])[0]).sum(1)
 
         batches, several = queries.batches(batch_of(past.events, past.device)), past.device.type == "cpu"
-        found = list(in_order(tried, batches, several=several))
-        return [sum(part[i] for part in found) for i in range(len(self.settings.frequencies))]
+        nothing = torch.zeros(len(self.settings.frequencies), dtype=torch.float64, device=past.device)
+        return sum(in_order(tried, batches, several=several), nothing).tolist()
 
     def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
         """All of the score but frequency, float64 [n, E], and the triples that were seen."""
