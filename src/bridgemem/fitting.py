@@ -93,8 +93,16 @@ class Fitting:
         settings = self.settings or (SAMPLED if self.residual == "learned" else Settings())
         free = self.settings is None and dataset.name not in PAPER_DATA
         alone = self.residual == "bridgemem"  # next to the learned residual, later validation compares them all
+        # of a sample an epoch is two steps: none but the last was ever chosen
+        epochs = settings.max_epochs if settings is SAMPLED else None
         fitted = fit_residual(
-            validation, settings, choose_memory=free, with_naive=alone, seed=self.seed, progress=self.progress
+            validation,
+            settings,
+            choose_memory=free,
+            with_naive=alone,
+            epochs=epochs,
+            seed=self.seed,
+            progress=self.progress,
         )
         config = self._config(dataset, backbone, fitted, note)
         # what and whether read all events at once, so a log on disk has no heads for them

@@ -15,7 +15,7 @@ from torch import Tensor
 from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.scorer import Scores
 from bridgemem.config import Count, Declared, Finite, NotNegative, Positive, Range, Recent, Share
-from bridgemem.equations import log_base
+from bridgemem.equations import EPSILON
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries, renumbered
@@ -287,7 +287,9 @@ class RecurrenceTyped(Backbone):
         return True
 
     def score(self, queries: Queries, past: Past) -> Scores:
-        return Scores(log_base(_with_frequency(*self._parts(queries, past), self.frequency)))
+        # in place: the table of all entities is made once
+        score = _with_frequency(*self._parts(queries, past), self.frequency)
+        return Scores(score.clamp_(min=EPSILON).log_())
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
         own, seen = self.usual, self.confidence

@@ -157,13 +157,15 @@ def fit(
     *,
     choose_memory: bool = False,
     with_naive: bool = False,
+    epochs: int | None = None,
     seed: int = 42,
     progress: Progress = SILENT,
 ) -> Fitted:
     """Fit on train, choose on validation under the static and the time-aware filter, refit on train + validation.
 
     choose_memory: whether validation chooses K and window too; otherwise they are those of the settings. with_naive:
-    whether naive forecasters rank the same queries in the same pass.
+    whether naive forecasters rank the same queries in the same pass. epochs: of the reader; the later part of train
+    chooses them when left out.
     """
     settings, dataset, device = settings or Settings(), validation.dataset, validation.device
     enough = len(validation.queries) >= FEWEST_QUERIES
@@ -174,7 +176,7 @@ def fit(
     if not validation.backbone.own_uncertainty and "uncertain" in settings.gates and "entropy" not in settings.gates:
         settings = replace(settings, gates=(*settings.gates, "entropy"))
     began = time.perf_counter()
-    train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, progress=progress)
+    train, epoch_choice = Transitions.fit(dataset.train, settings, seed, device, epochs=epochs, progress=progress)
     fitted_after = time.perf_counter() - began
     if not epoch_choice.examples:
         warnings.warn(_nothing_learned(dataset, settings), stacklevel=2)
