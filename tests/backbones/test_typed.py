@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bridgemem.backbones import load_backbone
+from bridgemem.backbones import load_backbone, typed
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.typed import RecurrenceTyped, TypedSettings, Usual, count_confidence, read_events
 from bridgemem.events.dataset import Dataset
@@ -85,6 +85,17 @@ def test_confidence_and_lags_expect_as_many_answers_as_there_were() -> None:
     assert hits > 100
     expected = float(found.sums(queries.relation, states, past.events.n_relations).sum())
     assert expected == pytest.approx(hits, rel=1e-6)
+
+
+@pytest.mark.parametrize("most", [10, 10**6])
+def test_events_that_are_read_for_several_k_at_once_are_those_of_each_alone(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed, "MOST_EVENTS", most)
+    past, queries = Past(dataset().train), Queries.of(dataset().train)
+    together = read_events(queries, past, (1, 4, 16))
+    assert all(torch.equal(read, read_events(queries, past, (k,))[k]) for k, read in together.items())
+    assert len(together[1]) != len(together[16])
 
 
 def test_the_usual_answers_of_a_relation_add_up() -> None:

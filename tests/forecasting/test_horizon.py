@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict, astuple
 from pathlib import Path
 
@@ -123,6 +125,18 @@ def test_the_fit_finds_the_numbers_that_several_steps_were_drawn_with() -> None:
     found = OverSteps.fit(read)
     assert astuple(found) == pytest.approx(astuple(true), abs=0.06)
     assert OverSteps.fit([]) == OverSteps()
+
+
+def test_fitting_horizons_loads_no_compiler() -> None:
+    """In a process of its own; the optimizers of torch load one, for longer than the fit of all horizons takes."""
+    code = """
+import sys, torch
+from bridgemem.forecasting.calibration import OverSteps
+p = torch.full((9, 2), 0.3, dtype=torch.float64)
+OverSteps.fit([(2, p, torch.full((9,), 1.5, dtype=torch.float64), p > 0.5)])
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_window_is_opened_once_for_all_horizons() -> None:
