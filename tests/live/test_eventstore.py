@@ -74,6 +74,33 @@ def test_a_batch_is_read_back_in_order_of_step_and_arrival(store: EventStore) ->
     assert store.last_offset("other") is None
 
 
+def test_batches_just_written_are_read_as_the_file_has_them(store: EventStore) -> None:
+    for key, rows in enumerate((A[:1], A[1:], [("Dee", "call", "Ada", 1)])):
+        store.append(rows, source="wire", key=str(key))
+    kept = [store.read(at=store.snapshot(), since=since) for since in (0, 1, 2)]
+    store._intake.forget()
+    for since, one in enumerate(kept):
+        read = store.read(at=store.snapshot(), since=since)
+        assert named(one.events) == named(read.events)
+        assert np.array_equal(one.ids, read.ids)
+    assert len(kept[0].events) == 4
+    store.retract("e4")
+    assert named(store.read(at=store.snapshot(), since=1).events) == [A[1], A[2]]
+
+
+def test_batches_that_follow_each_other_share_a_checkpoint(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eventstore, "SOON", 0.05)
+    log = store.path.with_name(f"{store.path.name}.wal")
+    for key in ("1", "2"):
+        store.append_all([eventstore.Batch(A, "wire", key)], checkpoint=False)
+    assert log.stat().st_size > 0
+    until = time.monotonic() + 30
+    while log.exists() and log.stat().st_size and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not log.exists() or not log.stat().st_size
+    store.close()
+
+
 def test_the_same_batch_again_changes_nothing_also_after_opening_anew(store: EventStore) -> None:
     first = store.append(A, source="wire", key="k")
     before, at = named(store.events()), store.snapshot()

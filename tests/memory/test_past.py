@@ -63,6 +63,36 @@ def test_meetings_equal_a_slow_walk(events, step, frozen):
         assert set(pairs) == expected
 
 
+@few
+@given(events=logs(), frozen=st.one_of(st.none(), st.integers(0, 95)), window=st.integers(0, 40), k=st.integers(1, 4))
+def test_pairs_read_once_for_a_batch_are_those_read_for_each(events, frozen, window, k):
+    past, whole = Past(events, frozen), Queries.of(events)
+    some = whole.take(torch.arange(0, len(whole), 2).flip(0))
+    batches = [(whole.actor, whole.step), (some.actor, some.step), (some.actor, some.step + 1)]
+
+    def read():
+        states = [past.partners(*batch, k, window) for batch in batches]
+        columns = [(s.row, s.candidate, s.count, s.found, *(c * s.found for c in (s.relation, s.lag))) for s in states]
+        met = [past.seen(*batch) for batch in batches]
+        return [
+            *map(list, columns),
+            *([row[order], candidate[order]] for row, candidate, order in map(sorted_met, met)),
+        ]
+
+    def sorted_met(met):
+        return *met, (met[0] * events.n_entities + met[1]).argsort()
+
+    alone = read()
+    with past.reading_once(whole.actor, whole.step, 4):
+        once = read()
+    assert all(
+        torch.equal(a, b) for one, other in zip(alone, once, strict=True) for a, b in zip(one, other, strict=True)
+    )
+    assert all(
+        torch.equal(a, b) for one, other in zip(alone, read(), strict=True) for a, b in zip(one, other, strict=True)
+    )
+
+
 def test_more_pairs_of_entity_and_relation_than_can_be_told_apart_are_refused():
     Past(log_of([(0, 0, 1, 1)], n_entities=2**16 - 1, n_relations=2**15))
     with pytest.raises(DataError, match=r"65,536 entities under 32,768 relations.* 2\^32"):

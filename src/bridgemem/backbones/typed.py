@@ -278,7 +278,7 @@ class RecurrenceTyped(Backbone):
         # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
         fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
         score[seen.row, seen.candidate] += s.triple * (1 + fresh)
-        states = past.dyads.partners(queries.actor, queries.step, self.confidence.k, 0, past.cut(queries.step))
+        states = past.partners(queries.actor, queries.step, self.confidence.k)
         score[states.row, states.candidate] += self.confidence.sums(queries.relation, states, past.events.n_relations)
         return score, seen
 

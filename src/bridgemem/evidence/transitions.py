@@ -135,7 +135,7 @@ class Transitions:
         asked_at, which = torch.unique(code(queries.actor, queries.step), return_inverse=True)
         actor, step = asked_at >> STEP_BITS, asked_at & ((1 << STEP_BITS) - 1)
         until = past.cut(step)
-        states = past.dyads.partners(actor, step, s.k if wanted is None else 1, s.window, until=until)
+        states = past.partners(actor, step, s.k if wanted is None else 1, s.window)
         bounds = torch.searchsorted(states.row, torch.arange(len(asked_at) + 1, device=step.device))
         row, at = expand(bounds[which], bounds[which + 1])
         if wanted is not None:

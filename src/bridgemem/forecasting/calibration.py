@@ -197,16 +197,29 @@ class Calibration(Declared):
         """float64 [n, E] of log scores [n, E]; each row sums to 1, and a score of -inf has no probability."""
 
         def of(score: Tensor) -> Tensor:
-            p = (score.double() / self.temperature).softmax(1)
-            p = p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
-            return self._by_curve(p) if self.knots and p.shape[1] > 1 else p
+            p = self._shares(score)
+            return self._by_curve(p, p.topk(2, dim=1).indices) if self.knots and p.shape[1] > 1 else p
 
         return by_candidates(of, score)
 
-    def _by_curve(self, p: Tensor) -> Tensor:
-        """Give the best candidate of each row the share of the curve, and the others what is left."""
-        top = p.topk(2, dim=1)
-        (best, second), at = top.values.split(1, dim=1), top.indices[:, :1]
+    def of_best(self, score: Tensor, best: Tensor) -> Tensor:
+        """`probabilities` of the best candidates of each row alone, int64 [n, k], best first: float64 [n, k]."""
+        if not self.knots or best.shape[1] < 2:
+            return self.probabilities(score).gather(1, best)
+        # what the others have is not looked at: their shares are in the sum
+        p = by_candidates(self._shares, score).gather(1, best)
+        return self._by_curve(p, torch.arange(2, device=p.device).expand(len(p), 2))
+
+    def _shares(self, score: Tensor) -> Tensor:
+        p = (score.double() / self.temperature).softmax(1)
+        return p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
+
+    def _by_curve(self, p: Tensor, first: Tensor) -> Tensor:
+        """Give the best candidate of each row the share of the curve, and the others what is left.
+
+        first int64 [n, 2]: where the best two are.
+        """
+        (best, second), at = p.gather(1, first).split(1, dim=1), first[:, :1]
         wanted = torch.from_numpy(curve_at(self.knots, best.cpu().numpy())).to(p.device)
         # it stays the best, and of two that are equally good neither gains
         least = second / (1 - best + second).clamp(min=LEAST)

@@ -422,7 +422,7 @@ class Predictor:
         """One column [n, top] of probabilities, or no column where the run was never calibrated."""
         if self.calibration is None or part is self.later:
             return []
-        p = self.calibration.probabilities(score).gather(1, best)
+        p = self.calibration.of_best(score, best)
         if horizon is None:
             return [p]
         draws = Activity(part.past).draws(queries, part.past.cut(queries.step), horizon)

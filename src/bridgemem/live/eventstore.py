@@ -21,7 +21,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,6 +61,7 @@ __all__ = [
 Made = TypeVar("Made")
 
 NEXT_CHECKPOINT = 10.0  # seconds after one that failed
+SOON = 1.0  # seconds till one that many batches share
 _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
     "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
@@ -92,6 +93,7 @@ class EventStore:
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
         self._at: Snapshot | None = None  # the store as it is now, where that was written here
+        self._soon: threading.Timer | None = None  # the checkpoint of all that is written till then
         self.max_ahead: int | None = None  # steps that a batch may leap after the last event; None for any number
         if not self.path.exists():
             if read_only or not create:
@@ -113,6 +115,8 @@ class EventStore:
 
     def close(self) -> None:
         """Let the file go once nobody reads; a store that is not closed loses nothing either."""
+        if (soon := self._soon) is not None:
+            soon.cancel()
         with self._writer, self._gate.alone():
             if self._database is not None:
                 self._database.close()
@@ -158,16 +162,16 @@ class EventStore:
             raise found
         return found
 
-    def append_all(self, batches: Sequence[Batch]) -> list[Receipt | DataError]:
+    def append_all(self, batches: Sequence[Batch], *, checkpoint: bool = True) -> list[Receipt | DataError]:
         """Write batches that came together in one transaction: the receipt of each, or why it was refused.
 
-        A batch is written as a whole or not at all, whatever becomes of the others.
+        A batch is written as a whole or not at all, whatever becomes of the others. checkpoint: at once, else soon.
         """
         clock = self.clock or Clock()
         outcomes = [_or_refused(Checked.of, batch, clock) for batch in batches]
         if all(isinstance(outcome, DataError) for outcome in outcomes):
             return [outcome for outcome in outcomes if isinstance(outcome, DataError)]
-        with self._writing() as cursor:
+        with self._writing(checkpoint) as cursor:
             made = [
                 outcome if isinstance(outcome, DataError) else _or_refused(self._write, cursor, outcome, clock)
                 for outcome in outcomes
@@ -212,6 +216,7 @@ class EventStore:
                 [list(range(first, first + size)), number, *(list(c) for c in zip(*batch.rows, strict=True))],
             )
         self._last = number, first + size - 1, self._last[2]
+        self._intake.wrote(number, first, batch.rows)
         return self._told_of(number, first, size, duplicates, late)
 
     def retract(self, event_ids: str | Sequence[str], reason: str = "") -> list[Stored]:
@@ -290,15 +295,19 @@ class EventStore:
         elif self.clock not in (None, base.clock):
             raise DataError(f"{self.path} counts time otherwise than the log it is read after; use a store of its own.")
         known = np.full(len(base), -1, np.int64) if known is None else known
-        with self._reading() as cursor:
-            at = at or self.snapshot_of(cursor)
-            gone = _retracted(cursor, at)
-            columns = cursor.execute(
-                "SELECT id, subject, relation, object, step FROM events WHERE (batch > $1 OR step >= $4) "
-                "AND batch <= $2 AND ($3 IS NULL OR step < $3) ORDER BY id",
-                [since, at.batches, until, again_from],
-            ).fetchnumpy()
-            ranges = self._removed_ranges(cursor)
+        columns, gone, ranges = None, np.zeros(0, np.int64), NONE_REMOVED
+        # where nothing was ever taken back nothing was removed either
+        if at is not None and not at.retractions and until is again_from is None:
+            columns = self._intake.written(since, at.batches)
+        if at is None or columns is None:
+            with self._reading() as cursor:
+                at = at or self.snapshot_of(cursor)
+                gone, ranges = _retracted(cursor, at), self._removed_ranges(cursor)
+                columns = cursor.execute(
+                    "SELECT id, subject, relation, object, step FROM events WHERE (batch > $1 OR step >= $4) "
+                    "AND batch <= $2 AND ($3 IS NULL OR step < $3) ORDER BY id",
+                    [since, at.batches, until, again_from],
+                ).fetchnumpy()
         left = [gone, known] if held is None else [gone, known, held]
         wanted = ~np.isin(columns["id"], np.concatenate(left))
         stays = ~(np.isin(known, gone) | in_ranges(known, ranges))
@@ -417,13 +426,18 @@ class EventStore:
             yield cursor
 
     @contextmanager
-    def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _writing(self, checkpoint: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
         """A transaction of its own for the holder of the lock; it is on the disk when this ends."""
         with self._writer:
             try:
                 with self._transaction("written") as cursor:
                     yield cursor
-                self.checkpoint()
+                if checkpoint:
+                    self._checkpoint()
+                elif self._soon is None:
+                    self._soon = threading.Timer(SOON, self._checkpoint_late)
+                    self._soon.daemon = True
+                    self._soon.start()
             except BaseException:
                 # what was not written may count among what is kept
                 self._intake.forget()
@@ -464,6 +478,15 @@ class EventStore:
 
         It is safe in the write-ahead log already: where this fails, such as on a full disk, a later one makes it good.
         """
+        with self._writer:
+            self._checkpoint()
+
+    def _checkpoint_late(self) -> None:
+        self._soon = None
+        with suppress(StoreError):  # as after any other that fails
+            self.checkpoint()
+
+    def _checkpoint(self) -> None:
         import duckdb
 
         if self._database is None or time.monotonic() < self._not_before:

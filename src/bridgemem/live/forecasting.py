@@ -147,7 +147,7 @@ class LiveForecaster:
 
     def _add(self, batches: Sequence[Batch]) -> list[Receipt | DataError]:
         with self._updating:
-            found = self.store.append_all(batches)
+            found = self.store.append_all(batches, checkpoint=False)
             self._update()
         return found
 

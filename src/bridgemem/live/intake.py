@@ -22,6 +22,7 @@ Row = tuple[str, str, str, str, int]  # subject, relation, object, time as text,
 Fact = tuple[str, str, str]  # subject, relation, object
 
 IN_FORCE = "FROM events WHERE id NOT IN (SELECT event FROM retractions)"
+MOST_TOGETHER = 64  # batches whose rows are kept: as many as are written at once
 KEPT_STEPS = 16  # steps whose stored facts are kept: batches of one time come together
 
 
@@ -80,6 +81,24 @@ class Intake:
         self._day, self._new_today = "", 0  # UTC, and how many entities were new in batches of that day
         self._latest: int | None = None
         self._facts: dict[int, set[Fact]] = {}
+        self._written: list[tuple[int, int, Sequence[Row]]] = []  # the last batches: number, first id, rows
+
+    def wrote(self, batch: int, first: int, rows: Sequence[Row]) -> None:
+        """Keep the rows of a batch that is written, in place of earlier ones where it does not follow them."""
+        follows = self._written and self._written[-1][0] + 1 == batch and batch <= self._written[0][0] + MOST_TOGETHER
+        self._written = [*(self._written if follows else ()), (batch, first, rows)]
+
+    def written(self, since: int, until: int) -> dict[str, np.ndarray] | None:
+        """The events of the batches after one and up to another, as they are stored; None where they are not kept."""
+        kept = [one for one in self._written if since < one[0] <= until]
+        if len(kept) != until - since or not kept:
+            return None
+        rows = [
+            (first + place, s, r, o, step) for _, first, own in kept for place, (s, r, o, _, step) in enumerate(own)
+        ]
+        types = {"id": np.int64, "subject": object, "relation": object, "object": object, "step": np.int64}
+        columns = zip(*rows, strict=True) if rows else [()] * len(types)
+        return {name: np.array(column, kind) for (name, kind), column in zip(types.items(), columns, strict=True)}
 
     def take(
         self,

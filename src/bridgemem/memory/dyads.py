@@ -124,6 +124,11 @@ class DyadMemory:
         rank = torch.repeat_interleave(torch.arange(len(self.pairs), device=self.start.device), self.start.diff())
         return (rank << STEP_BITS) | self.step
 
+    def ready(self) -> None:
+        """Build what the first read would build."""
+        nobody = self.start[:0]
+        self._ends(nobody, nobody)
+
     def read(
         self, actor: Tensor, candidate: Tensor, step: Tensor, k: int, window: int, until: Tensor | None = None
     ) -> PairStates:

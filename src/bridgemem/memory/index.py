@@ -76,10 +76,8 @@ class Index:
     def ready(self) -> None:
         """Build the lookups of triples, pairs and partners."""
         if self.events.n_entities and self.events.n_relations:
-            first = torch.zeros(1, dtype=torch.int64, device=self.device)  # whose past at the first step is empty
-            self.dyads.partners(first, first, 1, 0)
-            self.occurrences(first, first, first)
-            self.seen(first, first)
+            self.dyads.ready()
+            _ = self.triples, self.first_met
 
     def trim(self) -> None:
         """Let go of mapped pages where more are resident than may be."""
@@ -137,14 +135,14 @@ class Index:
         """Which of other events, whose vocabularies begin with the own, are facts here at the same step; bool [n]."""
         found, own = np.zeros(len(events), dtype=bool), self.events
         known = (np.maximum(events.subject, events.object) < own.n_entities) & (events.relation < own.n_relations)
-        rows = np.flatnonzero(known)
+        rows = np.flatnonzero(known & (events.step < own.end))
         if not len(rows):
             return found
         columns = (events.subject, events.relation, events.object, events.step)
         subject, relation, object_, step = (torch.from_numpy(c[rows].astype(np.int64)).to(self.device) for c in columns)
         line = self.triples[0]
         row, at = expand(*line.at(self.relation_key(subject, relation), step))
-        same = row[(line.value[at] == object_[row]) & (step[row] < own.end)]
+        same = row[line.value[at] == object_[row]]
         found[rows[same.cpu().numpy()]] = True
         return found
 

@@ -124,7 +124,8 @@ def _together(rows: Tensor, old: PairStates, new: PairStates, k: int, window: in
     columns = [old.count, old.relation, old.direction, old.lag, old.found]
     if len(known):
         merged = _merged(old.take(at[known]), new.take(known), k)
-        columns = [c.index_copy(0, at[known], m) for c, m in zip(columns, merged, strict=True)]
+        # in place: what was read of the old memory is nobody else's
+        columns = [c.index_copy_(0, at[known], m) for c, m in zip(columns, merged, strict=True)]
     if len(fresh):
         alone = new.take(fresh)
         values = (alone.count, alone.relation, alone.direction, alone.lag, alone.found)

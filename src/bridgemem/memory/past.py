@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +16,19 @@ from torch import Tensor
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.actors import LastEvents, last_of_both
-from bridgemem.memory.dyads import WIDTH, DyadMemory
+from bridgemem.memory.dyads import WIDTH, DyadMemory, PairStates
 from bridgemem.memory.index import Index, Occurrences
 from bridgemem.memory.overlay import Overlay, OverlayDyads
-from bridgemem.memory.timeline import STEP_BITS
+from bridgemem.memory.timeline import STEP_BITS, expand
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The pairs of a batch: moments int64 [u], ascending, and the states of each between bounds int64 [u + 1]."""
+
+    moments: Tensor
+    bounds: Tensor
+    states: PairStates
 
 
 class Past:
@@ -87,7 +98,7 @@ class Past:
 
     def ready(self) -> None:
         """Build what reads of triples, pairs and partners need, so that the first query does not wait for it."""
-        for index in self.indices if self._delta is None else (*self.indices, self._facts):
+        for index in self.indices if self._delta is None else {*self.indices, self._facts}:
             index.ready()
 
     def cut(self, step: Tensor) -> Tensor:
@@ -165,6 +176,59 @@ class Past:
         """The events of every pair, either way round."""
         return self._base.dyads if self._delta is None else OverlayDyads(self._base.dyads, self._delta.dyads)
 
+    @contextmanager
+    def reading_once(self, actor: Tensor, step: Tensor, k: int) -> Iterator[None]:
+        """Read the pairs of a batch of queries once: whatever this thread asks of them within is taken from it."""
+        moments, entities = self._moments(actor, step).unique(), self.events.n_entities
+        actor, step = moments % entities, moments // entities
+        states = self.dyads.partners(actor, step, k, 0, self.cut(step))
+        bounds = torch.searchsorted(states.row, torch.arange(len(moments) + 1, device=moments.device))
+        self._last.pairs = _Pairs(moments, bounds, states)
+        try:
+            yield
+        finally:
+            self._last.pairs = None
+
+    def _moments(self, actor: Tensor, step: Tensor) -> Tensor:
+        """One number for (step, actor), all that the states of pairs depend on."""
+        return step * self.events.n_entities + actor
+
+    def partners(self, actor: Tensor, step: Tensor, k: int, window: int = 0) -> PairStates:
+        """The states of everyone that an actor interacted with in the window, as `DyadMemory.partners` gives them."""
+        pairs: _Pairs | None = getattr(self._last, "pairs", None)
+        whole = pairs is not None and not window and k == pairs.states.lag.shape[1]
+        if pairs is not None and whole and torch.equal(self._moments(actor, step), pairs.moments):
+            return pairs.states
+        if (found := self._read_before(actor, step, k)) is None:
+            return self.dyads.partners(actor, step, k, window, self.cut(step))
+        row, at, states = found
+        if window:
+            near = (states.lag[:, 0] <= window)[at].nonzero().squeeze(1)
+            row, at = row[near], at[near]
+        count, *events = (
+            column[..., :k].index_select(0, at) if column.dim() == 2 else column[at]
+            for column in (states.count, states.relation, states.direction, states.lag, states.found)
+        )
+        relation, direction, lag, seen = events
+        return PairStates(
+            row, states.candidate[at], count, relation, direction, lag, seen & (lag <= window) if window else seen
+        )
+
+    def _read_before(self, actor: Tensor, step: Tensor, k: int) -> tuple[Tensor, Tensor, PairStates] | None:
+        """What was read of the batch; None where it does not hold all that is asked.
+
+        Returns:
+            row, at int64 [m]: the query, and the place of a state of it among the states; the states.
+        """
+        pairs: _Pairs | None = getattr(self._last, "pairs", None)
+        if pairs is None or k > pairs.states.lag.shape[1] or not len(pairs.moments):
+            return None
+        asked = self._moments(actor, step)
+        place = torch.searchsorted(pairs.moments, asked).clamp_(max=len(pairs.moments) - 1)
+        if not torch.equal(pairs.moments[place], asked):
+            return None
+        return *expand(pairs.bounds[place], pairs.bounds[place + 1]), pairs.states
+
     def last_events(self, actor: Tensor, step: Tensor, k: int) -> LastEvents:
         """The last k events of each actor before the step, in either role."""
         until = self.cut(step)
@@ -187,6 +251,8 @@ class Past:
 
     def seen(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """(row, candidate) of all that the actor has interacted with under any relation, either way round."""
+        if (read := self._read_before(actor, step, 1)) is not None:
+            return read[0], read[2].candidate[read[1]]
         until = self.cut(step)
         if self._delta is None:
             return self._base.seen(actor, until)

@@ -38,12 +38,14 @@ def best_first(score: Tensor, top: int) -> Tensor:
     """
     if top >= score.shape[1] or score.device.type != "cpu":  # elsewhere all rows are sorted at once
         return score.argsort(dim=1, descending=True, stable=True)[:, :top]
-    # which of equals topk takes hangs on all others, so it only says from which score on they are sorted
-    least = score.topk(top, dim=1).values[:, -1:]
-    made = torch.empty((len(score), top), dtype=torch.int64, device=score.device)
-    for row, own, wanted in zip(made, score, score >= least, strict=True):
-        candidate = wanted.nonzero().squeeze(1)
-        row.copy_(candidate[own[candidate].argsort(descending=True, stable=True)[:top]])
+    # which of equals topk takes hangs on all others: one more tells whether the last has an equal that is left out
+    value, candidate = score.topk(top + 1, dim=1)
+    tied = (value[:, top - 1] == value[:, top]).nonzero().squeeze(1)
+    candidate = candidate[:, :top].sort(1).values
+    made = candidate.gather(1, score.gather(1, candidate).argsort(dim=1, descending=True, stable=True))
+    for row, own, least in zip(tied.tolist(), score[tied], value[tied, top], strict=True):
+        wanted = (own >= least).nonzero().squeeze(1)
+        made[row] = wanted[own[wanted].argsort(descending=True, stable=True)[:top]]
     return made
 
 

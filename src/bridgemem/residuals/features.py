@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 import torch.nn.functional as F
@@ -201,6 +201,18 @@ class Candidates:
         return replace(self, keys=self.keys[which], state=self.state[which], whole=False)
 
 
+@cache
+def _weights(device: torch.device) -> Tensor:
+    """The weight of an event by its lag, float32 [OLDEST + 1, decays].
+
+    Older ones than the table weigh nothing at any speed, nor does what has no lag.
+    """
+    lags = torch.arange(OLDEST + 1, device=device)[:, None]
+    made = (-(lags - 1) / torch.tensor(DECAYS, device=device)).exp()
+    made[0] = 0.0
+    return made
+
+
 class FeatureReader:
     """Reads the features of queries from a history; its indices are built once, those of a base once for all deltas.
 
@@ -213,10 +225,7 @@ class FeatureReader:
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
         self.active, self.roles, self.actor_roles = activities_of(past)
         self.neighbours = Neighbours(past)
-        # weight of an event by its lag; older ones than the table weigh nothing at any speed, nor does what has no lag
-        lags = torch.arange(OLDEST + 1, device=past.device)[:, None]
-        self.decayed = (-(lags - 1) / torch.tensor(DECAYS, device=past.device)).exp()
-        self.decayed[0] = 0.0
+        self.decayed = _weights(past.device)
 
     @cached_property
     def _everybody(self) -> Tensor:
@@ -248,7 +257,7 @@ class FeatureReader:
         last: how many events of a pair are read; 1 where few of the candidates are going to be taken.
         """
         moments = _Moments.of(queries, self.past)
-        states = self.past.dyads.partners(moments.actor, moments.step, last, 0, until=moments.cut)
+        states = self.past.partners(moments.actor, moments.step, last)
         log_p = by_candidates(lambda own: own.log_softmax(1), scores.of_candidates.float(), -torch.inf)
         shared = self.neighbours.shared(moments.actor, moments.cut)
         bounds = torch.searchsorted(states.row, torch.arange(len(moments.actor) + 1, device=states.row.device))

@@ -24,7 +24,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.metrics import Metrics
 from bridgemem.ranking.ranks import answer_ranks, batch_of, shared_ranks
-from bridgemem.residuals.features import FeatureReader, Features
+from bridgemem.residuals.features import LAST, FeatureReader, Features
 
 if TYPE_CHECKING:
     from bridgemem.residuals.learned import Learned
@@ -150,16 +150,20 @@ class Scoring:
 
     def of(self, queries: Queries) -> Scored:
         """Score one batch, which lies on the device of the past."""
+        if self._unseen is not None and self.transitions is not None:
+            # the backbone, its uncertainty, the evidence and the features ask for the same pairs
+            with self.past.reading_once(queries.actor, queries.step, LAST):
+                return self._with_features(queries)
         scores = score_queries(self.backbone, queries, self.past)
         if self.transitions is None:
             nobody = queries.actor.new_empty(0)
             delta = torch.empty((0, self.columns), dtype=torch.float64, device=nobody.device)
             return Scored(queries, scores, nobody, nobody, delta)
-        if self._unseen is None:
-            seen = self.transitions.evidence(queries, self.past)
-            return Scored(
-                queries, scores, seen.row, seen.candidate, corrections(seen, scores, self.choices), evidence=seen
-            )
+        seen = self.transitions.evidence(queries, self.past)
+        return Scored(queries, scores, seen.row, seen.candidate, corrections(seen, scores, self.choices), evidence=seen)
+
+    def _with_features(self, queries: Queries) -> Scored:
+        scores = score_queries(self.backbone, queries, self.past)
         read = self.reader.read(queries, scores)
         by_choice = read.spread(corrections(read.evidence, scores, self.choices))
         by_network = [model.corrections(read, queries.relation)[:, None] for model in self.learned]

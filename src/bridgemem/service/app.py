@@ -162,14 +162,15 @@ def create_app(
     # the guard below asks for the token; here it is only written into the document
     needs = [] if token is None else [Depends(HTTPBearer(auto_error=False, description="The service's token."))]
     open_to_all = [_health(ready), docs_router()]
-    guarded = [_stored(service, metrics), _queries(service), _about(service, metrics, limits)]
+    # routes are tried in their order: what is asked most comes first
+    guarded = [_queries(service), _stored(service, metrics), _about(service, metrics, limits)]
     guarded.append(ledger_router(live.store, _refusals))
     if reloading:
         guarded.append(admin_router(reloading, live.store, _refusals(409, 422)))
         guarded.append(keeping_router(live, service.quarantine, _refusals(422)))
     if page is not None:
         open_to_all.append(page(service))
-    for router in (*open_to_all, *guarded):
+    for router in (*guarded, *open_to_all):
         app.include_router(router, dependencies=needs if router in guarded else [])
     paths = {getattr(route, "path", "") for router in (*open_to_all, *guarded) for route in router.routes}
     paths |= {*DOCS, "/openapi.json"}
