@@ -114,6 +114,14 @@ def test_one_setting_after_the_other_is_tried_and_the_best_is_taken() -> None:
     assert figures[str(made.best("knobs").changed)] == max(figures.values())
 
 
+@pytest.mark.parametrize(("value", "tried"), [(0.0, 0), (3.0, 1)])
+def test_a_setting_that_nothing_reads_is_not_tried(value: float, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Knobs, "only_with", {"right": "left"})
+    monkeypatch.setattr(Knobs, "grid", {"right": (0.0, 7.0)})
+    made = tune(Knobs, data(), settings=KnobSettings(left=value))
+    assert len([trial for trial in made.trials if "right" in trial.changed]) == tried
+
+
 def test_trials_are_shorter_than_a_training_and_what_is_chosen_is_not() -> None:
     made = tune(Knobs, data())
     assert {settings.epochs for settings in Knobs.fitted} == {2}
@@ -224,7 +232,9 @@ def test_the_grids_hold_what_the_papers_tune_by_data_set() -> None:
         assert {1, 2} <= set(kind.grid["history"])
         assert default.history in kind.grid["history"]
         assert 1 in kind.grid["layers"]
-        assert "static" not in kind.tunable(data())
+        assert not {"static", "angle"} & set(kind.tunable(data()))
+    assert {1, 2, 7, 9, 15} == set(Tirgn.grid["history"])
+    assert {10.0, 14.0} == set(Tirgn.grid["angle"])
     assert {0.02, 1.0001} <= set(Hri.grid["lam"])
     assert {0.99, 0.999} <= set(Hri.grid["alpha"])
 

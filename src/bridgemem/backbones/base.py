@@ -78,6 +78,7 @@ class Backbone(Scorer, ABC):
     learning: ClassVar[Mapping[str, Any]] = {}
     # settings that its paper tunes by data set, with the values to try, the most telling first; see `tuning.tune`
     grid: ClassVar[Grid] = {}
+    only_with: ClassVar[Mapping[str, str]] = {}  # a setting of the grid, and the one without which nothing reads it
     trial: ClassVar[Bounds] = {}  # the most that a trial spends of a setting, such as epochs
     n_members: int = 0
     settings: Any = default

@@ -377,7 +377,7 @@ class Regcn(NetBackbone):
     def tunable(cls, dataset: Dataset) -> Grid:
         """Without names of two parts, such as "Police (India)", there is nothing that entities could share."""
         named = any(map(TWO_PART_NAME.fullmatch, dataset.events.entities.names))
-        return {name: values for name, values in cls.grid.items() if named or name != "static"}
+        return {name: values for name, values in cls.grid.items() if named or name not in ("static", "angle")}
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -162,11 +163,13 @@ class Tirgn(Regcn):
     title: ClassVar[str] = "TiRGN"
     default: ClassVar[TirgnSettings] = TirgnSettings()
     grid: ClassVar[Grid] = {
-        "history": (9, 1, 2, 4, 7),
+        "history": (9, 1, 2, 7, 15),
         "layers": (2, 1),
         "static": (False, True),
+        "angle": (14.0, 10.0),
         "history_rate": (0.3, 0.5, 0.7),
     }
+    only_with: ClassVar[Mapping[str, str]] = {"angle": "static"}
     network: ClassVar[type[RegcnNet]] = TirgnNet
     trainer: ClassVar[type[Trainer]] = TirgnTrainer
     net: TirgnNet

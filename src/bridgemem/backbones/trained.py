@@ -109,13 +109,13 @@ def train(
     home, state = Path(folder).absolute(), training_state(folder)
     settings = settings or default_settings(name, dataset)
     with reserved_free(home, replace):
-        began = time.perf_counter()
         known, on = dataset.without_test(), check_device(device)
         trials, tuned = home.parent / f".{home.name}.trials.json", None
         if budget is not None:
             how: dict[str, Any] = {"held": held, "seed": seed, "device": on, "keep": trials, "progress": progress}
             made = tune(name, known, settings=settings, budget=budget, **how)
             settings, tuned = made.settings, made.as_dict()
+        began = time.perf_counter()  # what the trials took is noted with them
         with warnings.catch_warnings():
             if not replace:
                 warnings.simplefilter("error", OtherTrainingWarning)

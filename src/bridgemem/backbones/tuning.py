@@ -310,7 +310,8 @@ class _Trials:
                         now = replace(began, **best.changed)
                         other = {**best.changed, name: value}
                         other = {key: other[key] for key in grid if key in other and other[key] != getattr(began, key)}
-                        if value == getattr(now, name) or repr(other) in tried:
+                        idle = name in kind.only_with and not getattr(now, kind.only_with[name])
+                        if idle or value == getattr(now, name) or repr(other) in tried:
                             continue
                         if self.spent >= until:
                             return best.changed, False
@@ -380,7 +381,7 @@ class _Trials:
 
 def _check_grid(kind: type[Backbone], settings: Any, grid: Mapping[str, tuple[Any, ...]]) -> None:
     """Refuse a grid that names what is no setting, which is a mistake of the backbone's author."""
-    for name in (*grid, *kind.trial):
+    for name in (*grid, *kind.trial, *kind.only_with.values()):
         if not hasattr(settings, name):
             raise SettingsError(f"{kind.name} would tune {name!r}, which is none of its settings; repair its `grid`.")
 

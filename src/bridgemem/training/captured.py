@@ -55,9 +55,11 @@ class _CapturedStep(ABC):
             return
         here = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):
-            yield
-        here.wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:  # also where a training is cut off: its memory may be given away before its steps are over
+            here.wait_stream(self.stream)
 
     def take(self, batch: int, loss: Callable[[], Tensor], stays: bool, ready: bool = False) -> None:
         """One step on the batch of that number; it stays if its inputs will lie where they lie at every step.
