@@ -24,6 +24,7 @@ from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
 from bridgemem.studies.counting import METHOD as COUNTING
 from bridgemem.studies.probabilities import calibration_table, single_step
+from bridgemem.studies.remake import plan
 from bridgemem.studies.report import filter_table, standard
 from tools.ablations import ablation_table, counting_table, groups_table, steps_table
 from tools.figures import draw_gains, gains_figure
@@ -72,6 +73,8 @@ def tables(
         "filters in short": partial(filters_table, records),
         "residuals in short": partial(residuals_table, records),
         "ablations in short": partial(changes_table, records),
+        "not remade": lambda: plan(every).not_remade(),
+        "other inputs": lambda: plan(every).other_inputs(),
     }
     if any(r.method.startswith(COUNTING) for r in records):
         known["parts of counting"] = partial(counting_table, records)
@@ -109,6 +112,7 @@ PAGES = {
     "probabilities.md": ("Probabilities and horizons", ["calibration", "horizons"]),
     "efficiency.md": ("What fitting costs", ["efficiency"]),
     "ablations.md": ("Ablations", ["ablation static", "ablation time"]),
+    "remake.md": ("What `reproduce --all` leaves out, or makes from other inputs", ["not remade", "other inputs"]),
     "mechanism.md": (
         "Gain by stratum",
         [f"{by} {f}" for by in PARTS if by != "relation" for f in SELECTION_FILTERS],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record, read_records, write_records
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.world import WorldSettings, simulate
+from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.studies import remake as study
 from bridgemem.studies.remake import Done, compared, plan, remake
 from bridgemem.studies.reproduce import reproduce
 from commands import bridgemem
-from measurements import backbone, campaign, residual
+from measurements import GPU, backbone, campaign, learned, residual
 
 RESULTS = Path(__file__).parents[2] / "results" / "records.jsonl"
 
@@ -72,6 +73,10 @@ def test_a_subset_is_planned_alone_and_an_unknown_name_refused() -> None:
     assert {job.dataset for job in plan(records, only=["yago"]).jobs} == {"yago"}
     with pytest.raises(DataError, match="no record of mars"):
         plan(records, only=["mars"])
+    records += [backbone(dataset="yago", backbone="hri"), residual(dataset="yago", backbone="hri")]
+    assert [(job.dataset, job.backbone) for job in plan(records, only=["yago/hri"]).jobs] == [("yago", "hri")]
+    with pytest.raises(DataError, match="no record of wiki/hri"):
+        plan(records, only=["wiki/hri"])
 
 
 def test_what_came_from_elsewhere_is_left_out_with_its_reason() -> None:
@@ -81,8 +86,36 @@ def test_what_came_from_elsewhere_is_left_out_with_its_reason() -> None:
 
 
 def test_rows_with_other_inputs_are_named() -> None:
-    old = residual(method="learned", settings={"max_pairs": 5})
+    old = learned(settings={"max_pairs": 5})
     assert [why for _, why in plan([old]).differs] == ["fitted by an earlier recipe of the learned residual"]
+    assert plan([backbone()]).differs == (
+        ("1 of icews14, cenet", "its training noted no settings: those of today are taken"),
+    )
+    assert plan([backbone(settings={"backbone_settings": {}, "train_device": GPU})]).differs == ()
+    unknown = [backbone(backbone="somebody's"), replace(old, backbone="somebody's")]
+    assert plan(unknown).differs == ()  # what is not remade at all
+    wide = learned(backbone="counting+stream", settings=asdict(LearnedSettings(train_queries=120_000)))
+    assert "hidden=64" in plan([wide]).differs[0][1]
+
+
+def test_fits_have_the_settings_that_their_records_note(
+    world: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learned residual's, and whether the paper's was fitted on samples."""
+    asked: list[dict[str, Any]] = []
+
+    def noting(*_: Any, **how: Any) -> Any:
+        asked.append(how)
+        raise DataError("enough is known.")
+
+    monkeypatch.setattr(study, "reproduce", noting)
+    monkeypatch.setattr(study, "load", lambda *_, **__: world)
+    noted = LearnedSettings(train_queries=30_000, without=("actor",))
+    sampled = learned(backbone="recurrence", settings={**asdict(noted), "transitions": 30_000})
+    whole = learned(backbone="hri", settings={"transitions": 289_788, "max_pairs": 5, "hidden": 96})
+    remake(plan([sampled, whole]), tmp_path, tmp_path / "records.jsonl")
+    settings = {how["backbone"]: (how["settings"], how["learned_settings"]) for how in asked}
+    assert settings == {"recurrence": (None, noted), "hri": (Settings(), LearnedSettings(hidden=96))}
 
 
 def test_remade_rows_are_those_recorded(recorded: list[Record], loads: list[str], tmp_path: Path) -> None:

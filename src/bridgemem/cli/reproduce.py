@@ -37,7 +37,7 @@ def reproduce(
     all_: Annotated[
         bool, typer.Option("--all", help="Remake every row of a file of records; goes on where it stopped.")
     ] = False,
-    only: Annotated[str | None, typer.Option("--only", help="With --all: data sets, as icews14,yago.")] = None,
+    only: Annotated[str | None, typer.Option("--only", help="With --all: data sets, as icews14,yago/hri.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="With --all: show jobs and minutes, do nothing.")] = False,
     source: Annotated[Path, typer.Option("--from", help="With --all: the records to make anew.")] = Path(
         "results/records.jsonl"
@@ -143,6 +143,5 @@ def _show_plan(made: Any, device: str) -> None:
     table("Plan", ["job", "rows", "minutes"], rows)
     where = "" if device.startswith("cuda") else "; trainings take many times as long on a CPU"
     say(f"\n{counted(len(made.jobs), 'job')}, about {made.minutes:.0f} minutes by the seconds in the records{where}.")
-    for title, found in (("Not remade", made.left_out), ("Remade from other inputs", made.differs)):
-        if found:
-            table(f"\n{title}", ["rows", "why"], [list(one) for one in found])
+    for shown in (made.not_remade(), made.other_inputs()):
+        table(f"\n{shown.title}", shown.header, shown.rows)

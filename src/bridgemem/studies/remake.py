@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 
 from bridgemem.backbones import BACKBONES, backbone_class, is_trained
 from bridgemem.backbones.trained import default_settings
-from bridgemem.config import Declared, Settings
+from bridgemem.config import SAMPLED, Declared, Settings
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
 from bridgemem.evaluation.records import Record, write_records
 from bridgemem.evaluation.reliability import evaluate_horizon, reliability, reliability_records
@@ -37,7 +37,6 @@ from bridgemem.studies.report import backbone_seed
 from bridgemem.studies.reproduce import reproduce
 
 MAIN = ("backbone", "bridgemem", "learned")
-OWN_DEFAULTS = ("recurrence-typed", "counting+stream")  # fitted as `Forecaster()` does, with what validation chooses
 STATE = "remade.json"
 READ_PER_SECOND = 1500  # queries, for the estimate; a GPU reads more of them
 UNKNOWN_SECONDS = 60.0  # of a training or a fit that no record has the seconds of
@@ -67,7 +66,8 @@ class Job:
     rows: int = 0
     minutes: float = 0.0
     backbone_settings: dict[str, Any] | None = None
-    hidden: int | None = None
+    learned: dict[str, Any] = field(default_factory=dict)  # settings of the learned residual, as noted
+    sampled: bool = False  # whether the paper's residual was fitted on samples, as it is next to the learned one
 
     @property
     def name(self) -> str:
@@ -89,6 +89,12 @@ class Plan:
     @property
     def minutes(self) -> float:
         return sum(job.minutes for job in self.jobs)
+
+    def not_remade(self) -> Table:
+        return Table("Not remade", ["rows", "why"], [list(one) for one in self.left_out] or [["none", ""]])
+
+    def other_inputs(self) -> Table:
+        return Table("Remade from other inputs", ["rows", "why"], [list(one) for one in self.differs] or [["none", ""]])
 
 
 @dataclass(frozen=True)
@@ -114,14 +120,18 @@ def plan(records: Iterable[Record], *, only: Sequence[str] = (), next_to: Path |
 
     Args:
         records: What was measured.
-        only: Data sets; all of them when left out.
+        only: Data sets, or one backbone on one, as in "yago/hri"; all of them when left out.
         next_to: The file of the records, whose neighbours other commands write.
     """
     found = list(records)
     known = {r.dataset for r in found}
-    if missing := [name for name in only if name not in known]:
-        raise DataError(f"there is no record of {', '.join(missing)}; choose from {', '.join(sorted(known))}.")
-    found = [r for r in found if not only or r.dataset in only]
+    if missing := set(only) - known - {f"{r.dataset}/{r.backbone}" for r in found}:
+        choice = ", ".join(sorted(known))
+        raise DataError(
+            f"there is no record of {', '.join(sorted(missing))}; choose from {choice}, or one backbone, as in "
+            "yago/hri."
+        )
+    found = [r for r in found if not only or {r.dataset, f"{r.dataset}/{r.backbone}"} & set(only)]
     left_out: Counter[tuple[str, str]] = Counter()
     groups: dict[tuple[str, str, int, int, str], _Group] = {}
     alone: dict[tuple[str, str, str], list[Record]] = {}
@@ -203,10 +213,10 @@ def _fits(groups: dict[tuple[str, str, int, int, str], _Group], alone: dict[Any,
         for number, cross in enumerate(sorted(group.crosses) or [0.0]):
             first = number == 0
             rows = [r for r in group.records if (r.cross_fit == cross if r.method == "learned" else first)]
-            hidden = next((r.settings.get("hidden") for r in rows if r.method == "learned"), None)
+            noted = next((_noted_learning(r) for r in rows if r.method == "learned"), {})
             work = ("learned" if group.crosses else "bridgemem", *(group.work if first else ()))
             job = Job(dataset, backbone, seed_of_backbone, seed, history, cross, work, len(rows) + first * counted)
-            made.append(replace(job, backbone_settings=known, hidden=hidden))
+            made.append(replace(job, backbone_settings=known, learned=noted, sampled=any(map(_sampled, rows))))
     return made
 
 
@@ -263,14 +273,19 @@ def _differing(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Rows whose inputs were others than those of today, and how."""
     found: Counter[tuple[str, str]] = Counter()
     for r in records:
-        if r.method == "learned" and "max_pairs" in r.settings:
-            found[f"{r.dataset}, {r.backbone} + learned", "fitted by an earlier recipe of the learned residual"] += 1
-        trained = r.method == "backbone" and r.settings.get("train_seconds") is not None
-        if trained and r.backbone in BACKBONES and is_trained(r.backbone):
+        if _impossible(r) is not None:
+            continue
+        what = f"{r.dataset}, {r.backbone}"
+        if r.method == "learned":
+            if "train_queries" not in r.settings:
+                found[f"{what} + learned", "fitted by an earlier recipe of the learned residual"] += 1
+            elif lost := _replaced(r):
+                found[f"{what} + learned", f"fitted with {lost}: the backbone has its own now"] += 1
+        if r.method == "backbone" and r.backbone in BACKBONES and is_trained(r.backbone):
             if "backbone_settings" not in r.settings:
-                found[f"{r.dataset}, {r.backbone}", "its training noted no settings: those of today are taken"] += 1
-            if not str(r.settings.get("train_device", "")).startswith(r.device[:4]):
-                found[f"{r.dataset}, {r.backbone}", "trained on another device than it was read on"] += 1
+                found[what, "its training noted no settings: those of today are taken"] += 1
+            if not str(r.settings.get("train_device", r.device)).startswith(r.device[:4]):
+                found[what, "trained on another device than it was read on"] += 1
     return [(f"{count} of {what}", why) for (what, why), count in sorted(found.items())]
 
 
@@ -327,14 +342,14 @@ def _do(job: Job, dataset: Dataset, runs: Path, device: str, progress: Progress)
         runs,
         backbone=job.backbone,
         backbone_settings=_backbone_settings(job, dataset),
-        settings=None if job.backbone in OWN_DEFAULTS else Settings(),
+        settings=None if job.sampled else Settings(),
         seeds=(job.seed,),
         backbone_seed=job.backbone_seed,
         device=device,
         history="frozen" if job.history == "frozen" else "rolling",
         progress=progress,
         residual=residual,
-        learned_settings=_learned_settings(job) if residual == "learned" else None,
+        learned_settings=as_settings(LearnedSettings, job.learned) if residual == "learned" else None,
     )
     (run,) = made.runs
     return [*made.records, *(r for study in studies for r in _read(study, run, dataset, split, device, progress))]
@@ -350,12 +365,22 @@ def _backbone_settings(job: Job, dataset: Dataset) -> Any:
     return default_settings(job.backbone, dataset)
 
 
-def _learned_settings(job: Job) -> LearnedSettings | None:
-    plain, own = LearnedSettings(), backbone_class(job.backbone).learning.get("cross_fit", 0.0)
-    changed: dict[str, Any] = {} if job.cross_fit == own else {"cross_fit": job.cross_fit}
-    if job.hidden not in (None, plain.hidden):
-        changed["hidden"] = job.hidden
-    return replace(plain, **changed) if changed else None
+def _noted_learning(r: Record) -> dict[str, Any]:
+    """The settings of the learned residual that a record notes; of an earlier recipe, those that are left of it."""
+    names = [f.name for f in fields(LearnedSettings)] if "train_queries" in r.settings else ["hidden", "cross_fit"]
+    return {"cross_fit": r.cross_fit, **{name: r.settings[name] for name in names if name in r.settings}}
+
+
+def _replaced(r: Record) -> str:
+    """Noted settings of the learned residual that cannot be asked for: a default is left to the backbone."""
+    plain, noted = LearnedSettings(), _noted_learning(r)
+    own = backbone_class(r.backbone).learning
+    return ", ".join(f"{name}={noted[name]}" for name in own if noted[name] == getattr(plain, name) != own[name])
+
+
+def _sampled(r: Record) -> bool:
+    # both directions of each example
+    return r.method in MAIN[1:] and r.settings.get("transitions") == 2 * SAMPLED.max_examples
 
 
 def _read(study: str, run: Run, dataset: Dataset, split: str, device: str, progress: Progress) -> list[Record]:
