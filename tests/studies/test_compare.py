@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import bridgemem as bm
 from bridgemem.errors import RunError
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.ranking.filters import FILTERS
@@ -69,6 +70,11 @@ def test_differences_are_those_of_the_measured_figures(first: Run, second: Run) 
         assert d.gain.value == pytest.approx(b - a)
         assert d.gain.low <= d.gain.value <= d.gain.high
     assert any(d.gain.high < 0 for d in found if d.method == "backbone" and d.metric == "mrr")
+
+
+def test_runs_of_two_backbones_are_no_seeds_of_one_method(first: Run, second: Run) -> None:
+    with pytest.raises(RunError, match="joins popularity and recurrence; give them apart"):
+        bm.compare(first, ([first, second], "bridgemem"))
 
 
 def test_exchanged_runs_give_the_opposite_difference(first: Run, second: Run) -> None:

@@ -228,6 +228,8 @@ def _contender(
         if not before:
             raise RunError(f"the first to compare is a run that was evaluated; {given} is none.")
         return _baseline(given, before[0].seeds[0], device, progress)
+    if len(kinds := sorted({run.config.backbone for run in runs if run is not None})) > 1:
+        raise RunError(f"commas join seeds of one method, and {given} joins {' and '.join(kinds)}; give them apart.")
     found = [ranks(run, split=split, data_dir=data_dir) for run in runs]
     row = row or found[0].model
     for one in found:
