@@ -77,7 +77,9 @@ def test_a_trained_folder_and_a_run_are_used_with_the_class_given_again(csv: Pat
     )
     assert made.code == 0, made.err
     REGISTERED.clear()
-    done = bridgemem("fit", "-d", csv, "-b", own, "-o", tmp_path / "run", *TINY_READER, "-q")
+    done = bridgemem(
+        "--register", own, "fit", "-d", csv, "-b", tmp_path / "trained", "-o", tmp_path / "run", *TINY_READER, "-q"
+    )
     assert f"Next: bridgemem --register {own} evaluate" in done.out
     REGISTERED.clear()
     assert "give its class again" in bridgemem("evaluate", tmp_path / "run", "-q").refused()
@@ -200,8 +202,9 @@ def test_what_queries_give_away_is_measured_for_a_model_in_a_file(csv: Path, tmp
 
 def test_an_audit_trains_a_class_of_ones_own_again_on_request(csv: Path, model: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert bridgemem("fit", "-d", csv, "-b", f"{model}:MyModel", "-o", run, *TINY_READER).code == 0
+    made = bridgemem("fit", "-d", csv, "-b", f"{model}:MyModel", "-o", run, *TINY_READER)
     again = ("--register", f"{model}:MyModel")
+    assert f"Next: bridgemem {' '.join(again)} evaluate" in made.out, made.err
     assert bridgemem(*again, "evaluate", run).code == 0
     plain = bridgemem(*again, "audit", run, "--steps", "1")
     assert plain.out.splitlines()[-1].startswith("nothing failed"), plain.out

@@ -26,7 +26,7 @@ from bridgemem.cli.options import (
     source_of,
 )
 from bridgemem.cli.output import counted, emit, say, table, warn
-from bridgemem.cli.own_model import registered
+from bridgemem.cli.own_model import registered, registering
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.progress import terminal_progress
 
@@ -39,7 +39,7 @@ Method = Annotated[
     str,
     typer.Option(
         "--residual",
-        help="Residual to fit: learned, next to the paper's, or bridgemem alone (default: learned).",
+        help="Residual to fit: learned, next to the paper's, or bridgemem alone.",
     ),
 ]
 LearnedSet = Annotated[
@@ -272,7 +272,7 @@ def fit(
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()
     settings, learned = override(base, set_) if set_ else None, learned_settings_of(residual, learned_set)
-    given, backbone = backbone, registered(backbone)
+    given, again, backbone = backbone, registering(backbone), registered(backbone)
     if backbone == given != "auto" and not Path(backbone).is_dir():
         _check_training_free(backbone, data[0])
     model = Forecaster(
@@ -307,9 +307,6 @@ def fit(
         "fit_seconds": fitted.select_fit_seconds,
         "seconds": seconds,
     }
-
-    # its class is in no package, and a run holds no code
-    again = "" if backbone == given else f"--register {given} "
 
     def text() -> None:
         say(f"Fitted on {dataset.name} in {seconds:.1f} s.")

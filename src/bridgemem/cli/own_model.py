@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,9 @@ from bridgemem.cli.output import emit, say, table
 
 if TYPE_CHECKING:
     from bridgemem.evaluation.result import Evaluation
+
+
+_ASKED: ContextVar[tuple[str, ...]] = ContextVar("asked", default=())  # what --register was given
 
 
 def new_backbone(
@@ -50,6 +54,7 @@ def registered(text: str) -> str:
 
 def register_all(texts: list[str] | None) -> None:
     """What --register asks for, before the command is run."""
+    _ASKED.set(tuple(texts or ()))
     if not texts:
         return
     from bridgemem.backbones.own import in_file
@@ -59,6 +64,14 @@ def register_all(texts: list[str] | None) -> None:
         if not in_file(text):
             raise SettingsError(f"--register takes FILE.py:CLASS, as in mymodel.py:MyModel, not {text!r}.")
         registered(text)
+
+
+def registering(backbone: str) -> str:
+    """What the next command has to be told before its name: a run holds no code of its classes."""
+    from bridgemem.backbones.own import in_file
+
+    texts = [*_ASKED.get(), *([backbone] if in_file(backbone) else [])]
+    return "".join(f"--register {text} " for text in texts)
 
 
 def given_backbone(text: str) -> Any:

@@ -195,7 +195,7 @@ class Cut:
     def refused(self, what: object) -> SettingsError:
         """The error that a source is split already."""
         wanted = "valid and test" if self.at is None else "split_at"
-        return SettingsError(f"{what} is split already; leave {wanted} out, or import the events anew with it.")
+        return SettingsError(f"{what} is split already; leave {wanted} out, or join its files into one.")
 
     def applied(self, name: str, events: EventLog) -> Dataset:
         """The events under this split; a warning says so where nobody gave one."""

@@ -99,7 +99,10 @@ def open_bytes(path: Path) -> IO[bytes]:
             raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
     if zipped:
         return _open_zip(path, file)
-    return cast(IO[bytes], gzip.open(file)) if packed else file
+    if not packed:
+        return file
+    file.close()  # the unpacked one closes what it opened itself, and nothing else
+    return cast(IO[bytes], gzip.open(path))
 
 
 def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
