@@ -17,6 +17,7 @@ from bridgemem.errors import DataError, SettingsError
 from bridgemem.evaluation.reliability import evaluate_horizon
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
+from bridgemem.forecasting import horizon
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.calibration import OverSteps
 from bridgemem.forecasting.horizon import Activity, Openings, Windowed, in_windows
@@ -118,10 +119,10 @@ def test_at_least_once_is_the_chance_of_that_many_draws() -> None:
 def test_the_fit_finds_the_numbers_that_several_steps_were_drawn_with() -> None:
     draw = torch.Generator().manual_seed(3)
     true, read = OverSteps(-0.1, -0.2, 0.4), []
-    for horizon in (1, 2, 4, 8):
-        p, draws = torch.rand((4000, 5), generator=draw).double(), 1 + horizon * torch.rand(4000, generator=draw)
-        came = torch.rand((4000, 5), generator=draw) < true.at_least_once(p, draws.double(), horizon)
-        read.append((horizon, p, draws.double(), came))
+    for steps in (1, 2, 4, 8):
+        p, draws = torch.rand((4000, 5), generator=draw).double(), 1 + steps * torch.rand(4000, generator=draw)
+        came = torch.rand((4000, 5), generator=draw) < true.at_least_once(p, draws.double(), steps)
+        read.append((steps, p, draws.double(), came))
     found = OverSteps.fit(read)
     assert astuple(found) == pytest.approx(astuple(true), abs=0.06)
     assert OverSteps.fit([]) == OverSteps()
@@ -139,7 +140,9 @@ sys.exit("torch._dynamo" in sys.modules)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_window_is_opened_once_for_all_horizons() -> None:
+@pytest.mark.parametrize("block", [horizon.BLOCK, 7])
+def test_a_window_is_opened_once_for_all_horizons(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(horizon, "BLOCK", block)
     events = random_log(4, n=400)
     windows = Openings.of(events, 40, 0)
     facts = rows_of(events)

@@ -82,6 +82,9 @@ def test_both_fits_are_the_same_to_the_bit(both: Both) -> None:
             assert torch.equal(values, here[tensor]), tensor
     here, there = both.runs
     assert (here / "selection.json").read_text() == (there / "selection.json").read_text()
+    calibrated = [json.loads((run / "calibration.json").read_text()) for run in both.runs]
+    assert calibrated[0] == calibrated[1]
+    assert all(any(of["over_steps"].values()) for of in calibrated[0].values()), "fitted on windows"
     assert not (there / "data.npz").exists(), "the log is not copied into the run"
 
 
@@ -91,6 +94,10 @@ def test_a_log_on_disk_is_not_asked_what_or_whether(both: Both) -> None:
     assert here.what(first, second)
     with pytest.raises(RunError, match="fit it on a file of the events"):
         there.what(first, second)
+    for query in ("what", "whether"):
+        refused = bridgemem("evaluate", both.runs[1], "--query", query)
+        assert refused.code == 2
+        assert "fit it on a file of the events" in refused.err
 
 
 def untimed(record: Record) -> Record:
@@ -116,9 +123,9 @@ def test_both_forecast_explain_and_are_updated_alike(both: Both) -> None:
     for _ in range(2):
         here, there = (model.scores([(actor, relation), (None, relation, actor)]) for model in made)
         assert np.array_equal(here, there)
-        # over several steps a log on disk takes events as independent, and is not calibrated on windows
-        answers = [model.forecast(actor, relation, top=4) for model in made]
-        assert str(answers[0]) == str(answers[1])
+        for horizon in (7, None):
+            answers = [model.forecast(actor, relation, horizon=horizon, top=4) for model in made]
+            assert str(answers[0]) == str(answers[1])
         explained = [model.explain(actor, relation, answers[0][0].name).as_dict() for model in made]
         assert explained[0] == explained[1]
         for model in made:

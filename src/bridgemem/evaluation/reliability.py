@@ -80,11 +80,11 @@ def calibrations_of(
 def _over_steps(
     scoring: Scoring, events: EventLog, fitted: dict[Method, tuple[int, Calibration]], progress: Progress
 ) -> dict[Method, OverSteps]:
-    """How probabilities go over several steps, by method, from windows of these events; none for a log on disk.
+    """How probabilities go over several steps, by method, from windows of these events.
 
     fitted: the column and the calibration of each.
     """
-    if not fitted or scoring.past.on_disk or not len(events):
+    if not fitted or not len(events):
         return {}
     windows, activity = Openings.of(events, MOST_AHEAD, 0), Activity(scoring.past)
 

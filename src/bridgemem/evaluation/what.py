@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.errors import RunError
 from bridgemem.evaluation.comparison import GAIN
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
+from bridgemem.forecasting.ahead import without_heads
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.model import Parts
 from bridgemem.forecasting.relations import NAMES, PairQueries, Read, RelationReader
@@ -49,7 +49,7 @@ def heads_of(run: Parts) -> Heads:
     """What answers what and whether, refused where the run has none."""
     found = run.heads()
     if found is None:
-        raise RunError(f"{run.where} was fitted without what and whether; fit it again.")
+        raise without_heads(run.where, mapped=bool(run.config.data))
     return found
 
 

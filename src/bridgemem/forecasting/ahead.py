@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bridgemem.errors import NotFoundError, SettingsError
+from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.occurrence import Keys, Kind, steps_of
 from bridgemem.forecasting.relations import PairQueries, RelationReader
@@ -192,6 +192,13 @@ class Ranked(Listed[Row]):
 def percent(p: float) -> str:
     """A probability as people read it; a small one is not shown as none."""
     return f"{p:.1%}" if p >= 0.0005 or p == 0 else "<0.1%"
+
+
+def without_heads(where: str, *, mapped: bool) -> RunError:
+    """What a run says that is asked what or whether and was fitted without; mapped: its events are read from disk."""
+    why = "from a log on disk, which has no answers to these" if mapped else "without"
+    remedy = "fit it on a file of the events, which are read in memory" if mapped else "fit it again"
+    return RunError(f"{where} cannot tell what or whether: it was fitted {why}; {remedy}.")
 
 
 class Ahead:

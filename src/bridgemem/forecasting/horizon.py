@@ -9,7 +9,9 @@ average over the actor's own windows of the past under this relation, and one mo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from bridgemem.ranking.filters import Filters
 
 LONGEST = 16  # steps of the windows that probabilities over several steps are fitted on
 WINDOWS = 8  # first steps of such windows, at most
+BLOCK = 1 << 20  # events of a window that are read at once
 
 
 def check_horizon(horizon: int) -> int:
@@ -135,20 +138,25 @@ class Openings:
         """At most that many queries of windows all over these events, whose last steps are never cut off."""
         first, steps = events.start, events.end - events.start
         longest = max(1, min(LONGEST, 2 * steps // 3))
-        parts = []
-        for start in np.unique(np.linspace(first, events.end - longest, WINDOWS).astype(np.int64)).tolist():
-            q = Queries.of(events.between(start, start + longest))
-            assert q.answer is not None
-            parts.append(torch.stack([torch.full_like(q.step, start), q.actor, q.relation, q.answer, q.step - start]))
-        rows = torch.cat(parts, dim=1)
-        keys, own = rows[:3].unique(dim=1, return_inverse=True)
-        kept = sample_rows(keys.shape[1], most, seed)
-        place = torch.full((keys.shape[1],), -1).index_copy_(0, kept, torch.arange(len(kept)))[own]
-        code = (place * events.n_entities + rows[3])[place >= 0]
-        code, at = code.unique(return_inverse=True)
-        after = torch.full_like(code, longest).scatter_reduce_(0, at, rows[4][place >= 0], "amin")
-        step, actor, relation = keys[:, kept]
-        return cls(Queries(actor, relation, step), longest, events.n_entities, code, after)
+        starts = np.unique(np.linspace(first, events.end - longest, WINDOWS).astype(np.int64)).tolist()
+        windows = [events.between(start, start + longest) for start in starts]
+        # no window is held next to another: which of their queries are kept is known once all are counted
+        bounds = np.cumsum([0, *(len(_asked_in(window)) for window in windows)])
+        kept = sample_rows(int(bounds[-1]), most, seed).numpy()
+        places = np.searchsorted(kept, bounds)
+        asked, codes, after = [], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for start, window, bound, (low, high) in zip(starts, windows, bounds[:-1], pairwise(places), strict=True):
+            own = _asked_in(window)[kept[low:high] - bound]
+            asked.append(np.stack([*divmod(own, 2 * events.n_relations), np.full_like(own, start)]))
+            for key, answer, step in _facts_in(window):
+                place, known = _found(own, key)
+                codes.append((low + place[known]) * events.n_entities + answer[known])
+                after.append(step[known] - start)
+        code, at = np.unique(np.concatenate(codes), return_inverse=True)
+        least = np.full(len(code), longest)
+        np.minimum.at(least, at, np.concatenate(after))
+        columns = (torch.from_numpy(column) for column in np.concatenate(asked, axis=1))
+        return cls(Queries(*columns), longest, events.n_entities, torch.from_numpy(code), torch.from_numpy(least))
 
     def horizons(self) -> list[int]:
         """Those that are read: 1, 2, 4 and so on."""
@@ -164,6 +172,30 @@ class Openings:
         """Steps until anybody comes, int64 [n]."""
         query = self.code // self.entities
         return torch.full((len(self.queries),), self.longest).scatter_reduce_(0, query, self.after, "amin")
+
+
+def _facts_in(events: EventLog) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(actor, directed relation) in one number, answer and step of both sides of all events, in blocks; int64 each."""
+    for at in range(0, len(events), BLOCK):
+        facts = Queries.of(events.rows(at, min(at + BLOCK, len(events))))
+        assert facts.answer is not None
+        yield _key(facts, events.n_relations).numpy(), facts.answer.numpy(), facts.step.numpy()
+
+
+def _asked_in(events: EventLog) -> np.ndarray:
+    """(actor, directed relation) of every event in one number, each once, ascending; int64."""
+    found = np.zeros(0, np.int64)
+    for key, _, _ in _facts_in(events):
+        found = np.union1d(found, key)
+    return found
+
+
+def _found(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where each wanted number stands among keys that ascend, int64 [n], and whether it does, bool [n]."""
+    if not len(keys):
+        return np.zeros_like(wanted), np.zeros(len(wanted), bool)
+    place = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+    return place, keys[place] == wanted
 
 
 class Activity:

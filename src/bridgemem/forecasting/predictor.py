@@ -15,13 +15,21 @@ from torch import Tensor
 
 from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Count, check
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, RunError, SettingsError
+from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.groups import groups_of
 from bridgemem.events.naming import followed_by, new_events
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
 from bridgemem.evidence.transitions import Transitions
-from bridgemem.forecasting.ahead import Ahead, Chance, PartnerCandidate, Ranked, RelationCandidate, keys_of
+from bridgemem.forecasting.ahead import (
+    Ahead,
+    Chance,
+    PartnerCandidate,
+    Ranked,
+    RelationCandidate,
+    keys_of,
+    without_heads,
+)
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explaining import attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.explanations import EventShare, Explanation
@@ -432,8 +440,7 @@ class Predictor:
     def ahead(self) -> Ahead:
         """What answers what and whether over this past."""
         if self.heads is None:
-            remedy = "fit it on a file of the events, which are read in memory" if self.mapped else "fit it again"
-            raise RunError(f"this run cannot tell what or whether: it was fitted without; {remedy}.")
+            raise without_heads("this run", mapped=self.mapped)
         return Ahead(self.past, self.heads)
 
     def what(

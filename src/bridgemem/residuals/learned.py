@@ -52,7 +52,7 @@ class LearnedSettings(Declared):
         epochs: Of one cycle of the learning rate.
         fit_share: Share of validation before the later part that residuals are compared on.
         train_queries: The most queries of train that it learns from.
-        valid_queries: The most queries of validation that it learns from.
+        valid_queries: The most queries of validation that it learns from; what was learned is compared on no more.
         unseen_candidates: How many unseen candidates are read; 0 leaves them in the backbone's order.
         without: Groups of features that are not read.
         cross_fit: The last share of train that is learned from too, scored by a backbone trained on what came before

@@ -237,7 +237,9 @@ def late_cut(queries: Queries, settings: LearnedSettings) -> int:
 def late_rows(queries: Queries, settings: LearnedSettings, seed: int) -> Tensor:
     """Which of the validation queries residuals are compared on, int64."""
     late = (queries.step >= late_cut(queries, settings)).nonzero().squeeze(1)
-    return late[sample_rows(len(late), LATE_QUERIES, seed)]
+    # on no more than are learned from, where few are asked for: over millions of events each is a good part of a fit
+    most = min(LATE_QUERIES, max(settings.valid_queries, FEWEST_QUERIES))
+    return late[sample_rows(len(late), most, seed)]
 
 
 def _early(cases: Cases, cut: int, seed: int) -> Tensor:
