@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def serve(folder: Path, log: Path) -> Watched:
     return ended(child, found, began, log, wanted=-15)
 
 
-def measure(home: Path, events: int, memory: str, options: Sequence[str], keep: bool) -> list[Row]:
+def measure(home: Path, events: int, memory: str, options: Sequence[str], keep: bool) -> Iterator[Row]:
     """All four commands at one size, one after the other; keep: what is mined already is not mined again."""
     source, mined, made = generate(home, events), home / f"mined-{events}", home / f"run-{events}"
     keep = keep and (mined / "mined.json").is_file()
@@ -185,7 +185,6 @@ def measure(home: Path, events: int, memory: str, options: Sequence[str], keep: 
     }
     if keep:
         del stages["mine"]
-    rows = []
     for stage, work in stages.items():
         load, found = load_average(), work()
         million = events / 1e6
@@ -203,23 +202,20 @@ def measure(home: Path, events: int, memory: str, options: Sequence[str], keep: 
             figures |= {"disk_mb": written / 1e6, "pairs": float(_manifest(mined)["pairs"])}
         if stage == "evaluate":
             figures["mrr"] = _mrr(made)
-        rows.append(
-            Row(
-                operation=f"{OUT_OF_CORE}{stage}",
-                dataset=f"synthetic-{million:g}M",
-                machine=machine.as_dict(),
-                load=load,
-                seconds=found.seconds,
-                runs=1,
-                peak_bytes=found.resident,
-                added_bytes=found.anonymous,
-                agreement=f"at most {found.resident / 1e9:.2f} GB resident, {found.anonymous / 1e9:.2f} GB anonymous",
-                note=" ".join(options) if stage == "fit" else "",
-                figures=figures,
-            )
-        )
         print(json.dumps({"stage": stage, "seconds": found.seconds, **figures}), flush=True)
-    return rows
+        yield Row(
+            operation=f"{OUT_OF_CORE}{stage}",
+            dataset=f"synthetic-{million:g}M",
+            machine=machine.as_dict(),
+            load=load,
+            seconds=found.seconds,
+            runs=1,
+            peak_bytes=found.resident,
+            added_bytes=found.anonymous,
+            agreement=f"at most {found.resident / 1e9:.2f} GB resident, {found.anonymous / 1e9:.2f} GB anonymous",
+            note=" ".join(options) if stage == "fit" else "",
+            figures=figures,
+        )
 
 
 def _manifest(mined: Path) -> dict[str, Any]:
@@ -244,9 +240,10 @@ def main() -> None:
     arguments.add_argument("--out", type=Path, help="the records to add the figures to")
     asked = arguments.parse_args()
     for events in asked.events or [250_000]:
-        rows = measure(asked.home, events, asked.memory, asked.fit_options.split(), asked.keep_mined)
-        if asked.out:
-            keep_rows(asked.out, rows)
+        # each as soon as it is there: the next one may take an hour
+        for row in measure(asked.home, events, asked.memory, asked.fit_options.split(), asked.keep_mined):
+            if asked.out:
+                keep_rows(asked.out, [row])
 
 
 if __name__ == "__main__":
