@@ -55,6 +55,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     # the ways of large data, on both sides
     patched.setattr(typed, "PERMUTED", 1_000)
     patched.setattr(validation, "MOST_QUERIES", 500)
+    patched.setattr(validation, "MANY_EVENTS", 1_000)
+    patched.setattr(validation, "MOST_STEPS", 5)
     runs = home / "in memory", home / "on disk"
     for source, run in zip((table, home / "mined"), runs, strict=True):
         bm.Forecaster(settings=SETTINGS, learned_settings=LEARNED).fit(source, folder=run)

@@ -15,9 +15,10 @@ from bridgemem.config import Settings
 from bridgemem.events.queries import Queries
 from bridgemem.forecaster import Forecaster
 from bridgemem.memory.past import Past
+from bridgemem.residuals import validation
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.validation import ScoredOnce
-from builders import small_world
+from builders import random_log, small_world
 
 
 @dataclass
@@ -106,3 +107,24 @@ def test_a_fit_scores_every_validation_query_once(monkeypatch: pytest.MonkeyPatc
     # late train is read once too, by a backbone of before
     asked = [query for query in asked if query[2] >= dataset.valid_start]
     assert len(asked) == len(valid)
+
+
+@pytest.mark.parametrize("most", [30, 10_000])
+def test_queries_of_many_events_are_drawn_from_few_steps(most: int) -> None:
+    events = random_log(3, n=5_100, steps=40)
+    every, drawn = Queries.of(events), Queries.sampled(events, most, 0, steps=6)
+    assert len(drawn.step.unique()) <= 6
+    assert int(drawn.step.min()) == events.start
+    assert int(drawn.step.max()) == events.end - 1
+    inside = torch.isin(every.step, drawn.step)
+    assert len(drawn) == min(most, int(inside.sum()))
+    if most > len(drawn):  # all that these steps hold, in their order
+        for column in ("actor", "relation", "step", "answer"):
+            assert torch.equal(getattr(drawn, column), getattr(every, column)[inside])
+
+
+def test_only_more_events_than_a_pass_should_read_ask_for_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = random_log(3, n=300)
+    assert validation.most_steps(events) is None
+    monkeypatch.setattr(validation, "MANY_EVENTS", 299)
+    assert validation.most_steps(events) == validation.MOST_STEPS

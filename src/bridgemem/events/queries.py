@@ -55,10 +55,22 @@ class Queries:
         )
 
     @classmethod
-    def sampled(cls, events: EventLog, most: int, seed: int) -> Queries:
-        """`of` all events, or that many of their queries at random, in their order; only these are read."""
+    def sampled(cls, events: EventLog, most: int, seed: int, *, steps: int | None = None) -> Queries:
+        """`of` all events, or that many of their queries at random, in their order; only these are read.
+
+        steps: they are drawn from at most that many steps, spread evenly over the events.
+        """
         size = 2 * len(events)
-        return cls.of(events) if size <= most else cls.of(events, sample_rows(size, most, seed).numpy())
+        if size <= most:
+            return cls.of(events)
+        if steps is None:
+            return cls.of(events, sample_rows(size, most, seed).numpy())
+        chosen = np.unique(events.step[np.linspace(0, len(events) - 1, steps).astype(np.int64)])
+        first, last = (2 * np.searchsorted(events.step, chosen, side) for side in ("left", "right"))
+        ends = np.cumsum(last - first)
+        drawn = sample_rows(int(ends[-1]), most, seed).numpy()
+        which = np.searchsorted(ends, drawn, "right")
+        return cls.of(events, drawn + (last - ends)[which])
 
     def __len__(self) -> int:
         return len(self.actor)

@@ -16,7 +16,7 @@ from bridgemem.memory.timeline import STEP_BITS, expand
 
 PAIR_BITS = 32
 WIDTH = 1 << PAIR_BITS  # a pair is actor * width + candidate; on disk the width is the number of entities
-BLOCK_ROWS = 1 << 20  # that a pass over all pairs holds at a time
+BLOCK_ROWS = 1 << 17  # that a pass over all pairs holds at a time
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from bridgemem.residuals.features import OF_CANDIDATE
 from bridgemem.residuals.learned import Learned, LearnedNet, LearnedSettings
 from bridgemem.residuals.scoring import Choice, Replay, replay
 from bridgemem.residuals.selection import FEWEST_QUERIES
-from bridgemem.residuals.validation import Validation
+from bridgemem.residuals.validation import Validation, most_steps
 from bridgemem.training.captured import DecoupledSteps
 from bridgemem.training.checkpoint import seeded
 
@@ -151,7 +151,7 @@ def earlier_source(
     share = settings.cross_fit or FREE_SHARE
     split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
     before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
-    queries = Queries.sampled(split.valid, settings.train_queries, seed)
+    queries = Queries.sampled(split.valid, settings.train_queries, seed, steps=most_steps(dataset.events))
     return Source(queries, train(split).to(device), before)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bridgemem.backbones.scorer import Scorer, ScorerAround, Scores, score_queries
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
@@ -20,12 +21,20 @@ from bridgemem.residuals.scoring import Choice, Scoring
 
 MOST_QUERIES = 1 << 20  # of validation that a fit chooses from; of more that many are drawn
 SEED = 0  # of that draw
+# each step that is asked is a pass over all events for common neighbours: of more events than this, wherever they lie,
+# queries are drawn from so many steps
+MANY_EVENTS, MOST_STEPS = 10_000_000, 64
 KEPT_BYTES = 1 << 28  # of scores that a fit keeps; queries beyond are scored anew in every pass
+
+
+def most_steps(events: EventLog) -> int | None:
+    """How many steps the queries of a fit are drawn from; None: any number."""
+    return MOST_STEPS if len(events) > MANY_EVENTS else None
 
 
 def validation_queries(dataset: Dataset) -> Queries:
     """The queries of validation; a sample where they are more than a fit ever needs."""
-    return Queries.sampled(dataset.valid, MOST_QUERIES, SEED)
+    return Queries.sampled(dataset.valid, MOST_QUERIES, SEED, steps=most_steps(dataset.known))
 
 
 @dataclass(frozen=True)
