@@ -23,6 +23,8 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.storage.whole import whole_file
 from bridgemem.studies.analysis import leakage_table, parts_table, relations_table
 from bridgemem.studies.counting import METHOD as COUNTING
+from bridgemem.studies.headroom import by_run, headroom_table
+from bridgemem.studies.headroom import short_table as headroom_short
 from bridgemem.studies.probabilities import calibration_table, single_step
 from bridgemem.studies.remake import plan
 from bridgemem.studies.report import filter_table, standard
@@ -45,6 +47,7 @@ from tools.transfer import backbones_table
 WRITTEN = "Written by `python -m tools.publish --out"  # stands at the head of every page
 RELATIONS = "relations.md"
 AHEAD = "what.md"  # where what and whether were measured
+ERROR = "headroom.md"  # what the error is made of
 BENCH = "bench.jsonl"  # the benchmarks' records, next to the pages
 TIMED = {"select + fit": "fit_seconds", "final refit": "refit_seconds", "default model, fit": "default_seconds"}
 # who fills a block: `table` is written from the records, `benchmark` by python -m benchmarks.report
@@ -80,6 +83,9 @@ def tables(
         known["parts of counting"] = partial(counting_table, records)
     if any(r.method.startswith(WHAT) for r in records):
         known |= {f"what, {direction}": partial(what_over_data, records, direction) for direction in DIRECTIONS}
+    for (dataset, split, backbone), own in by_run(records).items():
+        known["headroom in short"] = partial(headroom_short, records)
+        known[f"headroom {dataset} {split} {backbone}"] = partial(headroom_table, own)
     if occurrence:
         known["whether"] = partial(whether_over_data, occurrence)
     for f in ("raw", *SELECTION_FILTERS):
@@ -143,6 +149,8 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
     pages[RELATIONS] = ("Relations", [f"relation {f} {d}" for d in datasets for f in SELECTION_FILTERS])
     if asked := [name for name in known if name.startswith("what, ") or name == "whether"]:
         pages[AHEAD] = ("What, whether and when", asked)
+    if oracles := [name for name in known if name.startswith("headroom ")]:
+        pages[ERROR] = ("What the error is made of", oracles)
     for name, (title, wanted) in pages.items():
         parts = [f"# {title}\n\n{WRITTEN} {folder.name}` from records.jsonl.\n"]
         parts += [_markdown(known[table]) for table in wanted] or ["Not measured.\n"]
@@ -157,7 +165,7 @@ def publish(records: list[Record], folder: Path) -> list[Path]:
 
 def foreign(folder: Path) -> list[Path]:
     """The files that `publish` would replace in a folder and did not write; figures go with the pages next to them."""
-    pages = [folder / name for name in (*PAGES, RELATIONS, AHEAD) if (folder / name).exists()]
+    pages = [folder / name for name in (*PAGES, RELATIONS, AHEAD, ERROR) if (folder / name).exists()]
     own = {page for page in pages if page.is_file() and WRITTEN.encode() in page.read_bytes()}
     drawn = [] if own else [folder / f"gains-{f}.{kind}" for f in SELECTION_FILTERS for kind in ("svg", "png")]
     return [path for path in (*pages, *drawn) if path.exists() and path not in own]

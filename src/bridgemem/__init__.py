@@ -27,6 +27,7 @@ _PUBLIC = {
     "check_backbone": "bridgemem.backbones.check",
     "tune": "bridgemem.backbones.tuning",
     "leakage": "bridgemem.studies.leakage",
+    "headroom": "bridgemem.studies.headroom",
     "simulate": "bridgemem.events.world",
     "Client": "bridgemem.client",
     "BridgeMemError": "bridgemem.errors",

@@ -1,4 +1,4 @@
-"""Commands over the ranks of single queries: compare, ranks, strata."""
+"""Commands over the ranks of single queries: compare, ranks, strata, headroom."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file that is t
 
 
 def register(app: typer.Typer) -> None:
-    for command in (compare, ranks, strata):
+    for command in (compare, ranks, strata, headroom):
         app.command()(command)
 
 
@@ -200,6 +200,53 @@ def strata(
             say(f"Written to {out}.")
 
     emit({"run": run, "split": split, "strata": found.strata}, as_json, text)
+
+
+def headroom(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    split: Split = "test",
+    queries: Annotated[
+        int | None, typer.Option("--queries", min=1, help="Size of a random sample of queries (default: all).")
+    ] = None,
+    device: Device = "cpu",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Also write the table: .tex, .csv, .md or .json.")
+    ] = None,
+    records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
+    force: Force = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What the error is made of, by stratum: bounds of any reweighting, and oracles. None of them is a forecast."""
+    from bridgemem.evaluation.records import read_records, write_records
+    from bridgemem.runs import Run
+    from bridgemem.studies.headroom import Headroom, figures_of, measure
+    from bridgemem.training.devices import check_device
+
+    check_device(device)
+    if out is not None:
+        check_kind(out)
+        check_new(out, force)
+    if records is not None and records.exists():
+        read_records(records)  # a damaged file is better known before the long part
+    opened = Run(run, data_dir=data_dir)
+    split = split_of(opened, split)
+    with terminal_progress(quiet=quiet) as progress:
+        found = measure(opened, opened.dataset, split, device, progress, most=queries)
+    shown = Headroom(tuple(found)).table()
+    if records is not None:
+        write_records(records, found)
+    if out is not None:
+        write_tables(out, [shown], figures_of(found), force)
+
+    def text() -> None:
+        table(shown.title, shown.header, shown.rows)
+        say(f"\n{shown.note}")
+        if out is not None:
+            say(f"Written to {out}.")
+
+    emit({"records": found}, as_json, text)
 
 
 def _write_frame(out: Path, columns: dict[str, Any], force: bool) -> None:

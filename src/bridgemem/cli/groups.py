@@ -50,6 +50,7 @@ GROUPS = {
         "ablate": "Change one part of a residual at a time and measure it.",
         "compare": "Compare methods by paired differences with intervals.",
         "strata": "Measure a run by what had happened before each query.",
+        "headroom": "Measure what the error of a run is made of.",
         "ranks": "Rank every query by a run's rows and by baselines.",
         "audit": "Check a run for leakage and integrity.",
         "check-backbone": "Check a model for leaks, also by training it again.",

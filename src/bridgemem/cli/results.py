@@ -110,11 +110,14 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.residuals.selection import SELECTION_FILTERS
     from bridgemem.studies.analysis import LEAKAGE, leakage_table, parts_table, relations_table
+    from bridgemem.studies.headroom import HEADROOM, by_run, headroom_table
     from bridgemem.studies.probabilities import calibration_table, curve_tables
     from bridgemem.studies.report import filter_table, standard
 
     if by is None and all(r.method.startswith(LEAKAGE) for r in records):
         return [leakage_table(records)]
+    if by is None and all(r.method.startswith(HEADROOM) for r in records):
+        return [headroom_table(own) for own in by_run(records).values()]
     if by is None:
         return [filter_table(standard(records), f) for f in (FILTERS if filters == "all" else (filters,))]
     if by == "calibration":

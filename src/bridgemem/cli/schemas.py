@@ -783,6 +783,7 @@ DOCUMENTS: dict[str, Any] = {
     "compare": Compared,
     "ranks": RankedQueries,
     "strata": Stratified,
+    "headroom": Measured,
     "audit": Audited,
     "check-backbone": CheckedBackbone,
     "leakage": Measured,

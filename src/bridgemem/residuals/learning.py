@@ -6,6 +6,7 @@ filter's own network ranks better under it on later validation, that one is fitt
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Container, Mapping
@@ -304,12 +305,18 @@ class _Compared:
 
 
 def fit_cases(
-    cases: Cases, filter_name: str, settings: LearnedSettings, *, seed: int = 42, progress: Progress = SILENT
+    cases: Cases,
+    filter_name: str,
+    settings: LearnedSettings,
+    *,
+    start: Learned | None = None,
+    seed: int = 42,
+    progress: Progress = SILENT,
 ) -> Fit:
-    """Fit a network under a filter on all cases, for the epochs of the settings."""
+    """Fit a network under a filter on all cases, for the epochs of the settings; start: a fitted one to go on from."""
     began = time.perf_counter()
     with seeded(seed, cases.own.device):
-        training = _Training(cases, filter_name, settings)
+        training = _Training(cases, filter_name, settings, start)
         label = "fitting the learned residual"
         with progress.task(label, total=settings.epochs * training.batches) as advance:
             curve = tuple(training.epoch(advance) for _ in range(settings.epochs))
@@ -320,12 +327,15 @@ def fit_cases(
 class _Training:
     """A network being fitted on cases, under one filter; random numbers are torch's own."""
 
-    def __init__(self, cases: Cases, filter_name: str, settings: LearnedSettings) -> None:
+    def __init__(self, cases: Cases, filter_name: str, settings: LearnedSettings, start: Learned | None = None) -> None:
         self.cases, self.settings = cases, settings
         self.rest, device = cases.rest[filter_name], cases.own.device
-        self.net = LearnedNet(cases.n_directed, settings, cases.x.shape[1] - len(OF_CANDIDATE)).to(device)
-        self.net.log_scale.fill_(math.log(cases.scale))
-        self.net.standardise(cases.of_query, cases.x, settings.without)
+        if start is None:
+            self.net = LearnedNet(cases.n_directed, settings, cases.x.shape[1] - len(OF_CANDIDATE)).to(device)
+            self.net.log_scale.fill_(math.log(cases.scale))
+            self.net.standardise(cases.of_query, cases.x, settings.without)
+        else:
+            self.net = copy.deepcopy(start.net)
         of_query, self._own = self.net.columns
         self.of_query = self.net.scaled(cases.of_query, of_query)
         # what a filter removes counts nothing

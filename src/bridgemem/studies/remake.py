@@ -31,6 +31,7 @@ from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.studies.ablation import ablate, ablate_learned
 from bridgemem.studies.counting import METHOD as COUNTING
 from bridgemem.studies.counting import ablate_counting
+from bridgemem.studies.headroom import measure as headroom
 from bridgemem.studies.leakage import measure
 from bridgemem.studies.ranks import ranks
 from bridgemem.studies.report import backbone_seed
@@ -189,7 +190,7 @@ def _study(r: Record) -> str:
         return "ablate-counting"
     if r.method.startswith("ablation:"):
         return "ablate"
-    return r.method.partition(":")[0]  # calibration, what
+    return r.method.partition(":")[0]  # calibration, headroom, what
 
 
 def _owner(groups: dict[tuple[str, str, int, int, str], _Group], r: Record) -> _Group | None:
@@ -396,6 +397,8 @@ def _read(study: str, run: Run, dataset: Dataset, split: str, device: str, progr
         return ablate_learned(run, dataset, split, device, progress)
     if name == "horizon":
         return evaluate_horizon(run, int(what), dataset, split, device, progress)
+    if name == "headroom":
+        return headroom(run, dataset, split, device, progress)
     if name == "what":
         return evaluate_what(run, dataset, split, progress)
     return reliability_records(run, reliability(run, dataset, split))
