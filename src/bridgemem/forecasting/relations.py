@@ -93,17 +93,18 @@ class PairQueries:
 class Read:
     """What was known of every candidate of n pairs: counts, log lags and levels, float32.
 
-    triple, subject, object [n, 2R, 6]: of the candidate itself, and of it with either party. link, of_subject,
-    of_object [n, 2, 6]: of all relations together, from the first to the second and back. overall [steps, R, 3]: shares
-    among all events; step int64 [n]: which of them. base [n, 2R]: the log of a smoothed share of the pair's events.
+    triple [n, 2R, 6]: of the candidate itself. link [n, 2, 6]: of all relations together, from the first to the second
+    and back. roles [actors, 2R, 6]: of the actors, each once a step, by directed relation; all_roles [actors, 2, 6]: of
+    all relations, as subject and as object; ends int64 [2, n]: which of them is the first, and the second, of a pair.
+    overall [steps, R, 3]: shares among all events; step int64 [n]: which of them. base [n, 2R]: the log of a smoothed
+    share of the pair's events.
     """
 
     triple: Tensor
-    subject: Tensor
-    object: Tensor
     link: Tensor
-    of_subject: Tensor
-    of_object: Tensor
+    roles: Tensor
+    all_roles: Tensor
+    ends: Tensor
     overall: Tensor
     step: Tensor
     base: Tensor
@@ -126,10 +127,12 @@ class Read:
         """The features of candidates, float32 [m, columns]; row, directed relation int64 [m]."""
         relations = self.overall.shape[1]
         way, back = relation // relations, (relation + relations) % (2 * relations)
+        acts, acted_on = self.ends[way, row], self.ends[1 - way, row]
         triple, reverse = _at(self.triple, row, relation), _at(self.triple, row, back)
-        subject, object_ = _at(self.subject, row, relation), _at(self.object, row, relation)
+        subject = _at(self.roles, acts, relation % relations)
+        object_ = _at(self.roles, acted_on, relation % relations + relations)
         link, reverse_link = _at(self.link, row, way), _at(self.link, row, 1 - way)
-        of_subject, of_object = _at(self.of_subject, row, way), _at(self.of_object, row, way)
+        of_subject, of_object = self.all_roles[acts, 0], self.all_roles[acted_on, 1]
         overall = _at(self.overall, self.step[row], relation % relations)
         at = (_COUNT, _RECENT, _LATEST)
         shares_s = (subject[:, at] + overall) / (of_subject[:, at] + 1)
@@ -170,40 +173,40 @@ class RelationReader:
 
     def read(self, queries: PairQueries) -> Read:
         a, b, t, n = queries.first, queries.second, queries.step, self.relations
-        forward, backward = self._link(a, b, t), self._link(b, a, t)
-        first, second = self._roles(a, t), self._roles(b, t)
-        triple = torch.cat([forward.by_relation, backward.by_relation], dim=1)
-        subject = torch.cat([first.by_relation[:, :n], second.by_relation[:, :n]], dim=1)
-        object_ = torch.cat([second.by_relation[:, n:], first.by_relation[:, n:]], dim=1)
-        link = torch.stack([forward.total, backward.total], dim=1)
-        of_subject = torch.stack([first.total, second.total], dim=1)
-        of_object = torch.stack([second.other, first.other], dim=1)
+        triple, link = self._links(torch.cat([a, b]), torch.cat([b, a]), t.repeat(2))
+        roles, all_roles, ends = self._roles(torch.cat([a, b]), t.repeat(2))
         overall, step = self._overall(t)
         usual = overall[step, :, 0].repeat(1, 2)
-        shares = (
-            (own[..., _COUNT] + usual) / (total[..., _COUNT].repeat_interleave(n, 1) + 1)
-            for own, total in ((subject, of_subject), (object_, of_object))
+        counts, totals = roles[..., _COUNT], all_roles[..., _COUNT]
+        both = sum(
+            (torch.cat([counts[one, side], counts[two, side]], dim=1) + usual)
+            / (torch.stack([totals[one, role], totals[two, role]], dim=1).repeat_interleave(n, 1) + 1)
+            for role, side, (one, two) in ((0, slice(n), ends), (1, slice(n, None), ends.flip(0)))
         )
-        both = sum(shares) / 2
         in_all = link[..., _COUNT].sum(1, keepdim=True)
-        # half of what the actors' shares expect goes to either direction
-        base = ((triple[..., _COUNT] + _PRIOR * both / 2) / (in_all + _PRIOR)).log()
-        return Read(triple, subject, object_, link, of_subject, of_object, overall, step, base)
+        # half of what the actors' shares expect goes to either direction, and each share is half of it
+        base = ((triple[..., _COUNT] + _PRIOR * both / 4) / (in_all + _PRIOR)).log()
+        return Read(triple, link, roles, all_roles, ends, overall, step, base)
 
-    def _link(self, subject: Tensor, object: Tensor, step: Tensor) -> _Known:
+    def _links(self, subject: Tensor, object: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Of 2n links, those of n pairs and then the same reversed: [n, 2R, 6] by relation, and of all [n, 2, 6]."""
         row, relation, found = self.tallies.relations_of("triple", subject, object, step)
-        total = _values(self.tallies.before("link", subject, torch.zeros_like(step), object, step), step).float()
-        return _Known(_scattered(row, relation, found, step, self.relations), total, total)
+        total = _values(self.tallies.before("link", subject, torch.zeros_like(step), object, step), step)
+        made, n = _scattered(row, relation, found, step, self.relations), len(step) // 2
+        return torch.cat([made[:n], made[n:]], dim=1), torch.stack([total[:n], total[n:]], dim=1).float()
 
-    def _roles(self, actor: Tensor, step: Tensor) -> _Known:
-        """(actor, directed relation); total: as subject, other: as object. An actor is read once a step."""
+    def _roles(self, actor: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of 2n actors, the first and then the second of n pairs: roles, all_roles and ends of what is read.
+
+        An actor is read once a step.
+        """
         asked, which = torch.unique(code(actor, step), return_inverse=True)
         who, at = asked >> STEP_BITS, asked & ((1 << STEP_BITS) - 1)
         row, relation, found = self.tallies.relations_of("role_relation", who, who, at)
         made = _scattered(row, relation, found, at, 2 * self.relations)
         roles = (torch.full_like(who, role) for role in (0, 1))
-        totals = [_values(self.tallies.before("role", who, role, who, at), at)[which].float() for role in roles]
-        return _Known(made[which], *totals)
+        totals = [_values(self.tallies.before("role", who, role, who, at), at) for role in roles]
+        return made, torch.stack(totals, dim=1).float(), which.view(2, -1)
 
     def _overall(self, step: Tensor) -> tuple[Tensor, Tensor]:
         """The share of each relation among all events: in all, of the last months and days; float32 [steps, R, 3].
@@ -218,15 +221,6 @@ class RelationReader:
         return (found / found.sum(1, keepdim=True)).float(), which
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Count, log lag and levels by relation float32 [n, relations, 6], and of all relations together [n, 6]."""
-
-    by_relation: Tensor
-    total: Tensor
-    other: Tensor
-
-
 def _values(tallied: Tallied, step: Tensor) -> Tensor:
     """Count, log lag and levels float64 [n, 6]."""
     lag = torch.where(tallied.events > 0, (step - tallied.last).double().log1p(), _NEVER)
@@ -234,14 +228,12 @@ def _values(tallied: Tallied, step: Tensor) -> Tensor:
 
 
 def _scattered(row: Tensor, relation: Tensor, found: Tallied, step: Tensor, relations: int) -> Tensor:
-    """What was found as [n, relations, 6]; what a base and its delta know adds up."""
-    flat, size = row * relations + relation, len(step) * relations
-    made = torch.zeros((size, 2 + len(DECAYS)), dtype=torch.float64, device=step.device)
-    made.index_add_(0, flat, _values(found, step[row]))
-    last = torch.full((size,), -1, device=step.device).scatter_reduce_(0, flat, found.last, "amax")
-    lag = (step.repeat_interleave(relations) - last).double().log1p()
-    made[:, _LAG] = torch.where(last >= 0, lag, _NEVER)
-    return made.float().view(len(step), relations, -1)
+    """What was found as [n, relations, 6]; what a base and its delta know adds up, and the later lag counts."""
+    flat, values = row * relations + relation, _values(found, step[row]).float()
+    made = torch.zeros((len(step) * relations, 2 + len(DECAYS)), device=step.device).index_add_(0, flat, values)
+    never = torch.full((len(made),), _NEVER, device=step.device)
+    made[:, _LAG] = never.scatter_reduce_(0, flat, values[:, _LAG], "amin")
+    return made.view(len(step), relations, -1)
 
 
 class RelationNet(nn.Module):
