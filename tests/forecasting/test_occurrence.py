@@ -9,6 +9,7 @@ import torch
 from bridgemem.forecasting.occurrence import (
     KINDS,
     SPANS,
+    WINDOWS,
     HazardNet,
     Keys,
     Occurrence,
@@ -56,6 +57,25 @@ def test_a_sample_stands_for_all_keys() -> None:
     assert float(some.weight.sum()) == pytest.approx(len(whole), rel=1e-6)
     share = float((whole.after <= 5).float().mean())
     assert float(((some.after <= 5) * some.weight).sum() / some.weight.sum()) == pytest.approx(share, abs=0.06)
+
+
+def test_what_is_learned_before_a_step_does_not_depend_on_later_events() -> None:
+    events = random_log(1, n=3000, n_entities=60, steps=80)
+    whole, part = Past(events), Past(events.prefix(60))
+    for kind in KINDS:
+        one, two = sampled_outcomes(kind, whole, QUICK, 0, 60), sampled_outcomes(kind, part, QUICK, 0)
+        assert torch.equal(features(one.keys, PastTallies(whole)), features(two.keys, PastTallies(part)))
+        assert torch.equal(one.weight, two.weight)
+        for first, second in zip(exposure(one.after, one.known), exposure(two.after, two.known), strict=True):
+            assert torch.equal(first, second)
+
+
+def test_events_of_the_last_steps_are_counted() -> None:
+    tallies = PastTallies(Past(log_of([(0, 0, 1, step) for step in (1, 5, 8, 9, 9)], 2, 1)))
+    zero, one = torch.zeros(2, dtype=torch.int64), torch.ones(2, dtype=torch.int64)
+    found = features(Keys("pair", zero, zero, one, torch.tensor([10, 9])), tallies)
+    assert WINDOWS == (1, 2, 3, 7, 14)
+    assert found[:, 8:13].expm1().round().tolist() == [[2, 3, 3, 4, 5], [1, 1, 1, 2, 3]]
 
 
 def test_hazards_find_the_rates_that_were_planted() -> None:

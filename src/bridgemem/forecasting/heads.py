@@ -16,11 +16,11 @@ from torch import Tensor
 
 from bridgemem.config import Declared, Finite, NotNegative, Size
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import EventLog
 from bridgemem.events.queries import sample_rows
 from bridgemem.forecasting.calibration import Stated
 from bridgemem.forecasting.occurrence import (
     KINDS,
+    HazardNet,
     Kind,
     Occurrence,
     OccurrenceSettings,
@@ -40,6 +40,7 @@ from bridgemem.forecasting.relations import (
 )
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import PastTallies
+from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import part_of
 
@@ -107,45 +108,54 @@ def fit_heads(
     valid = dataset.valid.step
     cut = int(np.ceil(np.quantile(valid, LATE_SHARE)))
     note = HeadsNote(relations, occurrence)
+    past = Past(known)
     if known.start + 1 < cut < known.end:
-        note = _held_out(known, cut, note, seed, progress)
-    what = _what(known, relations, seed, progress) if note.learned else untrained(known.n_relations, relations)
-    whether = _whether(known, occurrence, seed, progress)
+        note = _held_out(past, cut, note, seed, progress)
+    what = untrained(known.n_relations, relations)
+    if note.learned:
+        what = _what(past, known.end, relations, seed, progress)
+    whether = _whether(past, known.end, occurrence, seed, progress)
     return Heads(what, whether, replace(note, seconds=time.perf_counter() - began))
 
 
-def _what(events: EventLog, settings: RelationSettings, seed: int, progress: Progress) -> Relations:
-    reader = RelationReader(Past(events), events.n_relations)
+def _what(past: Past, until: int, settings: RelationSettings, seed: int, progress: Progress) -> Relations:
+    """Fitted on what came before a step; what is read of a past does not depend on what came later."""
+    events = past.events.prefix(until)
+    reader = RelationReader(past, events.n_relations)
     cases = relation_cases(reader, recent_queries(events, settings, seed), seed=seed, progress=progress)
     return fit_relations(cases, events.n_relations, settings, seed=seed, progress=progress)
 
 
-def _whether(events: EventLog, settings: OccurrenceSettings, seed: int, progress: Progress) -> Occurrence:
-    past = Past(events)
-    tallies = PastTallies(past)
-    nets = {}
-    for kind in KINDS:
-        found = sampled_outcomes(kind, past, settings, seed)
-        nets[kind] = fit_hazard(found, tallies, settings, seed=seed, progress=progress)
+def _whether(past: Past, until: int, settings: OccurrenceSettings, seed: int, progress: Progress) -> Occurrence:
+    """Fitted on what came before a step, all kinds side by side."""
+    tallies, nets = PastTallies(past), {}
+
+    def fitted(kind: Kind) -> HazardNet:
+        return fit_hazard(sampled_outcomes(kind, past, settings, seed, until), tallies, settings, seed=seed)
+
+    with progress.task("fitting whether it happens", total=len(KINDS)) as advance:
+        for kind, net in zip(KINDS, in_order(fitted, KINDS), strict=True):
+            nets[kind] = net
+            advance(1)
     return Occurrence(settings, nets)
 
 
-def _held_out(known: EventLog, cut: int, note: HeadsNote, seed: int, progress: Progress) -> HeadsNote:
+def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progress) -> HeadsNote:
     """How heads that were quickly fitted on what came before the later part of validation did on it."""
-    before, past = known.prefix(cut), Past(known)
+    known = past.events
     quick = replace(note.relations, queries=max(note.relations.queries // 4, 1))
-    reader = RelationReader(past, known.n_relations)
+    reader, head = RelationReader(past, known.n_relations), _what(past, cut, quick, seed, progress)
     late = PairQueries.of(known.between(cut, known.end))
     late = late.take(sample_rows(len(late), LATE_QUERIES, seed))
-    heads = {"learned": _what(before, quick, seed, progress), "shares": untrained(known.n_relations, quick)}
-    losses = dict.fromkeys(heads, 0.0)
+    losses = {"learned": 0.0, "shares": 0.0}
     for batch in late.batches(reader.batch):
         read = reader.read(batch)
         assert batch.answer is not None
-        for name, head in heads.items():
-            own = head.of(read).log_softmax(1)[torch.arange(len(batch)), batch.answer]
+        for name, score in (("learned", head.of(read)), ("shares", read.base.double())):
+            own = score.log_softmax(1)[torch.arange(len(batch)), batch.answer]
             losses[name] -= float(own.sum()) / len(late)
-    whether = _whether(before, replace(note.occurrence, rows=max(note.occurrence.rows // 4, 1)), seed, progress)
+    settings = replace(note.occurrence, rows=max(note.occurrence.rows // 4, 1))
+    whether = _whether(past, cut, settings, seed, progress)
     return replace(
         note,
         queries=len(late),

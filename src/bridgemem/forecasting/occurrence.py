@@ -8,6 +8,7 @@ is not over by the end of the known events is censored there. Probabilities grow
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -23,7 +24,6 @@ from bridgemem.events.log import DAY, EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied, Tallies
-from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import part_of
 from bridgemem.training.checkpoint import seeded, shells, with_weights
 from bridgemem.training.one_cycle import OneCycle
@@ -39,8 +39,11 @@ PARENTS: dict[Kind, tuple[str, ...]] = {
     "triple": ("pair", "subject", "object", "role_relation", "object_relation", "relation"),
     "role_relation": ("subject", "relation"),
 }
+# the last steps whose events are counted: what went on at each of them until now is told apart from what just ended
+WINDOWS = (1, 2, 3, 7, 14)
 _NEVER = 10.0  # the log lag of what never happened
 _CHUNK = 1 << 16
+_DRAWN = threading.Lock()  # the first weights are drawn from the process's random numbers, by one fit at a time
 LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
 
@@ -53,13 +56,13 @@ class OccurrenceSettings(Declared):
     them among those that occurred lately; each counts as many times as there are keys that it was drawn from.
     """
 
-    hidden: Units = 48
-    epochs: Count = 5
+    hidden: Units = 64
+    epochs: Count = 2
     batch: Count = 1024
     learning_rate: Positive = 5e-3
     weight_decay: NotNegative = 1e-3
     dates: Count = 16
-    rows: Count = 60_000
+    rows: Count = 150_000
     share: Inside = 0.3
 
 
@@ -103,7 +106,8 @@ def features(keys: Keys, tallies: PastTallies) -> Tensor:
     """What was known before the step of each key, float32 [n, columns]."""
     s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
     relations = tallies.past.events.n_relations
-    made = [columns_of(tallies.before(keys.kind, s, r, o, t), t, own=True)]
+    own = tallies.before(keys.kind, s, r, o, t)
+    made = [columns_of(own, t, own=True), _in_windows(keys, tallies, own.events)]
 
     def read(name: str) -> Tensor:
         if name == "pair":
@@ -129,11 +133,20 @@ def features(keys: Keys, tallies: PastTallies) -> Tensor:
     return torch.cat([*made, (rates[:, :-1] - rates[:, 1:]).float(), week], dim=1)
 
 
+def _in_windows(keys: Keys, tallies: PastTallies, events: Tensor) -> Tensor:
+    """Logs of how often each key occurred in its last steps, of all its events int64 [n]: float32 [n, windows]."""
+    many = len(WINDOWS)
+    s, r, o = (column.repeat(many) for column in (keys.subject, keys.relation, keys.object))
+    back = torch.tensor(WINDOWS, device=keys.step.device)[:, None]
+    then = tallies.before(keys.kind, s, r, o, (keys.step - back).clamp(min=0).flatten()).events
+    return (events - then.view(many, -1)).T.float().log1p()
+
+
 def width_of(kind: Kind) -> int:
     """How many columns the features of a kind have."""
     own, other = 4 + len(DECAYS), 2 + len(DECAYS)
     parents = sum(own if name == "pair" else other for name in PARENTS[kind])
-    return own + parents + len(DECAYS) - 1 + WEEK
+    return own + len(WINDOWS) + parents + len(DECAYS) - 1 + WEEK
 
 
 class HazardNet(nn.Module):
@@ -234,15 +247,15 @@ def all_seen(kind: Kind, tallies: PastTallies, step: int) -> Keys:
     return Keys(kind, subject, relation, object_, torch.full_like(subject, step))
 
 
-def outcomes(kind: Kind, past: Past, dates: list[int], most: int, seed: int) -> Outcomes:
-    """A sample of the seen keys of each date with what came after it, up to the end of the events.
+def outcomes(kind: Kind, past: Past, dates: list[int], most: int, seed: int, *, until: int | None = None) -> Outcomes:
+    """A sample of the seen keys of each date with what came after it, up to a step, or the end of the events.
 
     Where there are more than `most` at a date, half of those drawn are among keys that occurred in the last 30 steps;
     each stands for as many as it was drawn from.
     """
     tallies, draw = PastTallies(past), np.random.default_rng(seed)
     (own,) = tallies.parts
-    end, made = past.events.end, []
+    end, made = past.events.end if until is None else until, []
     for date in dates:
         keys = seen_keys(kind, own, date)
         weight = torch.ones(len(keys))
@@ -331,38 +344,34 @@ def fit_dates(events: EventLog, settings: OccurrenceSettings) -> list[int]:
     return sorted({int(step) for step in np.linspace(start, max(events.end - 1, start), settings.dates).round()})
 
 
-def sampled_outcomes(kind: Kind, past: Past, settings: OccurrenceSettings, seed: int) -> Outcomes:
-    """What a fit of one kind learns from."""
-    dates = fit_dates(past.events, settings)
-    rows = min(settings.rows, MOST_ROWS * len(past.events))
-    return outcomes(kind, past, dates, max(rows // len(dates), 2), seed)
+def sampled_outcomes(
+    kind: Kind, past: Past, settings: OccurrenceSettings, seed: int, until: int | None = None
+) -> Outcomes:
+    """What a fit of one kind learns from: all events, or those before a step."""
+    events = past.events if until is None else past.events.prefix(until)
+    dates = fit_dates(events, settings)
+    rows = min(settings.rows, MOST_ROWS * len(events))
+    return outcomes(kind, past, dates, max(rows // len(dates), 2), seed, until=events.end)
 
 
-def fit_hazard(
-    found: Outcomes,
-    tallies: PastTallies,
-    settings: OccurrenceSettings,
-    *,
-    seed: int = 42,
-    progress: Progress = SILENT,
-) -> HazardNet:
+def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettings, *, seed: int = 42) -> HazardNet:
     """Fit the hazards of one kind by likelihood; what has not come by the end of the events is censored there."""
     kind, weight = found.keys.kind, found.weight / found.weight.mean()
     x = torch.cat([features(part, tallies) for part in found.keys.parts()])
     survived, event = exposure(found.after, found.known)
-    batches = math.ceil(len(x) / settings.batch)
-    with seeded(seed, "cpu"):
+    with _DRAWN, seeded(seed, "cpu"):
         net = HazardNet(width_of(kind), settings.hidden)
-        net.standardise(x, weight)
-        net.reach((event + survived).sum(0))
-        net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
-        steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
-        with progress.task("fitting whether it happens", total=settings.epochs * batches) as advance:
-            for _ in range(settings.epochs):
-                for rows in torch.randperm(len(x)).split(settings.batch):
-                    columns = (part[rows] for part in (x, survived, event, weight))
-                    steps.take(partial(_loss, net, *columns))
-                    advance(1)
+    net.standardise(x, weight)
+    net.reach((event + survived).sum(0))
+    net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
+    draw = torch.Generator().manual_seed(seed)
+    batches = math.ceil(len(x) / settings.batch)
+    steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
+    for _ in range(settings.epochs):
+        order = torch.randperm(len(x), generator=draw)
+        columns = (part[order].split(settings.batch) for part in (x, survived, event, weight))
+        for batch in zip(*columns, strict=True):
+            steps.take(partial(_loss, net, *batch))
     return net
 
 
