@@ -75,6 +75,9 @@ def test_latex_stands_in_booktabs_with_names_made_harmless(records: Path, tmp_pa
     assert "\\caption{a\\_b \\& c}" in odd
     assert "50 \\% of \\{it\\} & 1 \\\\" in odd
     assert "\n{}[z & 2" in odd
+    signed = Table("", ["x"], [["-.0134 [-0.0260, -2]"], ["icews05-15, 2-4 - x -y"]]).latex()
+    assert "$-$.0134 [$-$0.0260, $-$2] \\\\" in signed
+    assert "icews05-15, 2-4 - x -y \\\\" in signed
 
 
 def test_figures_are_numbers_with_the_fields_names(walk: Walk, tmp_path: Path) -> None:

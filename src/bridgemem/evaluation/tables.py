@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from bridgemem.showing import html_table
@@ -57,11 +58,13 @@ LATEX = {c: rf"\{c}" for c in "&%$#_{}"} | {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
 }
+MINUS = re.compile(r"(?<![^\s\[])-(?=[.\d])")  # of a number; 2-4 and icews05-15 have none
 
 
 def _latex(text: str) -> str:
     """Text as LaTeX sets it, whatever it holds."""
-    return "".join(LATEX.get(c, c) for c in _one_line(text))
+    plain = "".join(LATEX.get(c, c) for c in _one_line(text))
+    return MINUS.sub("$-$", plain)  # a hyphen in text is shorter than a minus
 
 
 def _latex_line(cells: list[str]) -> str:
