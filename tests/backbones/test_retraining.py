@@ -15,7 +15,7 @@ from bridgemem.backbones.check import examined
 from bridgemem.backbones.retraining import retrained, trainer
 from bridgemem.backbones.stored import Stored, write_scores
 from bridgemem.backbones.verdicts import Finding, overall
-from bridgemem.errors import BackboneError
+from bridgemem.errors import BackboneError, DataError
 from bridgemem.events.dataset import Dataset
 from builders import random_log, small_world
 from leaking_models import LEAKS, Honest, ReadsItsTable, TrainedOnTest
@@ -145,8 +145,11 @@ def test_stored_scores_are_their_makers_word(tmp_path: Any) -> None:
     data = little()
     write_scores(tmp_path / "s", data, lambda q: Scores(torch.zeros(len(q), data.events.n_entities)), name="theirs")
     stored = Stored.load(tmp_path / "s")
-    found = examined(stored, data.events.between(data.valid_start, data.test_start or 0))
-    assert found.passed is None
+    found = bm.check_backbone(stored, data)
+    assert found.word == "nothing failed, 2 not checkable"
+    write_scores(tmp_path / "t", data, lambda q: Scores(torch.zeros(len(q), data.events.n_entities)), splits=["test"])
+    with pytest.raises(DataError, match="write those of validation too"):
+        bm.check_backbone(Stored.load(tmp_path / "t"), data)
 
 
 def test_one_word_is_pass_only_if_all_is_shown() -> None:

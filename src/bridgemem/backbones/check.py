@@ -14,6 +14,7 @@ from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.retraining import CHECK as TRAINING
 from bridgemem.backbones.retraining import check_retrained, practice, trainer
 from bridgemem.backbones.scorer import Scorer, Scores, called, check_scorer, score_queries
+from bridgemem.backbones.stored import Stored
 from bridgemem.backbones.verdicts import MAKERS_WORD, Checked, Finding
 from bridgemem.errors import BackboneError, DataError
 from bridgemem.events.dataset import Dataset
@@ -131,6 +132,12 @@ class _Contract:
         self.rng = np.random.default_rng(seed)
         self.device = _device_of(backbone)
         steps = np.unique(events.step)
+        if isinstance(backbone, Stored):  # which knows the queries of validation alone among these
+            steps = np.intersect1d(steps, backbone.index["step"].numpy())
+            if not len(steps):
+                raise DataError(
+                    f"{backbone.folder} holds no scores of steps before test; write those of validation too."
+                )
         self.now = int(steps[len(steps) * 3 // 4])
         asked = Queries.of(events.between(self.now, self.now + 1))
         self.asked = asked.take(torch.from_numpy(self.rng.permutation(len(asked))[:queries])).to(self.device)
