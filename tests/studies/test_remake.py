@@ -123,7 +123,8 @@ def test_remade_rows_are_those_recorded(recorded: list[Record], loads: list[str]
     assert [job.work for job in made.jobs] == [("ranks",), ("bridgemem",)]
     done = remake(made, tmp_path / "runs", tmp_path / "records.jsonl")
     assert not any(one.failed for one in done.values())
-    shown = compared(recorded, read_records(tmp_path / "records.jsonl"))
+    others = [backbone(backbone="somebody's")]  # which are not remade stand in the same file
+    shown = compared([*recorded, *others], read_records(tmp_path / "records.jsonl"))
     assert len(shown.rows) == 6
     assert {row[-1] for row in shown.rows} <= {"+0.0000", "-0.0000"}
 
@@ -170,6 +171,30 @@ def test_the_command_shows_a_plan_first_and_then_both_figures(
     document = json.loads(bridgemem(*asked, "--json").out)
     assert len(document["outcomes"]) == 2
     assert document["out"] == str(tmp_path / "runs" / "records.jsonl")
+
+
+def test_an_interrupted_command_says_that_it_goes_on(
+    recorded: list[Record], loads: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "records.jsonl"
+    write_records(source, recorded)
+    asked = ("reproduce", "--all", "--from", source, "--runs", tmp_path / "runs", "-q")
+    own = study._do
+
+    def stopping(job: study.Job, *rest: Any) -> list[Record]:
+        if job.work != ("ranks",):
+            raise KeyboardInterrupt
+        return own(job, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(study, "_do", stopping)
+        stopped = bridgemem(*asked)
+    assert stopped.code == 1
+    assert "the same command goes on" in stopped.err
+    assert len(json.loads((tmp_path / "runs" / study.STATE).read_text(encoding="utf-8"))) == 1
+    assert bridgemem(*asked).code == 0
+    assert (tmp_path / "runs" / "records.jsonl").is_file()  # and not with the published ones
+    assert len(json.loads((tmp_path / "runs" / study.STATE).read_text(encoding="utf-8"))) == 2
 
 
 def test_options_of_all_are_refused_without_it_and_so_is_nothing_at_all() -> None:

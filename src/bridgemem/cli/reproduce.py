@@ -16,6 +16,8 @@ from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.errors import SettingsError
 from bridgemem.progress import terminal_progress
 
+PUBLISHED = Path("results/records.jsonl")
+
 
 def register(app: typer.Typer) -> None:
     app.command()(reproduce)
@@ -29,7 +31,7 @@ def reproduce(
     backbone_seed: Annotated[int, bounded(config.Seed, help="Seed of the backbone.")] = 42,
     device: Device = "cpu",
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs"),
-    records: Records = Path("results/records.jsonl"),
+    records: Records = PUBLISHED,
     history: HistoryKind = "rolling",
     residual: Method = "bridgemem",
     *,
@@ -39,9 +41,7 @@ def reproduce(
     ] = False,
     only: Annotated[str | None, typer.Option("--only", help="With --all: data sets, as icews14,yago/hri.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="With --all: show jobs and minutes, do nothing.")] = False,
-    source: Annotated[Path, typer.Option("--from", help="With --all: the records to make anew.")] = Path(
-        "results/records.jsonl"
-    ),
+    source: Annotated[Path, typer.Option("--from", help="With --all: the records to make anew.")] = PUBLISHED,
     retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
@@ -112,7 +112,8 @@ def _remake(
 
     check_device(device)
     recorded = read_records(source)
-    records = runs / "records.jsonl" if records == source else records  # the records stay as they are
+    if records in (source, PUBLISHED):  # what is remade stays as it is
+        records = runs / "records.jsonl"
     made = study.plan(recorded, only=[one for one in (only or "").split(",") if one], next_to=source)
     told: dict[str, Any] = {"jobs": made.jobs, "minutes": made.minutes}
     told |= {"left_out": made.left_out, "differs": made.differs}
@@ -122,8 +123,12 @@ def _remake(
         return
     if not as_json:
         _show_plan(made, device)
-    with terminal_progress(quiet=quiet) as progress:
-        outcomes = study.remake(made, runs, records, device=device, data_dir=data_dir, progress=progress)
+    try:
+        with terminal_progress(quiet=quiet) as progress:
+            outcomes = study.remake(made, runs, records, device=device, data_dir=data_dir, progress=progress)
+    except KeyboardInterrupt:
+        warn(f"bridgemem: interrupted; the jobs that are done are kept in {runs}, and the same command goes on.")
+        raise typer.Exit(1) from None
     shown = study.compared(recorded, read_records(records) if records.exists() else [])
     failed = {name: one.failed for name, one in outcomes.items() if one.failed}
 

@@ -428,5 +428,6 @@ def compared(recorded: Iterable[Record], remade: Iterable[Record]) -> Table:
 def _key(r: Record) -> tuple[Any, ...]:
     """What a record measures, on whatever device; a backbone alone has no seed but its own."""
     named = (r.dataset, r.split, r.backbone, r.method, r.filter, r.selected_by, r.history, r.subset, r.horizon)
-    seed = None if r.method == "backbone" and not is_trained(r.backbone) else r.seed
+    free = r.backbone in BACKBONES and not is_trained(r.backbone)
+    seed = None if r.method == "backbone" and free else r.seed
     return (*named, r.cross_fit, seed)
