@@ -358,6 +358,12 @@ def _model(record: Record) -> float:
     return record.mrr - record.gain["mrr"][0]
 
 
+def _where(record: Record) -> str:
+    """Data set and split of a run, and how many queries were drawn where not all were read."""
+    sampled = f", {record.queries:,} queries" if "sampled_from" in record.settings else ""
+    return place(record.dataset, record.split) + sampled
+
+
 def headroom_table(records: Sequence[Record]) -> Table:
     """All rows of one run by stratum, from its records."""
     cells = [
@@ -365,9 +371,8 @@ def headroom_table(records: Sequence[Record]) -> Table:
         + [figure(one[row]) for row in ROWS]
         for one in figures_of(records)
     ]
-    first = records[0]
-    name = f"{first.backbone} + {first.settings['over']}"
-    title = f"{place(first.dataset, first.split)}, {name}, time-aware MRR: what the error is made of"
+    name = f"{records[0].backbone} + {records[0].settings['over']}"
+    title = f"{_where(records[0])}, {name}, time-aware MRR: what the error is made of"
     return Table(title, ["stratum", "queries", "missing", "model", *ROWS.values()], cells, NOTE)
 
 
@@ -379,5 +384,5 @@ def short_table(records: Iterable[Record]) -> Table:
     whole = [figures_of(own)[0] for own in runs.values()]
     rows = {"model": "the model", **ROWS}
     cells = [[words, *(figure(one[row]) for one in whole)] for row, words in rows.items()]
-    header = ["time-aware MRR", *(place(dataset, split) for dataset, split, _ in runs)]
+    header = ["time-aware MRR", *(_where(own[0]) for own in runs.values())]
     return Table("What the error is made of", header, cells, NOTE)
