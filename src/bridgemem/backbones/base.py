@@ -124,7 +124,7 @@ class Backbone(Scorer, ABC):
     @classmethod
     @abstractmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        """Learn from the train split alone; torch's random numbers have their seed.
+        """Learn from the train split alone; `fit` calls it with torch seeded.
 
         Args:
             dataset: The data; read its train split.
@@ -133,11 +133,18 @@ class Backbone(Scorer, ABC):
 
         Returns:
             The trained backbone.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> from bridgemem.training.checkpoint import Training
+            >>> trained = Recurrence.train(data, Recurrence.default, Training(seed=42, device="cpu"))
+            >>> trained.share.shape
+            torch.Size([30])
         """
 
     @classmethod
     def sized(cls, settings: Any, device: str) -> Any:
-        """Fill in sizes that are left to the device.
+        """Fill in sizes that depend on the device, such as a width.
 
         Args:
             settings: As given.
@@ -145,30 +152,45 @@ class Backbone(Scorer, ABC):
 
         Returns:
             The settings to train with.
+
+        Example:
+            >>> from bridgemem.backbones.stream import Stream
+            >>> Stream.sized(Stream.default, "cpu").width < Stream.sized(Stream.default, "cuda").width
+            True
         """
         return settings
 
     @classmethod
     def tunable(cls, dataset: Dataset) -> Grid:
-        """Tell what of the grid is worth trying on a data set.
+        """Choose the part of the grid that `tune` tries on a data set.
 
         Args:
             dataset: The data.
 
         Returns:
             Values to try, by setting.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.tunable(data)
+            {'decay': (0.9, 0.5, 0.99)}
         """
         return cls.grid
 
     @classmethod
     def tuned_unless_set(cls, settings: Any) -> bool:
-        """Tell whether a training with these settings is tuned by default: nothing is known of the data.
+        """Tell whether `bridgemem train` tunes these settings without being asked to.
 
         Args:
             settings: As given.
 
         Returns:
-            Whether it is.
+            True for an ensemble of members that need tuning on new data; False for others.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.tuned_unless_set(Recurrence.default)
+            False
         """
         return False
 
@@ -181,6 +203,12 @@ class Backbone(Scorer, ABC):
 
         Returns:
             The settings by the name of the member.
+
+        Example:
+            >>> from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
+            >>> settings = EnsembleSettings(members=("recurrence", "popularity"))
+            >>> Ensemble.parts(settings)["recurrence"].decay
+            0.9
         """
         return {}
 
@@ -194,15 +222,26 @@ class Backbone(Scorer, ABC):
 
         Returns:
             The settings of the whole.
+
+        Example:
+            >>> from bridgemem.backbones.ensemble import Ensemble, EnsembleSettings
+            >>> settings = EnsembleSettings(members=("recurrence", "popularity"))
+            >>> Ensemble.parts(Ensemble.with_parts(settings, {"recurrence": {"decay": 0.5}}))["recurrence"].decay
+            0.5
         """
         return settings
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Give all that was learned, by name.
+        """Get everything that was learned, by name.
 
         Returns:
-            What `restore` needs besides the settings.
+            What `restore` needs in addition to the settings.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> list(Recurrence.fit(data).tensors())
+            ['share']
         """
 
     @classmethod
@@ -218,7 +257,13 @@ class Backbone(Scorer, ABC):
             The backbone.
 
         Raises:
-            ValueError: The tensors do not fit; the sentence says how.
+            ValueError: A tensor is missing, or has the wrong type or shape.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> trained = Recurrence.fit(data)
+            >>> Recurrence.restore(trained.settings, trained.tensors()).name
+            'recurrence'
         """
 
     def check(self, dataset: Dataset) -> None:
@@ -229,6 +274,16 @@ class Backbone(Scorer, ABC):
 
         Raises:
             BackboneError: It was trained on other data.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> other = bm.simulate(bm.WorldSettings(actors=20, relations=4, steps=40, events=800)).dataset
+            >>> try:
+            ...     Recurrence.fit(other).check(data)
+            ... except bm.BridgeMemError as problem:
+            ...     print(problem)
+            this recurrence was trained on other events than the train split of world, and may know those that it
+            would be asked about; train it on this data.
         """
         check_trained_events(f"this {self.name}", self.fitted_on, dataset)
         events = dataset.events
@@ -243,14 +298,19 @@ class Backbone(Scorer, ABC):
             ) from None
 
     def grown(self, n_entities: int, n_relations: int) -> Self | None:
-        """Grow to a vocabulary with more names, as `fit` on the same train split would.
+        """Grow to a larger vocabulary, with the result that `fit` on the same train split would have.
 
         Args:
-            n_entities: How many entities there are now.
-            n_relations: How many relations.
+            n_entities: Number of entities of the larger vocabulary.
+            n_relations: Number of its relations.
 
         Returns:
-            The backbone; None where it must be trained again.
+            The backbone; None if it must be trained again.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.fit(data).grown(n_entities=32, n_relations=8).share.shape
+            torch.Size([32])
         """
         return None
 
@@ -262,14 +322,26 @@ class Backbone(Scorer, ABC):
 
         Returns:
             The backbone on that device.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.fit(data).to("cpu").share.device.type
+            'cpu'
         """
         return self
 
     def save(self, folder: Path) -> None:
-        """Write config.toml and weights.safetensors, whole or not at all.
+        """Write config.toml and weights.safetensors, atomically.
 
         Args:
-            folder: Where to.
+            folder: The folder to write.
+
+        Example:
+            >>> from pathlib import Path
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.fit(data).save(Path("saved"))
+            >>> sorted(path.name for path in Path("saved").iterdir())
+            ['config.toml', 'weights.safetensors']
         """
         save_tensors(folder, {"backbone": origin(type(self)), "settings": asdict(self.settings)}, self.tensors())
 
@@ -284,7 +356,14 @@ class Backbone(Scorer, ABC):
             The backbone.
 
         Raises:
-            BackboneError: The folder is damaged or of another kind.
+            BackboneError: The folder is damaged or holds another kind of backbone.
+
+        Example:
+            >>> from pathlib import Path
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> Recurrence.fit(data).save(Path("kept"))
+            >>> Recurrence.load(Path("kept")).settings.decay
+            0.9
         """
         config, tensors = load_tensors(folder)
         return cls.restore(as_settings(type(cls.default), config.get("settings"), f"{folder}/config.toml"), tensors)

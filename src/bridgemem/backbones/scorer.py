@@ -94,21 +94,35 @@ class Scorer(Protocol):
 
         Args:
             queries: n queries in ids: actor, relation in [0, 2R), step.
-            past: The events; read those before each query's step alone.
+            past: The events; read only those before each query's step.
 
         Returns:
             `Scores`, or a bare tensor or array [n, E] of log scores.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> from bridgemem.events.queries import Queries
+            >>> from bridgemem.memory.past import Past
+            >>> found = Recurrence.fit(data).score(Queries.of(data.valid), Past(data.known))
+            >>> len(found.log_p) == 2 * len(data.valid)  # both sides of each event
+            True
         """
 
     def attended(self, query: Queries, past: Past) -> Attended | None:
-        """Get the events of the actor that it looked at for a single query.
+        """Get the past events of the actor that the scorer attended to, for one query.
 
         Args:
             query: One query.
             past: The events.
 
         Returns:
-            The events with their attention; None where it has none to show.
+            The events with their attention; None for a scorer without attention.
+
+        Example:
+            >>> from bridgemem.backbones.recurrence import Recurrence
+            >>> from bridgemem.events.queries import Queries
+            >>> from bridgemem.memory.past import Past
+            >>> Recurrence.fit(data).attended(Queries.of(data.valid.rows(0, 1)).take(slice(0, 1)), Past(data.known))
         """
         return None
 

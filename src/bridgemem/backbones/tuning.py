@@ -59,9 +59,21 @@ class Trial(Declared):
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning made: the settings it chose, and every trial; validation alone was read.
+    """The result of `tune`: the chosen settings and every trial. Only train and validation were read.
 
-    whole: whether the search came to its end within the budget. queries: of validation, a sample of them.
+    Attributes:
+        settings: The chosen settings.
+        trials: Every trial, in order.
+        queries: Number of validation queries that each trial was measured on.
+        budget: Seconds that were granted.
+        whole: Whether the search ended within the budget.
+        seed: Of every training.
+        device: "cpu" or "cuda".
+        fingerprint: Of the train split.
+
+    Example:
+        >>> tuning.settings.decay in (0.5, 0.9, 0.99), len(tuning.trials) > 2
+        (True, True)
     """
 
     settings: Any
@@ -75,10 +87,22 @@ class Tuning:
 
     @property
     def seconds(self) -> float:
+        """Seconds of all trials together."""
         return sum(trial.seconds for trial in self.trials)
 
     def best(self, backbone: str) -> Trial | None:
-        """The trial whose settings were chosen for a backbone; None where none came to its end."""
+        """Find the trial whose settings were chosen for a backbone.
+
+        Args:
+            backbone: Its name; the name of a member for an ensemble.
+
+        Returns:
+            The trial; None if none ended.
+
+        Example:
+            >>> tuning.best("recurrence").backbone
+            'recurrence'
+        """
         found: Trial | None = None
         for trial in self.trials:
             if trial.backbone == backbone and trial.mrr is not None and _beats(trial, found):
@@ -86,7 +110,15 @@ class Tuning:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """What is kept with the backbone."""
+        """Make a dict of plain values, as it is kept next to the trained backbone.
+
+        Returns:
+            Trials, chosen settings and the conditions of the search.
+
+        Example:
+            >>> tuning.as_dict()["split"]
+            'valid'
+        """
         kept = {name: getattr(self, name) for name in ("queries", "budget", "whole", "seed", "device", "fingerprint")}
         backbones = dict.fromkeys(trial.backbone for trial in self.trials)
         chosen = {name: {} if (one := self.best(name)) is None else one.changed for name in backbones}
@@ -94,7 +126,15 @@ class Tuning:
         return {**kept, **how, "trials": [asdict(trial) for trial in self.trials]}
 
     def to_frame(self) -> Any:
-        """One row a trial, in their order; a pandas data frame where pandas is installed."""
+        """Make a data frame with one row per trial, in order.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(tuning.to_frame())
+            ['backbone', 'settings', 'mrr', 'seconds', 'note']
+        """
         names = ("backbone", "words", "mrr", "seconds", "note")
         titles = ("backbone", "settings", "mrr", "seconds", "note")
         return as_frame({title: [getattr(t, n) for t in self.trials] for title, n in zip(titles, names, strict=True)})
@@ -108,7 +148,15 @@ class Tuning:
         return html_table(repr(self), HEADER, self.rows())
 
     def rows(self) -> list[list[str]]:
-        """The trials as words, under `HEADER`."""
+        """Write the trials as rows of a table.
+
+        Returns:
+            One list of texts per trial.
+
+        Example:
+            >>> len(tuning.rows()) > 2
+            True
+        """
         return trial_rows(self.as_dict())
 
 

@@ -44,19 +44,30 @@ def overall(findings: Sequence[Finding]) -> str:
 
 @dataclass(frozen=True)
 class Checked:
-    """What `check_backbone` found of a model; prints as one line a check."""
+    """The findings of `check_backbone`; prints one line per check.
+
+    Attributes:
+        name: The model.
+        findings: One per check: what was checked, the verdict, and what was seen.
+
+    Example:
+        >>> from bridgemem.backbones.recurrence import Recurrence
+        >>> found = bm.check_backbone(Recurrence, data)
+        >>> found.word, found.passed
+        ('pass', True)
+    """
 
     name: str
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool | None:
-        """True if all was shown, False if anything was not, None if nothing failed but not all could be checked."""
+        """True if every check passed, False if one failed, None if none failed but some could not be made."""
         return all_passed(self.findings)
 
     @property
     def word(self) -> str:
-        """ "pass", "fail" or "nothing failed", with how many checks could not be made."""
+        """ "pass", "fail" or "nothing failed", with the number of checks that could not be made."""
         return overall(self.findings)
 
     def __iter__(self) -> Iterator[Finding]:

@@ -16,7 +16,15 @@ from bridgemem.showing import as_frame
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics of a model on a split, one record for each method and filter; prints as a table."""
+    """Metrics of a model on a split, one record for each method and filter; prints as a table.
+
+    Attributes:
+        records: All records, as `--records` writes them.
+
+    Example:
+        >>> evaluation[0].split, 0 < evaluation.mrr() < 1
+        ('valid', True)
+    """
 
     records: tuple[Record, ...]
 
@@ -34,7 +42,22 @@ class Evaluation:
         return iter(self.records)
 
     def mrr(self, method: str = "bridgemem", filter_name: str = "time") -> float:
-        """The MRR of a method ("backbone", "bridgemem" or "learned") under a filter, as selected under it."""
+        """Get the MRR of a method, with the residual as selected under the same filter.
+
+        Args:
+            method: "backbone", "bridgemem" or "learned".
+            filter_name: "raw", "static" or "time".
+
+        Returns:
+            The mean reciprocal rank.
+
+        Raises:
+            NotFoundError: It was not measured.
+
+        Example:
+            >>> evaluation.mrr("bridgemem") >= evaluation.mrr("backbone") > 0
+            True
+        """
         for r in self.records:
             if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
                 return r.mrr
@@ -43,14 +66,30 @@ class Evaluation:
         )
 
     def table(self) -> Table:
-        """One row for each method under the time-aware filter, and the model's gain over it; `records` hold all."""
+        """Make the table that is printed: one row per method under the time-aware filter.
+
+        Returns:
+            The table, with the gain of the model over each row; `records` has the other filters.
+
+        Example:
+            >>> evaluation.table().header[:2]
+            ['method', 'MRR']
+        """
         if not len(self):
             return Table(self._title(), [], [])
         asks_what = self.records[0].method.startswith(WHAT)
         return what_table(self.records) if asks_what else evaluation_table(self.records)
 
     def to_frame(self) -> Any:
-        """All records as a pandas data frame; a dict of columns where pandas is not installed."""
+        """Make a data frame of all records.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> set(evaluation.to_frame()["filter"]) == {"raw", "static", "time"}
+            True
+        """
         columns: dict[str, list[Any]] = {}
         for record in self.records:
             for name, value in asdict(record).items():

@@ -85,7 +85,16 @@ class OccurrenceRecord:
 
 @dataclass(frozen=True)
 class OccurrenceEvaluation:
-    """p_event on a split, one record for each kind of query and horizon; prints as a table."""
+    """`p_event` measured on a split, one record for each kind of query and horizon; prints as a table.
+
+    Attributes:
+        records: All records.
+
+    Example:
+        >>> found = model.evaluate_whether("valid", horizon=1)
+        >>> {record.horizon for record in found.records}
+        {1}
+    """
 
     records: tuple[OccurrenceRecord, ...]
 
@@ -93,10 +102,27 @@ class OccurrenceEvaluation:
         return len(self.records)
 
     def table(self) -> Table:
+        """Make the table that is printed.
+
+        Returns:
+            One row for each kind of query and horizon.
+
+        Example:
+            >>> len(model.evaluate_whether("valid", horizon=1).table().rows) > 0
+            True
+        """
         return whether_table(self.records)
 
     def to_frame(self) -> Any:
-        """All records as a pandas data frame; a dict of columns where pandas is not installed."""
+        """Make a data frame of all records.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> set(model.evaluate_whether("valid", horizon=1).to_frame()["horizon"])
+            {1}
+        """
         rows = [asdict(record) for record in self.records]
         return as_frame({name: [row[name] for row in rows] for name in (rows[0] if rows else ())})
 

@@ -123,13 +123,22 @@ class WorldSettings(Declared):
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A simulated data set together with the laws that made it.
+    """A simulated data set and the laws that generated it.
 
-    transition: float64 [2R * 5, 2R], row (d * R + r) * 5 + bin of the last event, column d * R + r of the next one;
-    d = 0 where the event went from the first of the ordered pair to the second.
-    base: float64 [2R], the relation's law where a pair remembers nothing.
-    weight: float64 [E, E], symmetric, a pair's own weight; zero for pairs that only chance brings together.
-    activity: float64 [E], the actors' shares in chance meetings.
+    Attributes:
+        settings: The settings of the simulation.
+        dataset: The events, split by time.
+        scripts: The links whose events follow a script.
+        transition: float64 [2R * 5, 2R], row (d * R + r) * 5 + bin of the last event, column d * R + r of the next one;
+            d = 0 if the event went from the first of the ordered pair to the second.
+        base: float64 [2R], the law of the relation for a pair without remembered events.
+        weight: float64 [E, E], symmetric, the weight of each pair; zero for pairs that interact only by chance.
+        activity: float64 [E], the actors' shares in chance events.
+
+    Example:
+        >>> world = bm.simulate(bm.WorldSettings(actors=20, relations=4, steps=40, events=800))
+        >>> world.transition.shape, world.dataset.events.n_entities
+        ((40, 8), 20)
     """
 
     settings: WorldSettings
@@ -142,6 +151,7 @@ class World:
 
     @property
     def events(self) -> EventLog:
+        """All events of the data set."""
         return self.dataset.events
 
     def __repr__(self) -> str:
@@ -153,10 +163,22 @@ class World:
     def true_scores(
         self, actor: np.ndarray, relation: np.ndarray, step: np.ndarray, events: EventLog | None = None
     ) -> np.ndarray:
-        """float64 [n, E]: log probability that an event of the step joins actor and candidate by the directed relation.
+        """Compute the true log probabilities: the oracle that no forecaster can beat.
 
-        actor, relation (directed, in [0, 2R)), step: int [n]. Only events strictly before a query's step are read, from
-        `events` where given. Impossible candidates get the log of the smallest normal float, so all scores are finite.
+        Args:
+            actor: Ids, int [n].
+            relation: Directed relations in [0, 2R), int [n].
+            step: Steps, int [n]; only events strictly before each are read.
+            events: Events to read instead of those of the world.
+
+        Returns:
+            float64 [n, E]: that an event of the step joins actor and candidate by the relation. Impossible candidates
+            get the log of the smallest normal float, so that all scores are finite.
+
+        Example:
+            >>> world = bm.simulate(bm.WorldSettings(actors=20, relations=4, steps=40, events=800))
+            >>> world.true_scores([0, 1], [2, 3], [39, 39]).shape
+            (2, 20)
         """
         law = np.vstack([self.transition, self.base])
         actor, relation = np.asarray(actor), np.asarray(relation)

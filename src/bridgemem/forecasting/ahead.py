@@ -40,10 +40,21 @@ class Shown(ABC):
 
 @dataclass(frozen=True)
 class RelationCandidate(Shown):
-    """One of the things that may happen between two parties.
+    """An event that may happen between two parties.
 
-    p_given_event: that an event between the two is this one. p_event: that this one happens at least once within the
-    horizon. relation_label: words for a relation that is a code.
+    Attributes:
+        subject: Who acts.
+        relation: What happens.
+        object: Whom it happens to.
+        rank: Place among all events between the two, 1 for the best.
+        p_given_event: Probability that an event between the two is this one.
+        p_event: Probability that this one happens at least once within the horizon.
+        relation_label: Words for a relation that is a code.
+
+    Example:
+        >>> best = model.what(0, 1)[0]
+        >>> best.rank, {best.subject, best.object} == set(data.entities[:2])
+        (1, True)
     """
 
     subject: str
@@ -62,10 +73,22 @@ class RelationCandidate(Shown):
 
 @dataclass(frozen=True)
 class PartnerCandidate(Shown):
-    """One that the actor may deal with: p_event under any relation within the horizon, and what is likeliest then.
+    """A partner that an actor may interact with, under any relation.
 
-    subject, relation, object: the likeliest event between the two; p_given_event: its probability, given that they
-    interact.
+    Attributes:
+        name: The partner.
+        rank: Place among all partners, 1 for the best.
+        p_event: Probability that the two interact at least once within the horizon.
+        subject: Of the likeliest event between the two.
+        relation: Of that event.
+        object: Of that event.
+        p_given_event: Probability of that event, given that the two interact.
+        relation_label: Words for a relation that is a code.
+
+    Example:
+        >>> best = model.partners(0, horizon=7)[0]
+        >>> best.rank, data.entities[0] in (best.subject, best.object)
+        (1, True)
     """
 
     name: str
@@ -126,9 +149,17 @@ class Within:
 
 @dataclass(frozen=True)
 class Chance:
-    """Whether it happens, and when: p_event by horizon. median: the steps until it has happened with 50 %.
+    """Whether an event happens, and when: p_event by horizon; prints as a table.
 
-    median is None where that takes more than LONGEST steps.
+    Attributes:
+        query: What was asked, with its time and what its probabilities mean.
+        within: `p_event` for each of several horizons.
+        median: Steps after which the event has happened with probability one half; None beyond 10,000 steps.
+
+    Example:
+        >>> chance = model.whether(0, "consult", object=1)
+        >>> chance.within[0].steps, chance.within[0].p_event <= chance.within[-1].p_event
+        (1, True)
     """
 
     query: AheadQuery
@@ -136,7 +167,15 @@ class Chance:
     median: int | None
 
     def to_frame(self) -> Any:
-        """A pandas data frame with a row for each horizon; a dict of columns where pandas is not installed."""
+        """Make a data frame with one row per horizon.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(model.whether(0, "consult", object=1).to_frame())
+            ['steps', 'until', 'p_event']
+        """
         names = [field.name for field in fields(Within)]
         return as_frame({name: [getattr(one, name) for one in self.within] for name in names})
 
@@ -159,12 +198,28 @@ class Listed(list[Row], Generic[Row]):
     query: Any
 
     def columns(self) -> dict[str, list[Any]]:
-        """The table by column."""
+        """Get the table by column.
+
+        Returns:
+            A list of values for each column.
+
+        Example:
+            >>> list(model.what(0, 1).columns())[:4]
+            ['subject', 'relation', 'object', 'rank']
+        """
         names = [field.name for field in fields(self[0])] if self else []  # type: ignore[arg-type]
         return {name: [getattr(one, name) for one in self] for name in names}
 
     def to_frame(self) -> Any:
-        """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
+        """Make a data frame with one row per answer.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> len(model.what(0, 1, top=5).to_frame()["relation"])
+            5
+        """
         return as_frame(self.columns())
 
     def __str__(self) -> str:
@@ -182,7 +237,16 @@ class Listed(list[Row], Generic[Row]):
 
 
 class Ranked(Listed[Row]):
-    """Ranked answers, best first; prints as a table. query: what was asked."""
+    """The answers of `what` and `partners`, best first: a list that prints as a table.
+
+    Attributes:
+        query: What was asked, with its time and what its probabilities mean.
+
+    Example:
+        >>> answers = model.partners(0, horizon=7, top=3)
+        >>> [one.rank for one in answers], answers.query.horizon
+        ([1, 2, 3], 7)
+    """
 
     def __init__(self, rows: Iterable[Row], query: AheadQuery) -> None:
         super().__init__(rows)

@@ -66,12 +66,30 @@ class AttendedEvent:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a candidate stands where it does: plain sentences about the past, and the exact parts of its score.
+    """Why a candidate has its rank: plain sentences about the past, and the exact parts of its score.
 
-    score = base + residual; base is the backbone's log score as it came, normalised or not. rank, backbone_rank: after
-    and before the residual. reasons: what happened before, in sentences that are counts of events. unread: how many
-    events between the two are of relations that the run was not fitted on, and no part of this.
-    attended: the events of the actor that a backbone with attention looked at most.
+    Attributes:
+        actor: The given side of the query.
+        relation: Of the query.
+        candidate: The candidate that is explained.
+        time: Of the query.
+        inverse: Whether the candidate is the subject.
+        base: Log score of the backbone, normalised or not.
+        uncertainty: Of the backbone, which opens the gate.
+        residual: What the residual adds.
+        score: `base` + `residual`.
+        rank: Place with the residual, 1 for the best.
+        backbone_rank: Place without it.
+        events: The remembered events of the pair; their parts sum to the residual.
+        reasons: What happened before, as sentences that count events.
+        unread: Number of events of the pair under relations that came after the fit; they are no part of the score.
+        attended: Past events that a backbone with attention attended to most.
+        relation_label: Words for a relation that is a code.
+
+    Example:
+        >>> why = model.explain(0, "consult", 1)
+        >>> abs(why.score - why.base - why.residual) < 1e-6
+        True
     """
 
     actor: str
@@ -93,7 +111,15 @@ class Explanation:
     residual_name: ClassVar[str]
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain values, with both sentences; `candidate` names the side that is explained."""
+        """Make a dict of plain values, as `bridgemem explain --json` prints it.
+
+        Returns:
+            The attributes, with headline and sentence; `candidate` is the side that is explained.
+
+        Example:
+            >>> model.explain(0, "consult", 1).as_dict()["candidate"]
+            'object'
+        """
         values = asdict(self)
         actor, candidate, inverse = (values.pop(name) for name in ("actor", "candidate", "inverse"))
         subject, object_ = (candidate, actor) if inverse else (actor, candidate)
@@ -103,16 +129,42 @@ class Explanation:
         return {**named, **query, "candidate": "subject" if inverse else "object", **values}
 
     def cause(self) -> EventShare | None:
-        """The remembered event that adds most to the score, if one does."""
+        """Find the remembered event that adds most to the score.
+
+        Returns:
+            The event with its share and its part; None if no event adds anything.
+
+        Example:
+            >>> cause = model.explain(0, "consult", 1).cause()
+            >>> cause is None or cause.part > 0
+            True
+        """
         main = max(self.events, key=lambda e: e.part, default=None)
         return main if main is not None and main.part > 0 else None
 
     def query(self) -> str:
+        """Write the query with a question mark on the side that is asked.
+
+        Returns:
+            The query as text.
+
+        Example:
+            >>> model.explain(0, "consult", 1).query() == f"({data.entities[0]}, consult, ?)"
+            True
+        """
         relation = self.relation_label or self.relation
         return f"({'?' if self.inverse else self.actor}, {relation}, {self.actor if self.inverse else '?'})"
 
     def headline(self) -> str:
-        """Where the candidate stands, with and without what the memory adds."""
+        """Tell the rank of the candidate, with and without the residual.
+
+        Returns:
+            One sentence.
+
+        Example:
+            >>> model.explain(0, "consult", 1).headline().startswith(f"{data.entities[1]} ranks")
+            True
+        """
         moved = "as by the backbone alone"
         if self.rank != self.backbone_rank:
             way = "up" if self.rank < self.backbone_rank else "down"
@@ -120,7 +172,18 @@ class Explanation:
         return f"{self.candidate} ranks {ordinal(self.rank)} for {self.query()} at {self.time}, {moved}."
 
     def sentence(self) -> str:
-        """What made the score, in one sentence with its figures."""
+        """Tell what the score is made of, with its figures.
+
+        Returns:
+            One sentence.
+
+        Raises:
+            NotImplementedError: Only the explanation of a residual has figures.
+
+        Example:
+            >>> model.explain(0, "consult", 1).sentence().startswith(f"For ({data.entities[0]}, consult, ?)")
+            True
+        """
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -136,7 +199,15 @@ class Explanation:
         return html_table(said, ["event", "when", "lag", "share", "part"], rows)
 
     def to_frame(self) -> Any:
-        """A pandas data frame of the events and their parts; a dict of columns where pandas is not installed."""
+        """Make a data frame of the remembered events and their parts.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(model.explain(0, "consult", 1).to_frame())[:4]
+            ['subject', 'relation', 'object', 'time']
+        """
         names = [one.name for one in fields(EventShare)]
         return as_frame({name: [getattr(event, name) for event in self.events] for name in names})
 

@@ -26,9 +26,24 @@ _LEAST = 1e-9
 
 @dataclass(frozen=True)
 class ExpectedEvent(Shown):
-    """An event that may come: p_event, its usual value, and how far it rose, in bits.
+    """An event that may happen, next to how often it usually does.
 
-    past_events: how often it happened before. last: when it did last; None if never.
+    Attributes:
+        subject: Who acts.
+        relation: What happens.
+        object: Whom it happens to.
+        rank: Place in the outlook, 1 for the first.
+        p_event: Probability that it happens at least once within the horizon.
+        usual: The same probability at its mean rate so far.
+        surprise: How far `p_event` is above `usual`, in bits.
+        past_events: How often it happened before.
+        last: When it last happened; None if never.
+        relation_label: Words for a relation that is a code.
+
+    Example:
+        >>> first = model.outlook(horizon=7)[0]
+        >>> 0 < first.usual < 1, first.past_events > 0
+        (True, True)
     """
 
     subject: str
@@ -74,7 +89,16 @@ class OutlookQuery:
 
 
 class Outlook(Listed[ExpectedEvent]):
-    """The likeliest or the most surprising events, best first; prints as a table. query: what was asked."""
+    """The likeliest or the most surprising events, best first: a list of `ExpectedEvent` that prints as a table.
+
+    Attributes:
+        query: What was asked, with its time and what its probabilities mean.
+
+    Example:
+        >>> outlook = model.outlook(horizon=7, top=3)
+        >>> [one.rank for one in outlook]
+        [1, 2, 3]
+    """
 
     kinds: ClassVar[dict[str, type]] = {
         **dict.fromkeys(("rank", "past_events"), int),
@@ -86,11 +110,30 @@ class Outlook(Listed[ExpectedEvent]):
         self.query = query
 
     def write(self, path: Any, *, replace: bool = True) -> None:
-        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way."""
+        """Write the table, atomically.
+
+        Args:
+            path: A .csv or .parquet file.
+            replace: Whether an existing file is replaced.
+
+        Example:
+            >>> from pathlib import Path
+            >>> model.outlook(horizon=7).write(Path("outlook.csv"))
+            >>> Path("outlook.csv").read_text().startswith("subject,relation,object,rank")
+            True
+        """
         write_answers(path, self.columns(), self.kinds, replace)
 
     def columns(self) -> dict[str, list[Any]]:
-        """The table by column, also where it has no row."""
+        """Get the table by column; an empty outlook has its columns, too.
+
+        Returns:
+            A list of values for each column.
+
+        Example:
+            >>> list(model.outlook(horizon=7).columns())[:4]
+            ['subject', 'relation', 'object', 'rank']
+        """
         return super().columns() or {field.name: [] for field in fields(ExpectedEvent)}
 
 

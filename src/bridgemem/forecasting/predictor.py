@@ -55,8 +55,20 @@ SIDES = ("object", "subject")
 class Candidate:
     """A ranked answer: its score is the backbone's log score plus the residual.
 
-    p_given_event: that an event's partner is this one, given that the event happens, or, of a query about several
-    steps, that it comes at least once in them, given that anybody does; None where the run was never calibrated.
+    Attributes:
+        name: The candidate.
+        rank: Place among all candidates, 1 for the best.
+        backbone_rank: Place by the backbone alone.
+        score: `backbone_score` + `residual`.
+        backbone_score: Log score of the backbone.
+        residual: What the residual adds.
+        p_given_event: Probability that the partner is this one, given that the event happens; for several steps, that
+            it occurs at least once in them, given that anybody does. None if the run was not calibrated.
+
+    Example:
+        >>> best = model.forecast(0, "consult")[0]
+        >>> best.rank, best.score == best.backbone_score + best.residual
+        (1, True)
     """
 
     name: str
@@ -94,7 +106,18 @@ class Answered:
 
 
 class Answers(list[Candidate]):
-    """The ranked answers of one query, best first; prints as a table. query: what was asked."""
+    """The ranked answers of one query, best first: a list of `Candidate` that prints as a table.
+
+    Attributes:
+        query: What was asked, with its time and what its probabilities mean.
+
+    Example:
+        >>> answers = model.forecast(0, "consult", top=3)
+        >>> len(answers), answers[0].rank
+        (3, 1)
+        >>> answers.query.relation, answers.query.object is None
+        ('consult', True)
+    """
 
     def __init__(self, candidates: Iterable[Candidate], query: Answered) -> None:
         super().__init__(candidates)
@@ -109,7 +132,15 @@ class Answers(list[Candidate]):
         return Answers(found, self.query) if isinstance(found, list) else found
 
     def to_frame(self) -> Any:
-        """A pandas data frame with a row for each answer; a dict of columns where pandas is not installed."""
+        """Make a data frame with one row per answer.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(model.forecast(0, "consult").to_frame())[:3]
+            ['name', 'rank', 'backbone_rank']
+        """
         names = [field.name for field in fields(Candidate)]
         return as_frame({name: [getattr(candidate, name) for candidate in self] for name in names})
 

@@ -50,7 +50,18 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences of several methods, each between two of them; they print as a table."""
+    """Paired differences between methods; prints as a table.
+
+    Attributes:
+        dataset: Name of the data.
+        split: "test" or "valid".
+        queries: Number of queries.
+        differences: One for each pair of methods, filter and metric.
+
+    Example:
+        >>> comparison.queries == 2 * len(data.test)
+        True
+    """
 
     dataset: str
     split: str
@@ -58,7 +69,19 @@ class Comparison:
     differences: tuple[Difference, ...]
 
     def table(self, filter_name: str = "time", metric: str = "mrr") -> Table:
-        """One metric under one filter."""
+        """Make the table of one metric under one filter.
+
+        Args:
+            filter_name: "raw", "static" or "time".
+            metric: "mrr", "hits1", "hits3" or "hits10".
+
+        Returns:
+            One row per difference, with interval and corrected p-value.
+
+        Example:
+            >>> comparison.table().header
+            ['B - A', 'A', 'B', 'difference', 'p (Holm)']
+        """
         rows = [
             [
                 f"{d.b} - {d.a}",
@@ -80,7 +103,15 @@ class Comparison:
         return Table(title, ["B - A", "A", "B", "difference", "p (Holm)"], rows, note)
 
     def to_frame(self) -> Any:
-        """One row a difference; a pandas data frame where pandas is installed."""
+        """Make a data frame with one row per difference.
+
+        Returns:
+            A pandas data frame; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(comparison.to_frame())[:4]
+            ['a', 'b', 'filter', 'metric']
+        """
         names = ("a", "b", "filter", "metric", "first", "second")
         columns: dict[str, Any] = {name: [getattr(d, name) for d in self.differences] for name in names}
         columns |= {name: [getattr(d.gain, name) for d in self.differences] for name in ("value", "low", "high")}

@@ -236,10 +236,26 @@ def _batches(queries: Queries, past: Past, widest: int) -> Iterator[tuple[np.nda
 
 
 class QueryLeakage(Evaluation):
-    """What reading the other queries of a step is worth to a model; prints as a table."""
+    """What reading the other queries of a step is worth to a model; prints as a table.
+
+    Attributes:
+        records: One for each way to read the queries, and filter.
+
+    Example:
+        >>> len(bm.leakage(data, "recurrence").table().rows)
+        3
+    """
 
     def table(self) -> Table:
-        """The model from the past alone, with the queries of its pass, and of its step; time-aware filter."""
+        """Make the table that is printed, under the time-aware filter.
+
+        Returns:
+            The model from the past alone, with the queries of its pass, and with those of its step.
+
+        Example:
+            >>> bm.leakage(data, "recurrence").table().header[:2]
+            ['read', 'MRR']
+        """
         shown = [r for r in self.records if r.filter == "time"]
         rows = [
             [

@@ -46,8 +46,18 @@ NOTES = ("triple_seen", "answer_lag", "answer_support", "uncertainty")  # what a
 class Ranks:
     """Mean-tie ranks of the answers of a split, by one or more rows: a backbone, a residual on it, a baseline.
 
-    columns: one entry a query. What is asked is in ids: actor, directed relation, step, answer. Ranks are in
-    `rank_FILTER.ROW`, as in the table of ranks of a run.
+    Attributes:
+        name: The run or the data.
+        dataset: The data.
+        split: "test" or "valid".
+        history: "rolling" or "frozen".
+        columns: One entry per query: actor, directed relation, step and answer in ids, ranks in `rank_FILTER.ROW`.
+        settings: Of the baselines, by row.
+        device: Where they ranked.
+
+    Example:
+        >>> ranks.rows, len(ranks.of("recurrence")) == 2 * len(data.test)
+        (('recurrence', 'popularity'), True)
     """
 
     name: str
@@ -60,11 +70,26 @@ class Ranks:
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
-        """What ranked: "backbone", "bridgemem", "learned", and names of baselines."""
+        """The rows that have ranks: "backbone", "bridgemem", "learned", and names of baselines."""
         return rows_of(self.columns)
 
     def of(self, row: str, filter_name: str = "time") -> np.ndarray:
-        """The ranks of one row under a filter, as validation chose the residual for it; float64 [n]."""
+        """Get the ranks of one row under a filter.
+
+        Args:
+            row: One of `rows`; a residual is the one selected under this filter.
+            filter_name: "raw", "static" or "time".
+
+        Returns:
+            One rank per query, float64 [n].
+
+        Raises:
+            SettingsError: There is no such row or filter.
+
+        Example:
+            >>> bool(ranks.of("recurrence").min() >= 1)
+            True
+        """
         if filter_name not in FILTERS:
             raise SettingsError(f"a filter is one of {', '.join(FILTERS)}, not {filter_name!r}.")
         if (found := ranks_of(self.columns, row, filter_name)) is not None:
@@ -72,16 +97,38 @@ class Ranks:
         raise SettingsError(f"{self.name} has no row {row!r}; choose from {', '.join(self.rows)}.")
 
     def metrics(self, row: str, filter_name: str = "time") -> Metrics:
+        """Compute MRR and Hits@k of one row.
+
+        Args:
+            row: One of `rows`.
+            filter_name: "raw", "static" or "time".
+
+        Returns:
+            mrr, hits1, hits3 and hits10.
+
+        Example:
+            >>> figures = ranks.metrics("recurrence")
+            >>> figures.hits1 <= figures.mrr <= 1
+            True
+        """
         return Metrics.of(self.of(row, filter_name))
 
     @property
     def model(self) -> str:
-        """The row that stands for all: the last of backbone, bridgemem and learned that there is."""
+        """The main row: learned, else bridgemem, else the backbone."""
         own = [row for row in ("learned", "bridgemem", "backbone") if row in self.rows]
         return own[0] if own else self.rows[0]
 
     def records(self) -> list[Record]:
-        """The figures of baselines, one record a filter; those of a run are in its own metrics."""
+        """Make records of the baselines, one per filter; those of a run are in its metrics.json.
+
+        Returns:
+            The records.
+
+        Example:
+            >>> [record.filter for record in ranks.records()[:3]]
+            ['raw', 'static', 'time']
+        """
         from bridgemem import __version__
 
         made = []
@@ -111,14 +158,27 @@ class Ranks:
         return made
 
     def to_frame(self) -> Any:
-        """One row a query: subject, relation, object and time by name, which side is asked, and the ranks.
+        """Make a data frame with one row per query: the event by name, the side that is asked, and the ranks.
 
-        Ranks are in columns FILTER.ROW. A pandas data frame, or a dict of lists where pandas is not installed.
+        Returns:
+            A pandas data frame with ranks in columns FILTER.ROW; a dict of columns if pandas is not installed.
+
+        Example:
+            >>> list(ranks.to_frame())[4:8]
+            ['asked', 'raw.recurrence', 'static.recurrence', 'time.recurrence']
         """
         return as_frame(self.named())
 
     def named(self) -> dict[str, np.ndarray]:
-        """The columns of `to_frame`."""
+        """Get the columns of `to_frame` as arrays.
+
+        Returns:
+            An array for each column.
+
+        Example:
+            >>> list(ranks.named())[:5]
+            ['subject', 'relation', 'object', 'time', 'asked']
+        """
         events, own = self.dataset.events, self.columns
         n_relations, entities = events.n_relations, np.array(events.entities.names, dtype=object)
         reverse = own["relation"] >= n_relations
