@@ -208,8 +208,8 @@ def test_scores_of_a_newcomer_have_a_column_and_no_candidate_before_it_came(worl
             [("nobody at all", 0), (0, "nothing at all")],
             "2 rows that cannot be asked.*query 1: no entity.*query 2: no rel",
         ),
-        ([(0,)], "is no query: give .subject, relation."),
-        ([3], "is no query"),
+        ([(0,)], "is not a query: give .subject, relation."),
+        ([3], "is not a query"),
         ({"subject": [0]}, "has no column relation"),
     ],
 )

@@ -109,7 +109,7 @@ def counting_table(records: list[Record]) -> Table:
             found.setdefault(r.method.removeprefix(COUNTING), {})[r.dataset] = r
     whole = found.pop(WHOLE_COUNTING.removeprefix(COUNTING), {})
     if not whole:
-        raise DataError("no change of the counting backbone was measured; `bridgemem ablate RUN --counting` does it.")
+        raise DataError("no change of the counting backbone was measured; run `bridgemem ablate RUN --counting`.")
     names = sorted(whole)
     cells = [["the whole: MRR", *(figure(whole[name].mrr) for name in names)]]
     cells += [
@@ -137,6 +137,6 @@ def _learned_runs(
     if not runs:
         raise DataError(
             f"no such change of a learned residual was measured under the {SHORT[filter_name]} filter on a recorded "
-            "run; `bridgemem ablate RUN --residual learned --records FILE` does it."
+            "run; run `bridgemem ablate RUN --residual learned --records FILE`."
         )
     return [(run, changes[run.lock, run.split, run.seed]) for _, run in sorted(runs.items(), key=lambda item: item[0])]

@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.out is not None and not given.force and (kept := foreign(given.out)):
-            raise DataError(f"{kept[0]} exists already; choose another folder, or say --force to replace it.")
+            raise DataError(f"{kept[0]} exists already; choose another folder, or use --force to replace it.")
         records = read_records(given.records)
         written = publish(records, given.out) if given.out is not None else []
         for document in given.fill:

@@ -66,7 +66,7 @@ class Client:
     ) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{address!r} is no address of a service; write it as http://127.0.0.1:8008.")
+            raise SettingsError(f"{address!r} is not the address of a service; write it as http://127.0.0.1:8008.")
         if token is not None and token_file is not None:
             raise SettingsError("give the token or the file that holds it, not both.")
         check("timeout", timeout, Positive)
@@ -624,7 +624,8 @@ class Client:
                 status, after, found = self._once(method, path, body)
             except (OSError, http.client.HTTPException) as problem:
                 if last:
-                    raise ServiceError(f"{self.address} cannot be reached: {_why(problem)}; is it running?") from None
+                    why = f"{_why(problem)}; check that it is running"
+                    raise ServiceError(f"{self.address} cannot be reached: {why}.") from None
                 after = None
             else:
                 if status < 400:

@@ -194,7 +194,7 @@ class Forecaster:
         held = parts.held_out("raw")
         if held is not None and parts.preferred() == "bridgemem":
             warnings.warn(
-                "on the later part of validation the learned residual gained no standard error over the paper's "
+                "on later validation the learned residual is not better than the paper's by one standard error "
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
                 stacklevel=2,
             )
@@ -388,7 +388,7 @@ class Forecaster:
             An `Explanation`; it prints its sentences, and has every part as a number.
 
         Raises:
-            NotFoundError: A name does not occur, or is no candidate at that step.
+            NotFoundError: A name does not occur, or is not a candidate at that step.
 
         Example:
             >>> why = model.explain(0, 0, model.forecast(0, 0, top=1)[0].name)

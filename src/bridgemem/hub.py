@@ -143,7 +143,7 @@ def _hub(repository: str, endpoint: str | None) -> Iterator[HfApi]:
         from huggingface_hub import errors
         from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     except ImportError:
-        raise SettingsError("hubs need the extra `hub`: pip install 'bridgemem[hub]'.") from None
+        raise SettingsError("hubs need the extra `hub`: pip install -e '.[hub]' in the checkout.") from None
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
     api = huggingface_hub.HfApi(endpoint=endpoint, library_name="bridgemem")

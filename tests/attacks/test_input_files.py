@@ -358,7 +358,7 @@ def test_the_environment_raises_the_limit_and_several_files_share_it(
     monkeypatch.setenv(limits.VARIABLE, "16MB")
     assert len(read_events(paths).events) == 12_000
     monkeypatch.setenv(limits.VARIABLE, "much")
-    with pytest.raises(SettingsError, match=f"{limits.VARIABLE}: 'much' is no amount of memory"):
+    with pytest.raises(SettingsError, match=f"{limits.VARIABLE}: 'much' is not an amount of memory"):
         read_events(paths)
 
 

@@ -160,7 +160,7 @@ def test_other_source_code_than_that_which_saved_is_warned_of(world: Dataset, tm
     before = config.read_text()
     digest = before.partition('digest = "')[2][:16]
     config.write_text(before.replace(digest, "0" * 16))
-    with pytest.warns(UserWarning, match="saved by other source code of Table"):
+    with pytest.warns(UserWarning, match="saved by a different version of Table"):
         load_backbone(tmp_path / "saved")
 
 

@@ -76,7 +76,7 @@ def test_answers_replace_no_file_unasked_and_never_their_queries(recurrence_run:
     asked = ("forecast", recurrence_run, "--queries", queries, "--out")
     kept = queries.with_name("events.csv")
     kept.write_text("mine\n")
-    assert "say --force to replace it" in bridgemem(*asked, kept).refused()
+    assert "use --force to replace it" in bridgemem(*asked, kept).refused()
     assert kept.read_text() == "mine\n"
     (queries.parent / "linked.csv").symlink_to(queries)
     for out in (queries, queries.parent / "linked.csv"):
@@ -175,7 +175,7 @@ def test_a_run_that_was_never_calibrated_says_so_until_it_is(recurrence_run: Pat
     before = (run / "calibration.json").read_text()
     (run / "calibration.json").unlink()
     text = bridgemem("forecast", run, *ASKED).out
-    assert "No probabilities: the run was never calibrated; `bridgemem calibrate" in text
+    assert "No probabilities: the run is not calibrated; run `bridgemem calibrate" in text
     assert "bridgemem calibrate" in bridgemem("report", run, "--by", "calibration").refused()
     assert "bridgemem, selected by time-aware" in bridgemem("calibrate", run, "-q").out
     assert (run / "calibration.json").read_text() == before
@@ -235,7 +235,7 @@ def test_a_card_is_written_for_every_candidate(name: str, recurrence_run: Path, 
     assert "Why Kel" in text
     assert "Why Lor" in text
     again = ("explain", recurrence_run, *ASKED, *both, "--card", tmp_path / name)
-    assert "say --force to replace it" in bridgemem(*again).refused()
+    assert "use --force to replace it" in bridgemem(*again).refused()
     assert f"Wrote {tmp_path / name}." in bridgemem(*again, "--force").out
 
 

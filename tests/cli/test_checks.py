@@ -114,7 +114,7 @@ def test_ablations_of_what_was_not_evaluated_are_refused_first(
     recurrence_run: Path, evaluated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ablation, "ablate", lambda *_: pytest.fail("the long part began"))
-    assert "was not evaluated yet" in bridgemem("ablate", recurrence_run).refused()
+    assert "has not been evaluated" in bridgemem("ablate", recurrence_run).refused()
     assert "not evaluated on valid" in bridgemem("ablate", evaluated, "--split", "valid").refused()
     assert "'train'" in bridgemem("ablate", evaluated, "--split", "train").refused()
     assert "no run at" in bridgemem("ablate", tmp_path).refused()
@@ -271,5 +271,5 @@ def test_data_without_test_is_checked_on_validation(
     assert bridgemem("evaluate", run).code == 0
     for command in (("ablate", run), ("compare", run, run), ("audit", run)):
         outcome = bridgemem(*command)
-        assert "own has no test split; its validation split is read instead." in outcome.err
+        assert "own has no test split; using its validation split." in outcome.err
         assert outcome.code == 0, outcome.out

@@ -347,7 +347,7 @@ def test_a_data_set_without_test_is_said_to_have_none(own_csv: Path, tmp_path: P
     pack(Dataset("like-gdelt", events, 30), tmp_path / "like-gdelt.npz")
     outcome = bridgemem("data", "stats", tmp_path / "like-gdelt.npz", "--json")
     assert set(outcome.json["splits"]) == {"train", "valid"}
-    assert outcome.remarks == ["like-gdelt has no test split; commands use its validation split and say so."]
+    assert outcome.remarks == ["like-gdelt has no test split; commands use its validation split instead."]
 
 
 def test_an_import_that_fills_the_disk_leaves_nothing(own_csv: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def backbone(own_csv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_is_printed_is_what_was_measured_and_says_that_it_is_no_forecast(own_csv: Path) -> None:
     made = bridgemem("leakage", own_csv, "--json").json["records"]
     text = bridgemem("leakage", own_csv, "--quiet").out
-    assert "This is no forecast" in text
+    assert "This is not a forecast" in text
     assert "own, test" in text
     assert text.index("Static filter") < text.index("Time-aware filter")
     lines = [" ".join(line.split()) for line in text.splitlines()]
@@ -78,7 +78,7 @@ def test_without_a_test_split_validation_is_read_and_it_is_said(own_csv: Path, m
     monkeypatch.setattr(loading, "loaded", lambda *args, **more: loaded(*args, **more).without_test())
     shown = bridgemem("leakage", own_csv, "--quiet")
     assert shown.code == 0
-    assert "has no test split; its validation split is read instead" in shown.err
+    assert "has no test split; using its validation split" in shown.err
     assert "own, valid" in shown.out
     assert "The weights were chosen on these same queries." in shown.out
 

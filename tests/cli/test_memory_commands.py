@@ -185,7 +185,7 @@ def test_force_replaces_a_memory_and_nothing_else(walk, memory, tmp_path):
     (kept / "thesis.txt").touch()
     for other in (kept, walk.run):
         before = sorted(path.name for path in other.iterdir())
-        assert "is no memory on disk" in bridgemem(*command, other).refused()
+        assert "is not a memory on disk" in bridgemem(*command, other).refused()
         assert sorted(path.name for path in other.iterdir()) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "memory"]
 

@@ -151,7 +151,7 @@ def test_reproduce_does_not_take_a_backbone_of_data_that_has_changed(own_csv: Pa
 
 
 def test_without_a_test_split_commands_say_so_and_read_validation(without_test: Path, tmp_path: Path) -> None:
-    remark = "like-gdelt has no test split; its validation split is read instead."
+    remark = "like-gdelt has no test split; using its validation split."
     run = tmp_path / "run"
     assert bridgemem("fit", "-d", without_test, "-b", "recurrence", "-o", run, *TINY_READER).code == 0
     outcome = bridgemem("evaluate", run, "--json")

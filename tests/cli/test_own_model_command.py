@@ -91,7 +91,7 @@ def test_a_trained_folder_and_a_run_are_used_with_the_class_given_again(csv: Pat
 
 def test_the_file_to_start_from_is_not_written_over(model: Path) -> None:
     model.write_text("mine = 1\n")
-    assert "exists already; choose another name, or say --force" in bridgemem("new-backbone", model).refused()
+    assert "exists already; choose another name, or use --force" in bridgemem("new-backbone", model).refused()
     assert model.read_text() == "mine = 1\n"
     made = bridgemem("new-backbone", model, "--force", "--json").json
     assert made["backbone"] == f"{model}:MyModel"
@@ -129,8 +129,8 @@ def test_the_network_of_the_page_is_measured(
         (("evaluate", "DATA", "-b", "nothing"), "there is no folder and no backbone called 'nothing'"),
         (("evaluate", "DATA", "-b", "MODEL:MyModel", "--workers", "2"), "are for runs; leave them out"),
         (("evaluate", "DATA", "-b", "MODEL:MyModel", "--residual", "fixed"), "residual is bridgemem or learned"),
-        (("evaluate", "DATA"), "is no run folder; to measure a model on data say -b"),
-        (("evaluate", "world"), "is no run folder; to measure a model on data say -b"),
+        (("evaluate", "DATA"), "is not a run folder; to measure a model on data use -b"),
+        (("evaluate", "world"), "is not a run folder; to measure a model on data use -b"),
         (("evaluate", "DATA", "--seed", "3"), "are for a model on data; name it with -b"),
         (("--register", "my-model", "backbones", "list"), "--register takes FILE.py:CLASS"),
         (("--register", "missing.py:A", "backbones", "list"), "there is no file missing.py"),

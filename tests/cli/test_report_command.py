@@ -43,7 +43,7 @@ def test_a_page_replaces_no_file_unasked(records: Path, tmp_path: Path) -> None:
     page = tmp_path / "README.md"
     page.write_text("# Mine\n")
     asked = ("report", "--records", records, "--out", page)
-    assert "say --force to replace it" in bridgemem(*asked).refused()
+    assert "use --force to replace it" in bridgemem(*asked).refused()
     assert page.read_text() == "# Mine\n"
     assert bridgemem(*asked, "--force").code == 0
 
@@ -205,5 +205,5 @@ def test_a_run_that_was_not_evaluated_is_refused(run_copy: Path, records: Path) 
     (run_copy / "ranks.parquet").unlink()
     before = records.read_bytes()
     said = bridgemem("report", run_copy, "--by", "support", "--records", records).refused()
-    assert f"was not evaluated yet; `bridgemem evaluate {run_copy}` does it." in said
+    assert f"has not been evaluated; run `bridgemem evaluate {run_copy}`." in said
     assert records.read_bytes() == before

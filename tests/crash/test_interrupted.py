@@ -129,7 +129,7 @@ def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(
         state = tmp_path / f".{name}.training"
         assert (outcome.code, outcome.out) == (1, "")
         assert outcome.err == (
-            f"bridgemem: interrupted; what was trained so far is kept, and the same command goes on from {state}.\n"
+            f"bridgemem: interrupted; the training so far is in {state}, and the same command continues it.\n"
         )
         assert left_in(state) == ["hri"]
         with monkeypatch.context() as patched:
@@ -158,7 +158,7 @@ def test_ctrl_c_in_the_second_training_of_a_cross_fit_says_what_is_kept(
     )
     outcome = bridgemem(*command, "--learned-set", "cross_fit=0.25")
     assert outcome.code == 1
-    assert f"is kept, and the same command goes on from {tmp_path / '.b-before-0.25.training'}" in outcome.err
+    assert f"is in {tmp_path / '.b-before-0.25.training'}, and the same command continues it" in outcome.err
     assert left_in(tmp_path / ".b-before-0.25.training") == ["hri"]
 
 

@@ -60,7 +60,7 @@ def test_queries_may_be_separated_as_events_are(separator: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "phrases"),
     [
-        (b"", ["q.csv is empty; write one query a line below the header subject,relation,object."]),
+        (b"", ["q.csv is empty; write one query per line below the header subject,relation,object."]),
         (b"subject,relation\n", ["holds no query"]),
         (b"subject,who\nKel,visit\n", ["no column relation", "names some of subject, relation, object, time, with"]),
         (b"relation,time\nvisit,\n", ["no column subject or object"]),

@@ -98,10 +98,10 @@ def test_a_resumed_table_is_the_table_of_an_uninterrupted_run(
         stopped = bridgemem(*command, out)
     assert stopped.code == 1
     assert stopped.err == (
-        f"bridgemem: interrupted; the answers so far are in {out}.parts, and the same command with --resume goes on.\n"
+        f"bridgemem: interrupted; the answers so far are in {out}.parts; the same command with --resume continues.\n"
     )
     assert not out.exists()
-    assert "say --resume to go on, or --force to begin anew" in bridgemem(*command, out).refused()
+    assert "use --resume to continue, or --force to start over" in bridgemem(*command, out).refused()
     # what is damaged, or was never noted, is answered again
     (queries.parent / f"{out.name}.parts" / f"part-000002.{form}").write_bytes(b"torn")
     with (queries.parent / f"{out.name}.parts" / "done.jsonl").open("a") as noted:

@@ -158,7 +158,7 @@ def test_commands_ask_the_service_that_has_the_store(held: Path, recurrence_run:
     first = bridgemem("ingest", held, write_rows(tmp_path / "a.csv", rows), "--run", recurrence_run, "--json").json
     assert (first["accepted"], first["replayed"]) == (2, False)
     again = bridgemem("ingest", held, tmp_path / "a.csv", "--run", recurrence_run).out
-    assert "was taken in before" in again
+    assert "was stored before" in again
     listed = bridgemem("stored", held).out.splitlines()
     assert listed[0] == f"e1: Arvan, visit, Kel, {DAY} (batch 1 of a.csv)"
     assert bridgemem("retract", held, "e1", "--reason", "a slip").out == f"e1 is retracted: Arvan, visit, Kel, {DAY}.\n"

@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_is_refused_before_anything_is_served(
         fed(live, tmp_path / "feed.jsonl")
     command = ("serve", recurrence_run, "--port", "0", "--store", tmp_path / "other")
     assert "there is no file" in bridgemem(*command, "--follow", tmp_path / "feed.jsonl").refused()
-    assert "say --follow" in bridgemem(*command, "--source", "wire").refused()
+    assert "use --follow" in bridgemem(*command, "--source", "wire").refused()
 
 
 @contextmanager

@@ -217,7 +217,7 @@ def test_options_that_a_feed_has_no_use_for_are_refused(
 
 def test_what_only_a_feed_has_needs_follow(recurrence_run: Path, tmp_path: Path) -> None:
     command = ("ingest", tmp_path / "store", tmp_path / "feed.csv", "--run", recurrence_run)
-    assert "say --follow too" in bridgemem(*command, "--until-end").refused()
+    assert "use --follow too" in bridgemem(*command, "--until-end").refused()
     assert (
         "give standard input a name"
         in bridgemem("ingest", tmp_path / "store", "-", "--run", recurrence_run, "--offset-field", "offset").refused()

@@ -183,7 +183,7 @@ def test_names_of_later_steps_change_no_bit_of_a_forecast_before_them(
 
 def test_a_candidate_is_not_explained_before_its_first_event(live: LiveForecaster) -> None:
     live.add([("Arvan", "visit", "Nova", "2024-02-11"), ("Kel", "sing to", "Solo", "2024-02-11")], "wire", "1")
-    with pytest.raises(NotFoundError, match="'Nova' is no candidate at 2024-02-11"):
+    with pytest.raises(NotFoundError, match="'Nova' is not a candidate at 2024-02-11"):
         live.explain("Arvan", "visit", "Nova", at="2024-02-11")
     assert live.explain("Arvan", "visit", "Nova", at="2024-02-12").events
     # an event under a relation that the run was fitted without makes a candidate for that relation alone

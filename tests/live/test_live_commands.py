@@ -37,7 +37,7 @@ def test_a_file_is_taken_in_once(news: Path, recurrence_run: Path, tmp_path: Pat
     assert first["ids"] is None
     again = bridgemem(*command, "--json", "--ids").json
     assert (again["replayed"], again["ids"]) == (True, ["e1", "e2", "e3"])
-    assert "nothing was changed" in bridgemem(*command).out
+    assert "nothing changed" in bridgemem(*command).out
     with EventStore(store) as opened:
         assert opened.last_offset("news.csv") == "3"
         assert len(opened.events()) == 3
@@ -164,7 +164,7 @@ def test_a_row_that_cannot_be_used_is_named_by_its_line_and_can_be_skipped(
     file, store = write_rows(tmp_path / "mix.csv", rows), tmp_path / "s"
     said = bridgemem("ingest", store, file, "--run", recurrence_run).refused()
     assert f"the time 2023-01-01 of {file}:3 lies before the data begin, at 2024-01-01; give a later one." in said
-    assert "say --skip-rejected" in said
+    assert "use --skip-rejected" in said
     assert not store.exists()
     taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--skip-rejected")
     assert f"{file}:3" in taken.err
@@ -201,7 +201,7 @@ def test_retracting_twice_says_so_and_keeps_the_first_reason(news: Path, recurre
     assert not bridgemem("retract", store, "e1", "--reason", "wrong day", "--json").json["already"]
     again = bridgemem("retract", store, "e1", "--reason", "other")
     assert "was retracted before" in again.out
-    assert "(wrong day); nothing was changed" in again.out
+    assert "(wrong day); nothing changed" in again.out
     assert bridgemem("retract", store, "e1", "--json").json["already"]
 
 

@@ -240,7 +240,7 @@ def test_commands_remove_and_say_what_they_did(recurrence_run: Path, tmp_path: P
     assert "Nothing in the store has this name" in bridgemem("erase", place, SECRET).out
     found = bridgemem("prune", place, "--before", "2024-02-13", "--json").json
     assert (found["events"], found["left"], found["what"]) == (1, 0, "before 2024-02-13")
-    assert "nothing was changed" in bridgemem("prune", place, "--before", "2024-02-13").out
+    assert "nothing changed" in bridgemem("prune", place, "--before", "2024-02-13").out
     assert "say what to remove" in bridgemem("prune", place).refused()
     assert "'soon'" in bridgemem("prune", place, "--before", "soon").refused()
     assert "no event store" in bridgemem("erase", tmp_path / "none.duckdb", "x").refused()

@@ -198,7 +198,7 @@ def test_damage_to_a_result_is_told(tmp_path):
     [
         (("--engine", "abacus"), "there is no engine called 'abacus'"),
         (("--engine", "spark"), "--master goes with --engine spark"),
-        (("--memory", "plenty"), "is no amount of memory"),
+        (("--memory", "plenty"), "is not an amount of memory"),
         (("--memory", "1MB"), "(512 MB), not"),
         (("--set", "k=0"), "k must be from 1 to 1024"),
         (("--step", "fortnightly"), "is not a step of these times"),

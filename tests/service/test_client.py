@@ -128,7 +128,7 @@ def test_a_service_that_is_busy_is_asked_again_when_it_says_so(
 def test_what_stays_wrong_is_said_in_one_sentence(no_waiting: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     with listen("127.0.0.1", 0) as place:
         port = place.getsockname()[1]
-    with pytest.raises(ServiceError, match=rf"127.0.0.1:{port} cannot be reached: .*; is it running\?") as problem:
+    with pytest.raises(ServiceError, match=rf"127.0.0.1:{port} cannot be reached: .*; check that it") as problem:
         Client(f"http://127.0.0.1:{port}", retries=2).model()
     assert (problem.value.status, len(no_waiting)) == (0, 2)
     monkeypatch.setattr(Client, "_once", lambda *args: (503, None, {"error": "not now."}))

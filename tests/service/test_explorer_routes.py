@@ -302,7 +302,7 @@ def test_without_plotly_the_command_says_what_to_install_and_opens_nothing(
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     asset.cache_clear()
     store = tmp_path / "events.duckdb"
-    assert "bridgemem[explore]" in bridgemem("explore", recurrence_run, "--store", store).refused()
+    assert ".[explore]" in bridgemem("explore", recurrence_run, "--store", store).refused()
     assert not store.exists()
 
 

@@ -198,5 +198,5 @@ def test_an_interrupted_command_says_that_it_goes_on(
 
 
 def test_options_of_all_are_refused_without_it_and_so_is_nothing_at_all() -> None:
-    assert "say --all" in bridgemem("reproduce").refused()
+    assert "use --all" in bridgemem("reproduce").refused()
     assert "belong to --all" in bridgemem("reproduce", "world", "--plan").refused()

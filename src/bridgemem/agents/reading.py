@@ -110,7 +110,7 @@ class Following(Still):
                 if self._stamp() != self._seen:
                     self.read()
             except BridgeMemError as problem:
-                LOG.warning("the event store was not read again: %s", problem)
+                LOG.warning("could not re-read the event store; answers use the events read before: %s", problem)
             finally:
                 now = time.monotonic()
                 self._next = now + max(PAUSE, SHARE * (now - began))

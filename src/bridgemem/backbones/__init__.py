@@ -201,7 +201,7 @@ def load_backbone(folder: Path | str) -> Backbone:
     kind = backbone_class(name)
     if "digest" in noted and noted["digest"] != source_digest(kind):
         warnings.warn(
-            f"{folder} was saved by other source code of {kind.__name__}; its scores may differ, so evaluate it again.",
+            f"{folder} was saved by a different version of {kind.__name__}; scores may differ, so evaluate it again.",
             stacklevel=2,
         )
     return kind.load(Path(folder))

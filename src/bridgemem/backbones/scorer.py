@@ -252,9 +252,7 @@ def check_scores(scores: Scores, queries: Queries, n_entities: int, name: str) -
         )
     u = scores.uncertainty
     if u is not None and (u.shape != (len(queries),) or not ((u >= 0) & (u <= 1)).all()):
-        raise BackboneError(
-            f"{name} returned a wrong uncertainty; return one number in [0, 1] for each query, or None."
-        )
+        raise BackboneError(f"{name} returned a wrong uncertainty; return one number in [0, 1] per query, or None.")
     return scores
 
 

@@ -103,7 +103,7 @@ class ScoreWriter:
         expected = (len(asked), self.store.entities)
         if not len(asked) or tuple(scores.shape) != expected:
             raise BackboneError(
-                f"scores must have a row a query and a column an entity: {expected}, not {tuple(scores.shape)}."
+                f"scores must have one row per query and one column per entity: {expected}, not {tuple(scores.shape)}."
             )
         bounds = (self.store.entities, 2 * self.store.relations, 1 << STEP_BITS)
         for name, bound in zip(KEYS, bounds, strict=True):
@@ -244,7 +244,7 @@ class Stored(Backbone):
             check_tensors(index, {name: spec for name, spec in specs.items() if name in KEYS or name in index})
         except ValueError as problem:
             raise BackboneError(
-                f"the index of {folder} has not one entry for each of {n} rows ({problem}); write the scores anew."
+                f"the index of {folder} has not one entry for each of {n} rows ({problem}); write the scores again."
             ) from None
         self._codes, self._rows = _order(store, index)
         self._starts = torch.tensor([0, *store.rows]).cumsum(0)
@@ -357,7 +357,7 @@ def _map(store: Store, folder: Path, number: int) -> Tensor | np.ndarray:
     path, expected = store.shard(folder, number), (store.rows[number], store.entities)
     shard = _map_npy(path) if store.form == "npy" else read_tensors(path).get("log_p")
     if shard is None or tuple(shard.shape) != expected or _dtype(shard) not in FLOATS:
-        raise RunError(f"{path} does not hold scores of shape {expected}; write the scores anew.")
+        raise RunError(f"{path} does not hold scores of shape {expected}; write the scores again.")
     return shard
 
 

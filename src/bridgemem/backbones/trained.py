@@ -126,7 +126,7 @@ def train(
             except OtherTrainingWarning:
                 raise RunError(
                     f"{state} keeps an interrupted training on other data or with other settings; finish that one, "
-                    "choose another name, or say --force (reproduce: --retrain) to give it up."
+                    "choose another name, or use --force (reproduce: --retrain) to discard it."
                 ) from None
         backbone.tuned = tuned
         # seconds of this start alone, where an earlier one left a state

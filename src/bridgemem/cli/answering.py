@@ -124,7 +124,7 @@ def _show_ranked(found: Any) -> None:
     if found:
         table(str(query), found[0].header, [one.cells() for one in found])
     else:
-        say(f"{query}: nothing happened before that a partner could be known from.")
+        say(f"{query}: no earlier events to rank partners from.")
     if query.p_event is not None:
         which = "any event between the two" if query.relation is None else "such an event with anybody"
         say(f"p_event of {which}: {_shown(query.p_event)}, from {_times(query.past_events)}.")

@@ -58,9 +58,11 @@ def forecast(
     horizon: Annotated[
         int | None, typer.Option("--horizon", help="Forecast horizon in time steps (default: 1).")
     ] = None,
-    assume: Annotated[Path | None, typer.Option("--assume", help="Table of events to assume; none is kept.")] = None,
+    assume: Annotated[
+        Path | None, typer.Option("--assume", help="Table of events to assume; they are not stored.")
+    ] = None,
     why: Annotated[
-        bool, typer.Option("--why", help="Also what happened before, in a sentence for each answer.")
+        bool, typer.Option("--why", help="Also print what happened before, one sentence per answer.")
     ] = False,
     groups: Groups = None,
     issue: Issue = None,
@@ -109,7 +111,7 @@ def forecast(
         if out is None:
             raise SettingsError("--queries needs --out, a .csv or .parquet file for the answers.")
         if resume and force:
-            raise SettingsError("--resume goes on and --force begins anew: choose one.")
+            raise SettingsError("--resume continues and --force starts over; choose one.")
         _check_apart(out, queries)
         check_new(out, force)
         how = {"top": top, "horizon": horizon, "workers": workers, "resume": resume, "replace": force}
@@ -216,7 +218,7 @@ def _forecast_all(
     except KeyboardInterrupt:
         if not parts.exists():
             raise
-        warn(f"bridgemem: interrupted; the answers so far are in {parts}, and the same command with --resume goes on.")
+        warn(f"bridgemem: interrupted; the answers so far are in {parts}; the same command with --resume continues.")
         raise typer.Exit(1) from None
     forecaster, stored, remark = told[0]
     meaning = forecaster.meaning(how["horizon"])
@@ -271,7 +273,7 @@ def explain(
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
-    """Why a candidate stands where it does: what happened before, in plain sentences; with --parts in figures."""
+    """Explain the rank of a candidate: what happened before, in plain sentences; with --parts in figures."""
     from bridgemem.forecasting.explanation_card import card_files, check_format
 
     asked = _asked_of(subject, object, candidate)
@@ -346,7 +348,7 @@ def calibrate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fit on validation how scores become probabilities, for a run that was fitted before this was done with it."""
+    """Calibrate the probabilities of a run on validation, for a run that was fitted without it."""
     from bridgemem.evaluation.reliability import calibrate as calibrate_run
     from bridgemem.evaluation.tables import SHORT
     from bridgemem.runs import Run

@@ -17,7 +17,7 @@ def options() -> None:
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Every backbone, built in or added by an installed package, with one line each."""
+    """List every backbone, built in or added by an installed package."""
     from bridgemem.backbones import list_backbones
 
     found = list_backbones()

@@ -49,7 +49,7 @@ def ablate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What each part is worth: a residual with one thing changed at a time; nothing is chosen from it."""
+    """Ablate a residual: change one part at a time and measure it. Nothing is chosen from the result."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, figure
     from bridgemem.runs import Run
@@ -96,13 +96,13 @@ def _selected(run: Run, split: str, method: str) -> dict[str, float]:
     from bridgemem.evaluation.records import metrics_of
     from bridgemem.residuals.selection import SELECTION_FILTERS
 
-    remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
+    remedy = f"run `bridgemem evaluate {run.folder} --split {split}`"
     rows = metrics_of(run, split)
     found = {row.filter: row.mrr for row in rows if row.method == method and row.as_chosen}
     if method == "learned" and rows and not found:
         raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned, and evaluate it.")
     if not set(SELECTION_FILTERS) <= set(found):
-        raise RunError(f"{run.folder} was not evaluated on {split} yet; {remedy}.")
+        raise RunError(f"{run.folder} has not been evaluated on {split}; {remedy}.")
     return {name: found[name] for name in SELECTION_FILTERS}
 
 
@@ -165,7 +165,9 @@ def show_findings(about: dict[str, object], findings: Sequence[Finding], as_json
 
 @reads_events
 def check_backbone(
-    data: Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.", metavar="DATA...")],
+    data: Annotated[
+        list[str], typer.Argument(help="Same as for `fit -d`; several files are allowed.", metavar="DATA...")
+    ],
     backbone: Annotated[
         str, typer.Option("--backbone", "-b", help="FILE.py:CLASS, a name, or the folder of a trained backbone.")
     ],
@@ -216,7 +218,9 @@ def _model_of(text: str, assignments: list[str] | None) -> tuple[Any, Any]:
 
 @reads_events
 def leakage(
-    data: Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.", metavar="DATA...")],
+    data: Annotated[
+        list[str], typer.Argument(help="Same as for `fit -d`; several files are allowed.", metavar="DATA...")
+    ],
     backbone: Annotated[
         str, typer.Option("--backbone", "-b", help="Training-free name, trained folder, or FILE.py:CLASS.")
     ] = "recurrence-dyadic",
@@ -229,7 +233,7 @@ def leakage(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What reading the other queries of a step is worth. No forecast: what is asked at t is not known before t."""
+    """Measure query-set leakage: what reading the other queries of a step is worth. This is not a forecast."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, figure, interval
     from bridgemem.events.loading import loaded
@@ -253,7 +257,9 @@ def leakage(
     def text() -> None:
         first, words = found[0], {"backbone": "from the past alone", **READING_WORDS}
         say(f"{first.dataset}, {first.split}, {counted(first.queries, 'query')}, {first.backbone}")
-        say("This is no forecast: what is asked at t is not known before t. It is what reading the queries is worth.")
+        say(
+            "This is not a forecast: what is asked at t is not known before t. It is what reading the queries is worth."
+        )
         if first.split == "valid":
             say("The weights were chosen on these same queries.")
         for f in SELECTION_FILTERS:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bridgemem.runs import Run
 
 Split = Annotated[str, typer.Option("--split", help="test or valid (default: test).")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def split_of(run: Run, wanted: str) -> str:
     if wanted not in ("test", "valid"):
         raise SettingsError(f"split is test or valid, not {wanted!r}.")
     if wanted == "test" and run.config.test_start < 0:
-        warn(f"{run.config.dataset} has no test split; its validation split is read instead.")
+        warn(f"{run.config.dataset} has no test split; using its validation split.")
         return "valid"
     return wanted
 
@@ -67,7 +67,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Paired differences on the same queries: B - A, with 95 % intervals over whole steps, corrected for many."""
+    """Compare methods on the same queries: paired differences B - A, 95 % intervals, corrected p-values."""
     from bridgemem.runs import Run
     from bridgemem.studies import compare as study
     from bridgemem.studies.ranks import as_run
@@ -123,7 +123,7 @@ def ranks(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The rank of every query's answer, by a run's rows and by baselines; no residual is fitted."""
+    """Rank the answer of every query, by the rows of a run and by baselines; no residual is fitted."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.evaluation.tables import HEADINGS, SHORT, figure
     from bridgemem.ranking.filters import FILTERS
@@ -173,7 +173,7 @@ def strata(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """A run by stratum: seen triple, seen pair, two-hop, cold; new entities; relation frequency; lag."""
+    """Break metrics down by stratum: seen triple, seen pair, two-hop, cold; new entities; frequency; lag."""
     from bridgemem.evaluation import strata as study
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.runs import Run

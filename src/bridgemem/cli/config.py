@@ -39,7 +39,7 @@ def show(
     def text() -> None:
         rows = [[s.name, "-" if s.value is None else str(s.value), _origin(s.origin, s.variable, path)] for s in found]
         table(f"Settings of {command}", ["option", "value", "from"], rows)
-        say("The command line counts first, then the environment, then the file, then the default.")
+        say("Precedence: command line, environment, file, default.")
 
     settings = [asdict(setting) for setting in found]
     emit({"of": command, "file": None if path is None else str(path), "settings": settings}, as_json, text)

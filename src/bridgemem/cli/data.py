@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from bridgemem.events.log import EventLog
 
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
-Sources = Annotated[list[str], typer.Argument(help="Whatever `fit -d` takes; several files too.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the packed data set that is there.")]
+Sources = Annotated[list[str], typer.Argument(help="Same as for `fit -d`; several files are allowed.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing packed data set.")]
 app.command()(aliases_command)
 
 
@@ -45,7 +45,7 @@ def _remark(events: EventLog) -> None:
 
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """The named data sets, and which of them are at hand."""
+    """List the named data sets and which of them are on this machine."""
     from bridgemem.events.datasets import CATALOG, benchmark_status
 
     found: list[dict[str, str | None]] = []
@@ -76,7 +76,7 @@ def check(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge every row, and say what is wrong and what is in them; exit code 2 if any row was rejected."""
+    """Check every row and summarise the events; exit code 2 if any row is rejected."""
     from bridgemem.events.feeds import Feed
     from bridgemem.events.loading import is_split, loaded
     from bridgemem.events.readers.check import check_events
@@ -128,7 +128,7 @@ def stats(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Sizes of a data set: entities, relations, splits, steps, transition examples, reader parameters."""
+    """Print the sizes of a data set: entities, relations, splits, steps, examples, reader parameters."""
     from bridgemem.events.loading import loaded
     from bridgemem.evidence.stats import describe
 
@@ -149,7 +149,7 @@ def stats(
         say(f"  parameters of the reader {found['reader_parameters']:,}")
 
     if "test" not in found["splits"]:
-        warn(f"{dataset.name} has no test split; commands use its validation split and say so.")
+        warn(f"{dataset.name} has no test split; commands use its validation split instead.")
     _remark(dataset.events)
     emit(found, as_json, text)
 
@@ -238,7 +238,7 @@ def pack_(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Data sets as compact files that load with numpy alone."""
+    """Write data sets as compact files that load with numpy alone."""
     from bridgemem.errors import SettingsError
     from bridgemem.events.loading import load
     from bridgemem.events.packs import pack

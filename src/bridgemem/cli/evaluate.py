@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def no_test(dataset: Dataset, wanted: str) -> str:
     """The split to read: validation where a test split is wanted and there is none."""
     if wanted == "test" and dataset.test_start is None:
-        warn(f"{dataset.name} has no test split; its validation split is read instead.")
+        warn(f"{dataset.name} has no test split; using its validation split.")
         return "valid"
     return wanted
 
@@ -301,9 +301,9 @@ def _check_target(target: list[str], backbone: str | None, of_data: tuple[Any, .
         if any(option is not None for option in of_data):
             raise SettingsError("--residual, --seed, --set and --split-at are for a model on data; name it with -b.")
         if len(target) > 1:
-            raise SettingsError("evaluate reads one run; to measure a model on several files of data say -b.")
+            raise SettingsError("evaluate reads one run; to measure a model on several files of data use -b.")
         if run == "world" or Path(run).is_file():
-            raise RunError(f"{run} is no run folder; to measure a model on data say -b, as in -b mymodel.py:MyModel.")
+            raise RunError(f"{run} is not a run folder; to measure a model on data use -b, as -b mymodel.py:MyModel.")
         return
     if is_run:
         raise SettingsError(

@@ -32,7 +32,7 @@ def explore(
     relation_names: RelationNames = None,
     config: ConfigFile = None,
 ) -> None:
-    """Look at a run in the browser: ask it, see why, and how good it is. Nothing leaves this machine."""
+    """Explore a run in the browser: forecasts, reasons and metrics. Nothing leaves this machine."""
     check_installed()
     from bridgemem.explorer.routes import CHARTS, asset, explorer_router
     from bridgemem.forecaster import Forecaster

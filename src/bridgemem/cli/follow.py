@@ -142,7 +142,7 @@ def _show(done: Followed, rejects: Path | None, half: int) -> None:
     say(f"{done.source}: {counted(done.events, 'event')} in {batches}.")
     say(f"Known already: {done.duplicates:,}; late: {done.late:,}.")
     if done.skipped:
-        say(f"Skipped {counted(done.skipped, 'line')} that had been taken in before.")
+        say(f"Skipped {counted(done.skipped, 'line')} that had been stored before.")
     if done.rejected:
         where = f" (in {rejects})" if rejects else ""
         say(f"Rejected: {counted(done.rejected, 'line')}{where}.")

@@ -25,13 +25,13 @@ def push(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     repository: Repository,
     public: Annotated[
-        bool, typer.Option("--public", help="Make the repository public; own data is uploaded with it.")
+        bool, typer.Option("--public", help="Make the repository public; your own data is uploaded with it.")
     ] = False,
     message: Annotated[str, typer.Option("--message", "-m", help="Commit message on the hub.")] = "",
     endpoint: Endpoint = None,
     as_json: Json = False,
 ) -> None:
-    """Put a run on a model hub, with its card; a new repository is private. Log in through $HF_TOKEN."""
+    """Upload a run and its card to a model hub; a new repository is private. Log in through $HF_TOKEN."""
     from bridgemem import hub
 
     done = hub.push(run, repository, endpoint=endpoint, public=public, message=message)
@@ -43,12 +43,12 @@ def pull(
     repository: Repository,
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.")],
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: the newest).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
     endpoint: Endpoint = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Fetch a run from a model hub; it is checked first, and nothing in it is executed."""
+    """Download a run from a model hub; it is checked first, and nothing in it is executed."""
     from bridgemem import hub
 
     with terminal_progress(quiet=quiet) as progress:

@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from bridgemem.live.ledger import Issued
 
 app = typer.Typer(help="List and score the forecasts issued to a store.", no_args_is_help=True)
-Issue = Annotated[
-    Path | None, typer.Option("--issue", help="Event store to read, and to keep this forecast in for ever.")
-]
+Issue = Annotated[Path | None, typer.Option("--issue", help="Event store to read, whose ledger records this forecast.")]
 
 
 @app.command("list")

@@ -110,7 +110,7 @@ def ingest(
         return
     if feed != FollowOptions():
         raise SettingsError(
-            "--until-end, --from-start, --event-field and --offset-field are for a feed: say --follow too."
+            "--until-end, --from-start, --event-field and --offset-field are for a feed: use --follow too."
         )
     if file.is_dir():
         raise SettingsError(f"{file} is a folder; give one file of events, or a feed with --follow.")
@@ -155,7 +155,7 @@ def ingest(
 def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
     """What became of a batch, how many names it brought, and where they are wanted the ids of its events."""
     if receipt.replayed:
-        say(f"Batch {receipt.batch} was taken in before; nothing was changed.")
+        say(f"Batch {receipt.batch} was stored before; nothing changed.")
         return
     say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} of them count.")
     if ids:
@@ -205,7 +205,7 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     rejected = sorted([*reading.rejects.all(), *faults], key=lambda reject: reject.line)
     left_out = reading.unusable + len(faults)
     if left_out and not (skip and events):
-        remedy = ", or say --skip-rejected to take the other rows" if events else ""
+        remedy = ", or use --skip-rejected to take the other rows" if events else ""
         raise RejectedError(f"{' '.join(told)} Nothing was taken in; fix the file{remedy}.", rejected)
     return events, rejected, left_out, " ".join(told)
 
@@ -228,9 +228,9 @@ def stored(
             fact = f"{event.subject}, {event.relation}, {event.object}, {event.time}"
             say(f"{event.id}: {fact} (batch {event.batch} of {event.source}{gone})")
         if not found:
-            say("No event is stored there." if source is None else f"No event of {source} is stored there.")
+            say("No events are stored." if source is None else f"No event of {source} is stored there.")
         elif len(found) == last:
-            say("There may be more; --last says how many are shown.")
+            say("There may be more; show them with --last N.")
 
     emit({"events": found}, as_json, text)
 
@@ -241,7 +241,7 @@ def retract(
     reason: Annotated[str, typer.Option("--reason", help="Reason for the retraction, kept with the event.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Take a stored event back: forecasts are then as if it had never come."""
+    """Retract a stored event: forecasts no longer use it."""
     from bridgemem.live.eventstore import EventStore
 
     with opened_store(store, lambda: EventStore(store, create=False)) as opened:
@@ -254,7 +254,7 @@ def retract(
         fact = ", ".join(names.values())
         if again:
             why = f" ({before.reason})" if before.reason else ""
-            say(f"{before.id} was retracted before, on {before.retracted}{why}; nothing was changed: {fact}.")
+            say(f"{before.id} was retracted before, on {before.retracted}{why}; nothing changed: {fact}.")
         else:
             say(f"{before.id} is retracted: {fact}.")
 
@@ -288,13 +288,13 @@ def refresh(
         bounded(config.Count, "--keep", help="Runs of the link to keep; older ones are deleted (default: all)."),
     ] = None,
     duplicates: Duplicates = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing output.")] = False,
     device: Device = "cpu",
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Make a run that was fitted on everything known now; once, or as often as told and only if it is not worse."""
+    """Refit a run on all events known now: once, or on a schedule and only if the new one is not worse."""
     from bridgemem.training.devices import check_device
 
     device = check_device(device)
@@ -304,7 +304,7 @@ def refresh(
         from bridgemem.live.renewal import Rules
 
         if not run.is_symlink():
-            raise SettingsError(f"{run} is no link; `bridgemem promote RUN --link runs/current` makes one to be moved.")
+            raise SettingsError(f"{run} is not a link; make one: `bridgemem promote RUN --link runs/current`.")
         if out is not None or force or not warm:
             raise SettingsError("--out, --force and --anew are for one run: leave them out with --compare or --every.")
         todo = Round(
@@ -325,7 +325,7 @@ def refresh(
 
     def text() -> None:
         were = "event was" if made.added == 1 else "events were"
-        say(f"{made.added:,} {were} added and {made.retracted:,} taken back; {made.run} knows {made.events:,}.")
+        say(f"{made.added:,} {were} added and {made.retracted:,} retracted; {made.run} knows {made.events:,}.")
         say(f"New names: {counted(made.new_entities, 'entity')}, {counted(made.new_relations, 'relation')}.")
         say(f"The reader was fitted {made.reader} ({counted(made.epochs, 'epoch')}). The backbone was kept frozen.")
         say("The selection was kept: it is what the validation of the fitted run chose, and was not chosen again.")

@@ -41,7 +41,7 @@ def mcp(
     data_dir: DataDir = None,
     relation_names: RelationNames = None,
 ) -> None:
-    """Give a run to agents as tools, over the Model Context Protocol. Nothing that they do changes anything."""
+    """Serve a run to agents as read-only tools, over the Model Context Protocol (MCP)."""
     _check_installed()
     from bridgemem.agents.reading import Following, Still
     from bridgemem.agents.serving import http_app
@@ -55,7 +55,7 @@ def mcp(
         raise SettingsError("--token-file is for --http; over standard input and output nobody else can ask.")
     token = None if token_file is None else read_token(token_file)
     if http and token is None and host not in LOOPBACK:
-        warn(f"bridgemem: anyone who reaches {host} may ask; --token-file keeps others out.")
+        warn(f"bridgemem: anyone who reaches {host} can ask; restrict it with --token-file.")
     model = Forecaster.load(run, residual=residual, data_dir=data_dir, relation_names=relation_names)
     file = default_store(run) if store is None else Path(store)
     live = Still(model.run, model.predictor)
@@ -91,4 +91,4 @@ def _check_installed() -> None:
     try:
         import mcp  # noqa: F401
     except ImportError:
-        raise SettingsError("agents need mcp, which is not installed: pip install 'bridgemem[mcp]'.") from None
+        raise SettingsError("mcp is not installed: pip install -e '.[mcp]' in the checkout.") from None

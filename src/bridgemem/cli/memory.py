@@ -23,7 +23,7 @@ def memory(
         Path | None,
         typer.Option("--segments", help="Reuse the pair index of this folder, written by `bridgemem mine`."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the memory that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing memory.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Verify the checksums of an existing folder and write nothing.")
     ] = False,

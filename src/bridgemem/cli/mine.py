@@ -50,7 +50,7 @@ def mine(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Events, memory index, count table and sampled examples of any number of events, for `fit -d OUT`."""
+    """Index events out of core, for `fit -d OUT`: events, memory index, count table, sampled examples."""
     from bridgemem.config import Settings
     from bridgemem.storage.schema import override
 

@@ -45,7 +45,7 @@ Method = Annotated[
 LearnedSet = Annotated[
     list[str] | None, typer.Option("--learned-set", help="Setting of the learned residual as name=value; repeatable.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing output.")]
 Tune = Annotated[
     bool | None,
     typer.Option(
@@ -68,7 +68,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(seed: Seed = 42, device: Device = "cpu", as_json: Json = False, quiet: Quiet = False) -> None:
-    """The whole path on a simulated world: fit, test once, explain one forecast."""
+    """Run the whole path on a simulated world: fit, test once, explain one forecast."""
     from bridgemem.studies.demo import run_demo
     from bridgemem.training.devices import check_device
 
@@ -119,7 +119,7 @@ def going_on(backbone: Path) -> Iterator[None]:
         state = training_state(backbone)
         if not state.is_dir():
             raise
-        warn(f"bridgemem: interrupted; what was trained so far is kept, and the same command goes on from {state}.")
+        warn(f"bridgemem: interrupted; the training so far is in {state}, and the same command continues it.")
         raise typer.Exit(1) from None
 
 
@@ -204,7 +204,7 @@ def _show_tuning(tuned: dict[str, Any]) -> None:
     from bridgemem.backbones.tuning import CUT, HEADER, changed_words, trial_rows
 
     if not tuned["trials"]:
-        say("Nothing of it is tuned: it declares no grid.")
+        say("Nothing to tune: the backbone declares no grid.")
         return
     table(
         f"Tuning: time-aware MRR on {tuned['queries']:,} queries of validation; test was not read",
@@ -267,7 +267,7 @@ def fit(
     from bridgemem.storage.whole import reserved_free
 
     if resume and force:
-        raise SettingsError("--resume goes on with the run that is there, --force replaces it; choose one.")
+        raise SettingsError("--resume continues the existing run, --force replaces it; choose one.")
     check_engine(engine, master, ("local", "spark"))
     began = time.perf_counter()
     base = SAMPLED if residual == "learned" else Settings()

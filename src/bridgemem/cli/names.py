@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def names(
     run: RunFolder,
-    text: Annotated[str, typer.Argument(help="Some letters or words of the name (default: the most active).")] = "",
+    text: Annotated[str, typer.Argument(help="Letters or words of the name (default: the most active).")] = "",
     relations: Annotated[bool, typer.Option("--relations", help="Search relations instead of entities.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Names to show (default: 10).")] = 10,
     store: Store = None,
@@ -41,7 +41,7 @@ def names(
             rows = [[label or name, f"{count:,}"] for name, count, label in found]
             table(f"{len(found):,} of {counted(len(known), kind)}", [kind, "events"], rows)
         else:
-            say(f"None of {counted(len(known), kind)} is called {text!r} or nearly so.")
+            say(f"None of {counted(len(known), kind)} matches {text!r}.")
         if remark:
             say(remark)
 

@@ -58,7 +58,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Show no progress.",
+        help="Hide progress.",
         # with --json, standard error holds JSON lines alone
         callback=lambda quiet: quiet or (wants_json() and not sys.stderr.isatty()),
     ),
@@ -81,7 +81,7 @@ Groups = Annotated[
     Path | None,
     typer.Option("--groups", help="Groups of names: rows of a group and a member."),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Device = Annotated[str, typer.Option("--device", help="Device: cpu or cuda.")]
 Seed = Annotated[int, bounded(config.Seed, "--seed", help="Random seed (default: 42).")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Setting as name=value; repeatable.")]
 Step = Annotated[
@@ -98,7 +98,7 @@ Residual = Annotated[
     str | None,
     typer.Option("--residual", help="bridgemem or learned (default: the better)."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file that is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 NewEvents = Annotated[Path | None, typer.Option("--store", help="Event store (default: RUN.events.duckdb).")]
 
 
@@ -107,7 +107,7 @@ Duplicates = Annotated[
     one_of(
         config.Duplicates,
         "--duplicates",
-        help="Whether repeats count again (default: as stored).",
+        help="Repeated events: keep or drop (default: as stored).",
     ),
 ]
 MaxNewRelations = Annotated[
@@ -116,11 +116,11 @@ MaxNewRelations = Annotated[
 ]
 MaxNewNamesPerBatch = Annotated[
     int | None,
-    bounded(config.Size, "--max-new-names", help="Most new entities of a batch (default: 100000)."),
+    bounded(config.Size, "--max-new-names", help="Most new entities per batch (default: 100000)."),
 ]
 MaxNewNamesPerDay = Annotated[
     int | None,
-    bounded(config.Size, "--max-new-names-day", help="Most new entities a day, UTC (default: 250000)."),
+    bounded(config.Size, "--max-new-names-day", help="Most new entities per day, UTC (default: 250000)."),
 ]
 LogFormat = Annotated[
     config.LogFormat,
@@ -128,7 +128,7 @@ LogFormat = Annotated[
 ]
 LogLevel = Annotated[
     config.LogLevel,
-    one_of(config.LogLevel, "--log-level", help="Least level that is logged; debug also names events and queries."),
+    one_of(config.LogLevel, "--log-level", help="Lowest level to log; debug also names events and queries."),
 ]
 MaxAhead = Annotated[
     int | None,

@@ -65,7 +65,7 @@ def check_new(path: Path, force: bool) -> None:
     if path.is_dir():
         raise SettingsError(f"{path} is a folder; name a file.")
     if path.exists() and not force:
-        raise SettingsError(f"{path} exists already; choose another name, or say --force to replace it.")
+        raise SettingsError(f"{path} exists already; choose another name, or use --force to replace it.")
 
 
 def say(text: str = "") -> None:

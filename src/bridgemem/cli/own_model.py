@@ -23,16 +23,16 @@ def new_backbone(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write a small model of your own to start from: a class with train and score."""
+    """Write a template for your own model: a class with train and score."""
     from importlib import resources
 
     from bridgemem.errors import RunError, SettingsError
     from bridgemem.storage.whole import whole_file
 
     if file.suffix != ".py":
-        raise SettingsError(f"{file} is no Python file; name one that ends in .py.")
+        raise SettingsError(f"{file} is not a Python file; name one that ends in .py.")
     if file.exists() and not force:
-        raise RunError(f"{file} exists already; choose another name, or say --force to replace it.")
+        raise RunError(f"{file} exists already; choose another name, or use --force to replace it.")
     text = resources.files("bridgemem.backbones").joinpath("template.py").read_text(encoding="utf-8")
     with whole_file(file, force) as aside:
         aside.write_text(text.replace("mymodel.py", file.name), encoding="utf-8")

@@ -66,7 +66,7 @@ def rejected(
         if not rows:
             say("No row is in quarantine." if source is None else f"No row of {source} is in quarantine.")
         elif known > len(rows):
-            say(f"{counted(known, 'row')} in all; --last says how many are shown.")
+            say(f"{counted(known, 'row')} in total; show more with --last N.")
 
     emit({"rows": rows, "known": known}, as_json, text)
 
@@ -97,7 +97,7 @@ def _export(rows: list[Rejected], out: Path, as_json: bool) -> None:
 
     def text() -> None:
         say(f"Wrote {counted(len(rows), 'row')} to {out}. Repair subject, relation, object and time, delete the rows")
-        say("that are to stay in quarantine, and say --replay with the file.")
+        say("that are to stay in quarantine, and use --replay with the file.")
 
     emit({"rows": len(rows), "out": str(out)}, as_json, text)
 
@@ -124,7 +124,7 @@ def _replay(store: Path, file: Path, run: Path | None, data_dir: Path | None, as
 
     def text() -> None:
         if not done["events"]:
-            say("These rows were replayed before; nothing was changed.")
+            say("These rows were replayed before; nothing changed.")
         else:
             say(f"Stored {counted(done['events'], 'repaired row')}; {done['accepted']:,} of them count.")
             say(f"Known already: {done['duplicates']:,}; late: {done['late']:,}.")

@@ -83,7 +83,7 @@ def keep_renewing(todo: Round, every: Every, as_json: bool) -> None:
                 try:
                     _show(todo.run(), as_json)
                 except (BridgeMemError, OSError) as problem:
-                    warn(f"bridgemem: this round failed, and the old model is served on: {problem}")
+                    warn(f"bridgemem: this round failed, and the old model is still served: {problem}")
             _wait(stop, every)
 
 
@@ -93,7 +93,7 @@ def _due(todo: Round, every: Every) -> bool:
     try:
         return todo.steps_ahead() >= every.steps
     except (BridgeMemError, OSError) as problem:
-        warn(f"bridgemem: the store cannot be read now: {problem}")
+        warn(f"bridgemem: the store cannot be read: {problem}")
         return False
 
 

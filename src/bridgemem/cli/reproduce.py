@@ -36,12 +36,10 @@ def reproduce(
     residual: Method = "bridgemem",
     *,
     reading: ReadOptions,
-    all_: Annotated[
-        bool, typer.Option("--all", help="Remake every row of a file of records; goes on where it stopped.")
-    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Recompute every row of a file of records; resumable.")] = False,
     only: Annotated[str | None, typer.Option("--only", help="With --all: data sets, as icews14,yago/hri.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="With --all: show jobs and minutes, do nothing.")] = False,
-    source: Annotated[Path, typer.Option("--from", help="With --all: the records to make anew.")] = PUBLISHED,
+    plan: Annotated[bool, typer.Option("--plan", help="With --all: only show jobs and minutes.")] = False,
+    source: Annotated[Path, typer.Option("--from", help="With --all: the records to recompute.")] = PUBLISHED,
     retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
     set_: Set = None,
     backbone_set: Annotated[list[str] | None, typer.Option("--backbone-set", help="A backbone's setting.")] = None,
@@ -55,7 +53,7 @@ def reproduce(
         _remake(source, only, plan, runs, records, device=device, data_dir=data_dir, as_json=as_json, quiet=quiet)
         return
     if name is None:
-        raise SettingsError("name a data set, or say --all for every row of the records.")
+        raise SettingsError("name a data set, or use --all for every row of the records.")
     if plan or only is not None:
         raise SettingsError("--plan and --only belong to --all; add it.")
     from bridgemem.config import Settings

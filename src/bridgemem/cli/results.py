@@ -36,7 +36,7 @@ def report(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Tables of runs or records, each under one filter; with --by, gain by stratum."""
+    """Print tables of runs or records, one per filter; with --by, gain by stratum."""
     from bridgemem.errors import NotFoundError, SettingsError
     from bridgemem.evaluation.records import read_records
     from bridgemem.ranking.filters import FILTERS
@@ -94,7 +94,7 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
     opened = Run(run, data_dir=data_dir)
     split = "valid" if opened.config.test_start < 0 else "test"
     if by != "calibration" and table_file(opened.ranks_path(split)) is None:
-        raise RunError(f"{run} was not evaluated yet; `bridgemem evaluate {run}` does it.")
+        raise RunError(f"{run} has not been evaluated; run `bridgemem evaluate {run}`.")
     if by == "calibration":
         found = reliability_records(opened, reliability(opened, opened.dataset, split))
     else:

@@ -19,7 +19,7 @@ def schema(
     command: Annotated[list[str], typer.Argument(help="A command, as in `forecast` or `data check`.")],
     as_json: Json = False,
 ) -> None:
-    """The JSON Schema of the document that a command prints with --json, and of the lines of standard error."""
+    """Print the JSON Schema of what a command prints with --json, and of the lines of standard error."""
     from pydantic import TypeAdapter
 
     from bridgemem.cli.schemas import DOCUMENTS, Line, document

@@ -545,7 +545,7 @@ class Ingested(Document):
     accepted: int
     duplicates: int
     late: int
-    replayed: bool = Field(description="The batch was taken in before; nothing was changed.")
+    replayed: bool = Field(description="The batch was stored before; nothing changed.")
     new_entities: int
     new_relations: int
     left_out: int = Field(description="Rows that were skipped.")
@@ -563,7 +563,7 @@ class FeedIngested(Document):
     duplicates: int
     late: int
     rejected: int = Field(description="Lines that cannot be used.")
-    skipped: int = Field(description="Lines that were taken in before.")
+    skipped: int = Field(description="Lines that were stored before.")
     last_offset: str | None = Field(description="Of a file: a JSON text with file, inode, offset, line and mark.")
 
 

@@ -65,7 +65,7 @@ def serve(
         str | None, typer.Option("--source", help="Name of the followed feed (default: its file).")
     ] = None,
     rejects: Annotated[
-        Path | None, typer.Option("--rejects", help="Unusable lines of the feed (default: by the store).")
+        Path | None, typer.Option("--rejects", help="File for rejected lines (default: next to the store).")
     ] = None,
     event_field: EventField = "",
     host: Annotated[str, typer.Option("--host", help="Address; 0.0.0.0 for all.")] = "127.0.0.1",
@@ -78,7 +78,7 @@ def serve(
         Path | None,
         typer.Option("--admin-token-file", help="Token of admin routes (default: a new one)."),
     ] = None,
-    watch: Annotated[float, typer.Option("--watch", min=0, help="Seconds to look at the link.")] = 2.0,
+    watch: Annotated[float, typer.Option("--watch", min=0, help="Seconds between link checks.")] = 2.0,
     drift_window: Annotated[
         int,
         typer.Option("--drift-window", min=0, help="Steps to measure drift on; 0: none."),
@@ -95,7 +95,7 @@ def serve(
     log_level: LogLevel = "info",
     config: ConfigFile = None,
 ) -> None:
-    """Answer forecasts over HTTP, and take in new events, until interrupted."""
+    """Serve forecasts over HTTP and ingest new events, until interrupted."""
     check_installed()
     from bridgemem.client import read_token
     from bridgemem.events.naming import NewNames
@@ -109,7 +109,7 @@ def serve(
 
     token = None if token_file is None else read_token(token_file)
     if token is None and host not in LOOPBACK:
-        warn(f"bridgemem: anyone who reaches {host} may ask and add events; --token-file keeps others out.")
+        warn(f"bridgemem: anyone who reaches {host} can ask and add events; restrict it with --token-file.")
     if issue and memory_dir is not None:
         raise SettingsError("a forecast is issued from events in memory; leave --memory-dir or --issue out.")
     limits = Limits(body=body_limit, concurrent=concurrent, timeout=timeout)
@@ -144,12 +144,12 @@ def _followed(
 
     if file is None:
         if source or rejects or event_field:
-            raise SettingsError("--source, --rejects and --event-field are for a file that is followed: say --follow.")
+            raise SettingsError("--source, --rejects and --event-field are for a file that is followed: use --follow.")
         return nullcontext()
     aside = rejects or live.store.path.with_name(f"{live.store.path.name}.rejects.csv")
     lines = JsonLines(ReadOptions(), live.view.events, event_field=event_field)
     feeding = Feeding(live, file, lines, source=source, rejects=aside)
-    warn(f"bridgemem: following {file} as {feeding.source}; lines that cannot be used go to {aside}.")
+    warn(f"bridgemem: following {file} as {feeding.source}; rejected lines go to {aside}.")
     return feeding.running()
 
 
@@ -195,7 +195,7 @@ def check_installed() -> None:
         import uvicorn  # noqa: F401
     except ImportError as missing:
         raise SettingsError(
-            f"serving needs {missing.name}, which is not installed: pip install 'bridgemem[serve]'."
+            f"{missing.name} is not installed, which serving needs: pip install -e '.[serve]' in the checkout."
         ) from None
 
 

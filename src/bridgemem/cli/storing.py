@@ -97,7 +97,7 @@ def prune(
         lambda opened: remove(opened, before=before, source=source),
         lambda client: client.prune(before=before, source=source),
     )
-    emit(made, as_json, lambda: _show(made, f"No event {made['what']} was there; nothing was changed."))
+    emit(made, as_json, lambda: _show(made, f"No event {made['what']} was found; nothing changed."))
 
 
 def erase(
@@ -111,7 +111,7 @@ def erase(
     made = _removed(store, lambda opened: remove(opened, name), lambda client: client.erase(name))
 
     def text() -> None:
-        _show(made, "Nothing in the store has this name; nothing was changed.")
+        _show(made, "Nothing in the store has this name; nothing changed.")
         if made["carried"]:
             say(f"{_batches(made['carried'])} have it in their source, key or offset, which stay; see prune --source.")
         say("Earlier backups and runs that were fitted on such events still have it: delete them, or fit them again.")

@@ -24,7 +24,7 @@ def tgb(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure a run as TGB does: its negative samples and its evaluator, from its own package (py-tgb)."""
+    """Evaluate a run with the evaluator and the negative samples of TGB's own package (py-tgb)."""
     from bridgemem.evaluation.tables import figure
     from bridgemem.runs import Run
     from bridgemem.studies.tgb import evaluate_tgb

@@ -78,10 +78,10 @@ def write_records(path: Path, records: list[Record]) -> None:
 
 def metrics_of(run: Run, split: str) -> list[Record]:
     """The records of a run on a split, as its last evaluation wrote them; none where that was not evaluated."""
-    path, remedy = run.folder / "metrics.json", f"`bridgemem evaluate {run.folder}` does it"
+    path, remedy = run.folder / "metrics.json", f"run `bridgemem evaluate {run.folder}`"
     if not path.is_file():
-        raise RunError(f"{run.folder} was not evaluated yet; {remedy}.")
-    rows = read_as(path, dict[str, Any], f"evaluate again: {remedy}").get(split, [])
+        raise RunError(f"{run.folder} has not been evaluated; {remedy}.")
+    rows = read_as(path, dict[str, Any], f"evaluate it again: {remedy}").get(split, [])
     try:
         return as_settings(list[Record], rows, f"{path}: {split}")
     except SettingsError as problem:

@@ -243,7 +243,7 @@ def _no_mask(batch: Queries) -> tuple[Tensor, Tensor]:
 def _calibration(run: Run, name: Method) -> Calibration:
     found = read_calibration(run.folder, name, run.lock_of(name))
     if found is None:
-        raise RunError(f"{run.folder} was never calibrated; `bridgemem calibrate {run.folder}` does it.")
+        raise RunError(f"{run.folder} is not calibrated; run `bridgemem calibrate {run.folder}`.")
     return found
 
 

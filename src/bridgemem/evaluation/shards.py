@@ -179,7 +179,7 @@ def evaluate_in_pool(
                 advance()
         except BrokenProcessPool:
             raise RunError(
-                "a worker process ended before its shard was read, perhaps for want of memory; use fewer --workers."
+                "a worker process ended before its shard was read, perhaps because memory ran out; use fewer --workers."
             ) from None
         finally:
             for task in tasks:
@@ -271,7 +271,7 @@ def _check_note(path: Path, note: PartNote, own: str, split: str) -> None:
     if (note.run, note.split) != (own, split):
         raise RunError(
             f"{path} is a part of another run, of this one before it was changed, or of another version of the "
-            "program; take it away, and write this shard again."
+            "program; delete it and write this shard again."
         )
 
 
@@ -279,7 +279,7 @@ def _check_set(folder: Path, shards: Sequence[Shard]) -> None:
     """Exactly one part of every shard, all of the same cut."""
     if len({shard.of for shard in shards}) > 1:
         cuts = " and of ".join(str(of) for of in sorted({shard.of for shard in shards}))
-        raise RunError(f"{folder} holds parts of {cuts} shards, which do not join; take those of one cut away.")
+        raise RunError(f"{folder} holds parts of {cuts} shards, which do not join; keep those of one --shard count.")
     numbers, of = [shard.number for shard in shards], shards[0].of
     if len(set(numbers)) != len(numbers):
         twice = next(n for n in numbers if numbers.count(n) > 1)

@@ -189,7 +189,7 @@ def _in_folder(folder: Path) -> Split:
     if not {"train", "valid"} <= set(files):
         lacking = [f"{part}.txt" for part in SPLITS[:2] if part not in files]
         raise DataError(
-            f"{folder} is no folder of a data set: it lacks {', '.join(lacking)}; give one file of events, or a folder "
+            f"{folder} is not a data set folder: it lacks {', '.join(lacking)}; give one file of events, or a folder "
             f"of {LAYOUT}, or of train, valid and test as CSV or Parquet files."
         )
     return Split(folder.resolve().name, files, folder, is_folder=True)
@@ -234,7 +234,7 @@ def _numbered(split: Split, events: EventLog, known: Sequence[Vocabulary | None]
         ids = np.array(list(map(int, names.names)), np.int64)
         if not size and split.folder and split.is_folder:
             raise DataError(
-                f"{split.folder} is no folder of a data set: it lacks {kind}2id.txt, which names the ids of its "
+                f"{split.folder} is not a data set folder: it lacks {kind}2id.txt, which names the ids of its "
                 "events, or a stat.txt with the numbers of entities and relations."
             )
         if size and ids.max() >= size:

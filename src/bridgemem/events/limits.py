@@ -30,7 +30,7 @@ def bytes_of(text: str | int) -> int:
     """A number of bytes from 2GB, 512 MB, 1.5G or a whole number."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?)\s*([KMGT]?)i?B?", str(text)[:80].strip(), re.IGNORECASE)
     if not match:
-        raise SettingsError(f"{str(text)[:40]!r} is no amount of memory: write it as 2GB or 512MB.")
+        raise SettingsError(f"{str(text)[:40]!r} is not an amount of memory: write it as 2GB or 512MB.")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 

@@ -111,7 +111,7 @@ def loaded(
     cut = Cut.of(valid, test, split_at)
     what, packed = source if isinstance(source, str | Path) else "this data", is_split(source)
     if options.step is not None and (packed or isinstance(source, EventLog)):
-        raise SettingsError(f"{what} has its time steps already; leave step out, or import the events anew with it.")
+        raise SettingsError(f"{what} has its time steps already; leave step out, or import the events again with it.")
     if options.for_tables and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its columns, names and times already; such options are for files of events.")
     if packed and not is_mapped(source) and cut.given:

@@ -33,7 +33,7 @@ def tgb_name(source: Path | str) -> str:
     path = _edge_list(Path(source))
     found = EDGE_LIST.fullmatch(path.name) if path else None
     if found is None:
-        raise DataError(f"{source} is no edge list of TGB; give tkgl-NAME_edgelist.csv or the folder that holds it.")
+        raise DataError(f"{source} is not a TGB edge list; give tkgl-NAME_edgelist.csv or the folder that holds it.")
     return found[1]
 
 
@@ -57,7 +57,7 @@ def load_edge_list(source: Path | str, options: ReadOptions | None = None, *, pr
     lines = sample(path)
     heading = Dialect(",", 0).fields(lines[0][1]) if lines else []
     if len(heading) < 4:
-        raise DataError(f"{path} is no edge list of TGB: expected the columns time, head, tail and relation.")
+        raise DataError(f"{path} is not a TGB edge list: expected the columns time, head, tail and relation.")
     time, head, tail, relation = heading[:4]
     how = ReadOptions(head, relation, tail, time, format="plain", time_format="number", na=())
     reading = read_events(path, how, strict=True, progress=progress)

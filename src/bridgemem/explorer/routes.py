@@ -50,7 +50,7 @@ def _library() -> str:
         from plotly.offline import get_plotlyjs
     except ImportError:
         raise SettingsError(
-            "exploring needs plotly, which is not installed: pip install 'bridgemem[explore]'."
+            "exploring needs plotly, which is not installed: pip install -e '.[explore]' in the checkout."
         ) from None
     return get_plotlyjs()
 

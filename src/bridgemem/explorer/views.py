@@ -203,7 +203,7 @@ def quality(run: Run) -> Quality:
     try:
         split = next((name for name in ("test", "valid") if metrics_of(run, name)), None)
         if split is None:
-            raise RunError(f"{run.folder} was not evaluated yet; `bridgemem evaluate {run.folder}` does it.")
+            raise RunError(f"{run.folder} has not been evaluated; run `bridgemem evaluate {run.folder}`.")
         found = metrics_of(run, split)
         measured = _measured(found)
         kept = read_strata(run, split)

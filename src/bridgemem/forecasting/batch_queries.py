@@ -63,7 +63,7 @@ def read_queries(path: Path) -> list[Query]:
     """The queries of a text file with a header, all of them; see `text_queries`."""
     queries = [query for block in text_queries(path, BLOCK) for query in block]
     if not queries:
-        raise DataError(f"{path} holds no query; write one query a line below the header subject,relation,object.")
+        raise DataError(f"{path} holds no query; write one query per line below the header subject,relation,object.")
     return queries
 
 
@@ -77,7 +77,7 @@ def text_queries(path: Path, size: int) -> Iterator[list[Query]]:
     with open_table(path, MOST) as table:
         header = [name.lower() for name in table.headings]
         if not header:
-            raise DataError(f"{path} is empty; write one query a line below the header subject,relation,object.")
+            raise DataError(f"{path} is empty; write one query per line below the header subject,relation,object.")
         check_header(path, header)
         wrong = [Query(line=reject.line, problem=reject.reason, row=reject.row) for reject in table.rejects]
         for lines, rows in table.blocks(size):
@@ -248,8 +248,8 @@ def as_queries(given: Any) -> list[Query]:
 def _of_row(row: Any) -> Query:
     if not isinstance(row, tuple | list) or not 2 <= len(row) <= len(COLUMNS):
         raise DataError(
-            f"{row!r:.60} is no query: give (subject, relation), or (subject, relation, object, time) with None on the "
-            "side asked for."
+            f"{row!r:.60} is not a query: give (subject, relation), or (subject, relation, object, time) with None on "
+            "the side asked for."
         )
     return Query(*map(_value, row))
 

@@ -143,7 +143,7 @@ class Explanation:
         return main if main is not None and main.part > 0 else None
 
     def query(self) -> str:
-        """Write the query with a question mark on the side that is asked.
+        """Write the query, with ? on the side that is asked.
 
         Returns:
             The query as text.

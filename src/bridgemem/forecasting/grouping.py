@@ -263,7 +263,7 @@ class Grouped(Predictor):
     ) -> Ranked[GroupPartner]:
         check("top", top, Count)
         if self.calibration is None:
-            raise RunError("the run was never calibrated, so groups cannot be asked; `bridgemem calibrate` does it.")
+            raise RunError("the run is not calibrated, so groups cannot be asked; run `bridgemem calibrate`.")
         step, steps = self._ahead_of(at, horizon)
         keys = self._keys(step, subject, relation, object)  # of each member with anybody
         own, back = self.ahead.heads.n_relations, object is not None

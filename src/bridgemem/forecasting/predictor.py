@@ -392,7 +392,7 @@ class Predictor:
                 "it."
             )
         if self.calibration is None:
-            return "No probabilities: the run was never calibrated; `bridgemem calibrate` does it."
+            return "No probabilities: the run is not calibrated; run `bridgemem calibrate`."
         if horizon is None:
             late = self.calibration.late
             remark = "" if late is None or not late.remark else f" Those of the best candidate: {late.remark}."
@@ -577,11 +577,11 @@ class Predictor:
             return found if self.later is None or part is self.later else self._with_unread(found, query, chosen)
         if len(self.past.seen(torch.tensor([chosen]), query.step)[0]):
             raise NotFoundError(
-                f"{found.candidate!r} is no candidate at {found.time} under {found.relation!r}, since the run was not "
-                "fitted on the relations of its earlier events; `bridgemem refresh` makes a run that is."
+                f"{found.candidate!r} is not a candidate at {found.time} under {found.relation!r}, since the run was "
+                "not fitted on the relations of its earlier events; `bridgemem refresh` fits one that is."
             )
         raise NotFoundError(
-            f"{found.candidate!r} is no candidate at {found.time}, since it has no earlier event that the run can "
+            f"{found.candidate!r} is not a candidate at {found.time}, since it has no earlier event that the run can "
             "read; ask for a time after its first one."
         )
 

@@ -81,7 +81,7 @@ class Asked:
         for name, value in asdict(self).items():
             if begun.get(name) != value:
                 was = words.get(name, "another version of the program")
-                raise SettingsError(f"{parts} was begun with {was}; ask as it was begun, or say --force to begin anew.")
+                raise SettingsError(f"{parts} was begun with {was}; ask as it was begun, or use --force to start over.")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def check_parts(out: Path, resume: bool, replace: bool) -> Path:
         raise SettingsError(f"there is nothing to resume at {parts}; leave --resume out.")
     if parts.exists() and not (resume or replace):
         raise SettingsError(
-            f"{parts} holds the parts of an unfinished table; say --resume to go on, or --force to begin anew."
+            f"{parts} holds the parts of an unfinished table; use --resume to continue, or --force to start over."
         )
     return parts
 
@@ -205,7 +205,7 @@ def _checked(
         raise RejectedError(named_problems(source.name, wrong), rejects)
     if not count:
         raise DataError(
-            f"{source.name} holds no query; write one query a line below the header subject,relation,object."
+            f"{source.name} holds no query; write one query per line below the header subject,relation,object."
         )
     return count, digests
 
@@ -324,8 +324,8 @@ def _by_workers(
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise RunError(
-            "a worker ended before its part was whole, perhaps for want of memory; the parts that are whole are kept: "
-            "say --resume with fewer --workers."
+            "a worker ended before its part was whole, perhaps because memory ran out; finished parts are kept: use "
+            "--resume with fewer --workers."
         ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
@@ -346,7 +346,7 @@ def _by_worker(opened: Opened, known: tuple[Path | None, str], parts: _Parts, nu
     if not _held:
         predictor = opened()
         if model_identity(known[0], predictor) != known[1]:
-            raise RunError("the run or its event store changed while it was asked; --force begins anew.")
+            raise RunError("the run or its event store changed while it was asked; --force starts over.")
         _held.append(predictor)
     return parts.make(_held[0], number, block)
 

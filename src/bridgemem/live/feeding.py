@@ -57,7 +57,7 @@ class _Target:
 
     def append(self, events: Sequence[NewEvent], *, source: str, key: str, offset: str | int | None = None) -> Receipt:
         receipt = self.live.add(events, source, key, offset)
-        LOG.info("%s: took in %s events of batch %s", source, f"{len(receipt.ids):,}", receipt.batch)
+        LOG.info("%s: ingested %s events as batch %s", source, f"{len(receipt.ids):,}", receipt.batch)
         return receipt
 
     def last_offset(self, source: str) -> str | None:
@@ -123,9 +123,9 @@ class Feeding:
                         self._stop.wait(AGAIN)
                 self._tail = self._opened()
         except BridgeMemError as problem:
-            LOG.error("%s is no longer followed, and the service goes on without it: %s", self.file, problem)
+            LOG.error("stopped following %s; the service keeps running without the feed: %s", self.file, problem)
         except Exception:
-            LOG.exception("%s is no longer followed, and the service goes on without it", self.file)
+            LOG.exception("stopped following %s; the service keeps running without the feed", self.file)
 
     def _follow(self) -> None:
         done = Followed(self.source, last_offset=self.live.store.last_offset(self.source))

@@ -211,7 +211,7 @@ class Follower:
         if wrong is not None and wrong.reject is not None:
             raise RejectedError(
                 f"{block.name}:{wrong.reject.line}: {wrong.reject.reason}. The lines before it were taken in. Fix the "
-                "line, or say --rejects FILE to set such lines aside and go on.",
+                "line, or use --rejects FILE to set such lines aside and go on.",
                 [wrong.reject],
             )
 

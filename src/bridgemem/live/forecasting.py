@@ -279,7 +279,7 @@ class LiveForecaster:
                 Ledger(self.store).resolve()
         except BridgeMemError as problem:
             # such as a store that was closed meanwhile; forecasts go on from base and delta as they are
-            LOG.warning("the new events were not merged, or no forecast resolved by them: %s", problem)
+            LOG.warning("could not merge new events or resolve forecasts: %s", problem)
         return [None] * len(asked)
 
     def merge(self) -> bool:

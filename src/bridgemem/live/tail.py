@@ -197,7 +197,7 @@ class Tail:
         if found is None:
             raise DataError(
                 f"{self.path} is not the file that was read up to byte {position.offset:,}, and no file next to it "
-                "is; put that one back (unpacked, if it was compressed), or say --from-start to give up what was not "
+                "is; put that one back (unpacked, if it was compressed), or use --from-start to give up what was not "
                 "read of it."
             )
         self._open(found, position)

@@ -76,7 +76,7 @@ def clear_errors(out: Path, reading: str | None = None) -> Iterator[None]:
         if reading is not None:
             raise unreadable(reading, problem) from None
         reason = (str(problem).splitlines() or ["unknown reason"])[0].rstrip(".")
-        raise RunError(f"{out}: DuckDB gave up: {reason}; run again with --force to begin anew.") from None
+        raise RunError(f"{out}: DuckDB gave up: {reason}; run again with --force to start over.") from None
 
 
 def _full(out: Path, problem: Exception) -> RunError:

@@ -85,9 +85,9 @@ SENTENCES: tuple[tuple[str, type[BridgeMemError], str], ...] = (
     (
         r"ModuleNotFoundError: No module named '(\w+)",
         SettingsError,
-        "the workers' Python lacks {}; install bridgemem[spark] on them.",
+        "the workers' Python lacks {}; install the extra spark on them.",
     ),
-    (r"Pandas >= (\S+) must be", SettingsError, "mining on Spark needs pandas {}; install bridgemem[spark]."),
+    (r"Pandas >= (\S+) must be", SettingsError, "mining on Spark needs pandas {}; install the extra spark."),
     (
         r"masters are unresponsive|SparkContext was shut down|stopped SparkContext",
         RunError,
@@ -112,7 +112,7 @@ def session(master: str) -> Iterator[SparkSession]:
         from pyspark import SparkFiles
         from pyspark.sql import SparkSession
     except ImportError:
-        raise SettingsError("mining on Spark needs pyspark: install bridgemem[spark] and Java 17.") from None
+        raise SettingsError("mining on Spark needs pyspark: install the extra spark and Java 17.") from None
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="bridgemem-") as scratch, _clear_errors():
         before, left = SparkSession.getActiveSession(), Path("spark-warehouse")
@@ -143,13 +143,13 @@ def session(master: str) -> Iterator[SparkSession]:
 def check_master(master: str) -> None:
     """Refuse a master URL that Spark does not know or that nobody answers, before a Java machine is started for it."""
     if not re.match(r"(local(\[.+\])?$|spark://.+|yarn$|k8s://.+)", master):
-        raise SettingsError(f"{master!r} is no Spark master: give spark://HOST:PORT, yarn, k8s://URL or local[N].")
+        raise SettingsError(f"{master!r} is not a Spark master: give spark://HOST:PORT, yarn, k8s://URL or local[N].")
     if not master.startswith("spark://"):
         return
     for place in master.removeprefix("spark://").split(","):
         host, _, port = place.rpartition(":")
         if not host or not port.isdecimal():
-            raise SettingsError(f"{master!r} is no Spark master: write it as spark://HOST:PORT.")
+            raise SettingsError(f"{master!r} is not a Spark master: write it as spark://HOST:PORT.")
         with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT):
             return
     raise SettingsError(f"no Spark master answers at {master}: start one there, or give the URL that it shows.")

@@ -46,12 +46,12 @@ def prepare(out: Path, asked: dict[str, Any], force: bool) -> Path:
     if there - {WORK} and not (out / DONE).is_file() and not plan.is_file():
         raise RunError(f"{out} holds other things; choose an empty or a new folder to mine into.")
     if (out / DONE).is_file() and not force:
-        raise RunError(f"{out} is mined already; choose another folder, or say --force to replace it.")
+        raise RunError(f"{out} is mined already; choose another folder, or use --force to replace it.")
     same = plan.is_file() and read_json(plan) == asked
     if not same and (work / PARTS).is_dir() and not force:
         raise RunError(
             f"{out} holds an unfinished mining of other files or settings; finish that one, choose another folder, "
-            "or say --force to begin anew."
+            "or use --force to start over."
         )
     if force or not same:
         _clear(out)

@@ -77,7 +77,7 @@ class Reloading:
             except RefusedRunError as problem:
                 LOG.error("%s", problem)
             except Exception:
-                LOG.exception("a reload failed")
+                LOG.exception("reload failed")
 
 
 def admin_router(reloading: Reloading, store: EventStore, responses: dict[int | str, dict[str, Any]]) -> APIRouter:
@@ -94,7 +94,7 @@ def admin_router(reloading: Reloading, store: EventStore, responses: dict[int | 
     def copy(wanted: BackupWanted) -> BackedUp:
         """Write a copy of the store as it is now, on the machine of the service, and read it back."""
         if not Path(wanted.to).is_absolute():
-            raise SettingsError(f"{wanted.to!r} is no whole path; write it from the root on.")
+            raise SettingsError(f"{wanted.to!r} is not an absolute path; write it from the root.")
         return BackedUp.model_validate(backup(store, wanted.to, replace=wanted.replace))
 
     @router.post("/v1/compact", summary="Merge new events into the base", responses=responses)

@@ -186,7 +186,7 @@ async def _warm(service: Service, ready: asyncio.Event) -> None:
     try:
         await asyncio.to_thread(service.warm)
     except Exception:
-        LOG.exception("the memory could not be made ready")
+        LOG.exception("could not build the memory index")
     else:
         ready.set()
 

@@ -456,7 +456,7 @@ def _unharmed() -> Iterator[None]:
     try:
         yield
     except StoreError as problem:
-        LOG.warning("the quarantine cannot be written: %s", problem)
+        LOG.warning("could not write rejected rows to the quarantine: %s", problem)
 
 
 def _cells(row: Any) -> tuple[str, ...]:

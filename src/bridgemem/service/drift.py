@@ -55,9 +55,9 @@ class Drift:
             try:
                 await asyncio.to_thread(self.measure)
             except BridgeMemError as problem:
-                LOG.warning("the drift was not measured: %s", problem)
+                LOG.warning("could not measure drift: %s", problem)
             except Exception:
-                LOG.exception("the drift was not measured")
+                LOG.exception("could not measure drift")
             await asyncio.sleep(self.settings.seconds)
 
     def measure(self) -> None:

@@ -130,7 +130,7 @@ class Issuer:
                 else:
                     made[asked] = number
         except StoreError as problem:
-            LOG.warning("forecasts were not issued: %s", problem)
+            LOG.warning("could not record the forecasts in the ledger: %s", problem)
             why = dict.fromkeys(new, NO_STORE)
         return {asked: (made.get(asked), why.get(asked)) for asked in found}
 

@@ -75,7 +75,7 @@ def open_column(path: Path, dtype: str, length: int) -> np.ndarray:
         if size != expected:
             raise RunError(f"{path} has {size:,} bytes instead of {expected:,}; {again(path.parent)}.")
         if magic != MAGIC:
-            raise RunError(f"{path} is damaged, it is no .npy file; {again(path.parent)}.")
+            raise RunError(f"{path} is damaged, it is not a .npy file; {again(path.parent)}.")
         if not length:
             return np.empty(0, dtype)
         return np.memmap(path, dtype, "c", HEADER, (length,))

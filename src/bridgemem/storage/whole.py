@@ -90,7 +90,7 @@ def _taken(path: Path, replace: bool, marks: tuple[str, ...]) -> str | None:
     if not path.exists():
         return None
     if not replace:
-        return f"{path} exists already; choose another name, or say --force to replace it."
+        return f"{path} exists already; choose another name, or use --force to replace it."
     saved = any((path / name).is_file() for name in marks)
     if not path.is_dir() or (any(path.iterdir()) and not saved):
         return f"{path} is no saved model and is not replaced; choose another name."

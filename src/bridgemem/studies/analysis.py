@@ -106,7 +106,7 @@ def leakage_table(records: list[Record]) -> Table:
         for r in (r for r in own_records(records, name) if r.method.startswith(LEAKAGE)):
             found.setdefault((*place_of(r), name), {}).setdefault(r.method.removeprefix(LEAKAGE), r)
     if not found:
-        raise DataError("no reading of the queries was measured; `bridgemem leakage DATA --records FILE` does it.")
+        raise DataError("no reading of the queries was measured; run `bridgemem leakage DATA --records FILE`.")
     header = ["data set, backbone, filter", "MRR from the past alone"]
     for words in ("the pass", "the step"):
         header += [f"+ the other queries of {words}", "gain [95 %]", "weight", "answers that are asked something"]

@@ -280,7 +280,7 @@ def _measured(run: Run, split: str) -> list[Record]:
     """The rows of metrics.json on a split."""
     rows = metrics_of(run, split)
     if not rows:
-        raise RunError(f"{run.folder} was not evaluated on {split}; `bridgemem evaluate` does it.")
+        raise RunError(f"{run.folder} was not evaluated on {split}; run `bridgemem evaluate`.")
     return rows
 
 

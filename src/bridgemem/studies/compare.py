@@ -253,7 +253,7 @@ def _contender(
     runs = [as_run(one, data_dir) for one in sources]
     if any(run is None for run in runs):
         if len(sources) > 1 or isinstance(given, tuple):
-            raise RunError(f"{given} names something that is no run folder; check the names.")
+            raise RunError(f"{given} names something that is not a run folder; check the names.")
         if isinstance(given, str | Path) and Path(given).is_dir() and not (Path(given) / "config.toml").is_file():
             raise RunError(f"there is neither a run nor a trained backbone at {given}; check its name.")
         if not before:

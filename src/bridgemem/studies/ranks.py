@@ -207,7 +207,7 @@ def ranks(
     data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> Ranks:
-    """The rank of every query's answer, by a run's rows and by baselines; no residual is fitted.
+    """Rank the answer of every query, by the rows of a run and by baselines; no residual is fitted.
 
     Args:
         source: A run that was evaluated (a folder, or a saved `Forecaster`), or data, as `load` takes it.
@@ -263,7 +263,7 @@ def run_columns(run: Run, split: str) -> dict[str, np.ndarray]:
     """The table of ranks of a run on a split."""
     path = run.ranks_path(split)
     if table_file(path) is None:
-        remedy = f"`bridgemem evaluate {run.folder} --split {split}` does it"
+        remedy = f"run `bridgemem evaluate {run.folder} --split {split}`"
         raise RunError(f"{run.folder} was not evaluated on {split}; {remedy}.")
     columns = read_table(path)
     missing = [name for name in ASKED if name not in columns]

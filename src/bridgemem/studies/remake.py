@@ -306,7 +306,7 @@ def remake(
     """
     state = runs / STATE
     runs.mkdir(parents=True, exist_ok=True)
-    done = read_as(state, dict[str, Done], "remove it to begin anew", missing={}, whole=False)
+    done = read_as(state, dict[str, Done], "remove it to start over", missing={}, whole=False)
     dataset: Dataset | None = None
     with progress.task("reproducing", total=len(made.jobs)) as advance:
         for job in made.jobs:

@@ -158,7 +158,7 @@ def filter_table(records: list[Record], filter_name: str) -> Table:
     found = rows(records, filter_name)
     if not found:
         raise DataError(
-            f"no record was measured under the {filter_name} filter; `bridgemem evaluate RUN --records FILE` does it."
+            f"no record was measured under the {filter_name} filter; run `bridgemem evaluate RUN --records FILE`."
         )
     printed = {row.label: paper_cells(row) for row in found}
     with_paper = filter_name == "static" and any(any(cells) for cells in printed.values())

@@ -93,7 +93,7 @@ def _of_package(name: str, folder: Path, split: str, dataset: Dataset) -> tuple[
         from tgb.linkproppred.tkg_negative_sampler import TKGNegativeEdgeSampler
         from tgb.utils.info import DATA_NS_STRATEGY_DICT
     except ImportError:
-        raise NotFoundError("TGB's evaluator is not installed: pip install 'bridgemem[tgb]', or py-tgb.") from None
+        raise NotFoundError("py-tgb is not installed: pip install -e '.[tgb]' in the checkout.") from None
     if name not in DATA_NS_STRATEGY_DICT:
         raise NotFoundError(f"this version of TGB has no negative samples for {name}; install a later py-tgb.")
     home = folder if folder.is_dir() else folder.parent

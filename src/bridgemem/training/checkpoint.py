@@ -87,7 +87,7 @@ class Checkpoint:
         reached = config.pop("reached", None)
         if reached is None or config != self.config:
             warnings.warn(
-                f"what is kept in {self.folder} is of a training on other data or with other settings; it is replaced.",
+                f"the checkpoint in {self.folder} is of other data or settings; it is replaced.",
                 OtherTrainingWarning,
                 stacklevel=2,
             )

@@ -207,4 +207,4 @@ def test_a_table_without_the_columns_of_events_names_those_it_has(tmp_path: Path
 )
 def test_a_missing_extra_is_named(source: str, module: str, extra: str) -> None:
     with mock.patch.dict(sys.modules, {module: None}):
-        assert f"pip install 'bridgemem[{extra}]'" in bridgemem("data", "check", source).refused()
+        assert f"pip install -e '.[{extra}]'" in bridgemem("data", "check", source).refused()

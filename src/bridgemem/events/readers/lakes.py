@@ -219,5 +219,5 @@ def _needed(module: str, source: str) -> Any:
         package = module.partition(".")[0]
         extra = NAMED[package]
         raise SettingsError(
-            f"reading {source} needs {package}, which is not installed: pip install 'bridgemem[{extra}]'."
+            f"reading {source} needs {package}, which is not installed: pip install -e '.[{extra}]' in the checkout."
         ) from None

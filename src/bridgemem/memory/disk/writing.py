@@ -142,7 +142,7 @@ def check_place(folder: Path, replace: bool = False) -> None:
     if not (replace and folder.exists()):
         check_free(folder)
     elif not (folder / MANIFEST).is_file():
-        raise RunError(f"{folder} is no memory on disk, and is not replaced; choose another name.")
+        raise RunError(f"{folder} is not a memory on disk, and is not replaced; choose another name.")
 
 
 def _actor_blocks(events: EventLog, block: int) -> Iterator[tuple[int, int]]:
