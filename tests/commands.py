@@ -45,7 +45,7 @@ DAYS = 40
 TINY_CENET = ("--set", "width=8", "--set", "epochs=1", "--set", "oracle_epochs=1")
 # of a fit whose test is not about the learned residual; one that is says so after it
 TINY_READER = ("--set", "width=8", "--set", "hidden=8", "--set", "max_epochs=2", "--residual", "bridgemem")
-MADE_SPLIT = "has no split of its own, so one was made by time"  # said of every file that is not split
+MADE_SPLIT = "has no split, so it was split by time"  # said of every file that is not split
 # typer would make it anew at each call, which takes longer than many a command
 COMMANDS = typer.main.get_command(app)
 

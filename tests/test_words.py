@@ -49,6 +49,10 @@ FORBIDDEN = {
     r"\bearns its keep\b|\b[Ww]here the gain comes\b|\bcan be believed\b|\b[Bb]elieve the rows\b": (),
     r"\bB less A\b|\bMRR less\b": (),
     r"_by_(?:static|time)\b|split\(\"_by_\"\)": (),
+    r"[Oo]ne column, one filter|one filter a table|admitted at 100|already say what repeats|lines of counting pass": (),
+    r"out that was ever true|\bcan it be believed\b": (),
+    r"pip install bridgemem\b|bridgemem\[\w+\]": (),  # it is not on PyPI: extras come from the checkout
+    r"\bsay --\w|\bbegins? anew\b": (),
 }
 FILES = re.compile(r"question|mixture|stranger|what-matters|grown|widened")
 

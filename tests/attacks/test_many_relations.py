@@ -128,7 +128,7 @@ def test_ingest_refuses_the_file_unless_more_are_allowed(recurrence_run: Path, t
     refused = bridgemem("ingest", store, file, "--run", recurrence_run)
     refused.refused()
     assert "1,001 new relations" in refused.err
-    assert "No event is stored" in bridgemem("stored", store).out
+    assert "No events are stored" in bridgemem("stored", store).out
     taken = bridgemem("ingest", store, file, "--run", recurrence_run, "--max-new-relations", "1001", "--json").json
     assert taken["new_relations"] == 1_001
 

@@ -510,7 +510,7 @@ def test_the_state_of_another_training_is_not_used(other, tmp_path, monkeypatch)
     else:
         dataset = replace(dataset, test_start=13)
     watched = Killing(math.inf)
-    with pytest.warns(UserWarning, match="of a training on other data or with other settings; it is replaced"):
+    with pytest.warns(UserWarning, match="is of other data or settings; it is replaced"):
         Regcn.fit(dataset, settings, seed=seed, progress=watched, checkpoint=tmp_path / "state")
     assert watched.begun == 0
 

@@ -182,7 +182,7 @@ def spoiled(value: float) -> Callable[[Queries], Scores]:
     [
         (spoiled(torch.nan), "NaN or infinite for actor"),
         (spoiled(-torch.inf), "NaN or infinite for actor"),
-        (lambda q: Scores(hashed(q)[:, 1:]), "a column an entity: (16, 12), not (16, 11)"),
+        (lambda q: Scores(hashed(q)[:, 1:]), "one column per entity: (16, 12), not (16, 11)"),
         (lambda q: Scores(hashed(q)[1:]), "one row per query"),
         (lambda q: Scores(hashed(q), torch.full((len(q),), 1.5)), "between 0 and 1"),
         (lambda q: Scores(hashed(q), torch.zeros(3)), "16 numbers between 0 and 1"),

@@ -115,7 +115,7 @@ def test_ablations_of_what_was_not_evaluated_are_refused_first(
 ) -> None:
     monkeypatch.setattr(ablation, "ablate", lambda *_: pytest.fail("the long part began"))
     assert "has not been evaluated" in bridgemem("ablate", recurrence_run).refused()
-    assert "not evaluated on valid" in bridgemem("ablate", evaluated, "--split", "valid").refused()
+    assert "not been evaluated on valid" in bridgemem("ablate", evaluated, "--split", "valid").refused()
     assert "'train'" in bridgemem("ablate", evaluated, "--split", "train").refused()
     assert "no run at" in bridgemem("ablate", tmp_path).refused()
     (tmp_path / "records.jsonl").write_text("not json\n")

@@ -86,7 +86,7 @@ def test_a_mining_that_replaces_another_leaves_that_whole_until_it_is_done(
         patched.setattr(duckdb, "write_mined", stop)
         stopped = bridgemem(*mine, "--force", "--set", "k=4")
     assert stopped.code == 1
-    assert stopped.err == f"bridgemem: interrupted; {out} is as it was, and the same command begins anew.\n"
+    assert stopped.err == f"bridgemem: interrupted; {out} is as it was, and the same command starts over.\n"
     assert Mined(out).about == before
     (out / "thesis.txt").write_text("years of work")
     assert "'thesis.txt', which would be lost" in bridgemem(*mine, "--force").refused()

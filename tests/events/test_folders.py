@@ -158,7 +158,7 @@ def test_the_unit_of_the_times_is_said(tmp_path: Path) -> None:
 
 def test_a_split_that_nobody_gave_is_said_in_one_line(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "own.csv", planted_rows())
-    with pytest.warns(UserWarning, match="own has no split of its own, so one was made by time: train"):
+    with pytest.warns(UserWarning, match="own has no split, so it was split by time: train"):
         load(rows)
     for given in ({"valid": 0.2}, {"split_at": ("2024-01-20", "2024-01-30")}):
         with warnings.catch_warnings():
@@ -231,7 +231,7 @@ def test_other_files_are_joined_and_the_split_is_said(tmp_path: Path) -> None:
     files = [
         write_rows(tmp_path / f"{letter}.csv", rows) for letter, rows in zip("abc", named_rows().values(), strict=True)
     ]
-    with pytest.warns(UserWarning, match="has no split of its own"):
+    with pytest.warns(UserWarning, match="has no split, so it"):
         data = load(files)
     assert len(data) == len(planted_rows())
 

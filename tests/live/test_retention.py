@@ -260,7 +260,7 @@ def test_a_service_removes_what_is_asked_of_the_store_it_has_open(recurrence_run
         assert bridgemem("erase", place, SECRET, "--json").json["events"] == 1
         assert bridgemem("erase", place, SECRET, "--json").json["events"] == 0
         assert bridgemem("prune", place, "--source", "a.csv", "--json").json["events"] == 1
-        assert "No event is stored there" in bridgemem("stored", place).out
+        assert "No events are stored" in bridgemem("stored", place).out
         (tmp_path / "b.csv").write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-11\n")
         assert bridgemem("ingest", place, tmp_path / "b.csv", "--run", recurrence_run).code == 0
     finally:

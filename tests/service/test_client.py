@@ -138,7 +138,7 @@ def test_what_stays_wrong_is_said_in_one_sentence(no_waiting: list[float], monke
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8008", "ftp://here", "http://", ""])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(SettingsError, match="no address of a service"):
+    with pytest.raises(SettingsError, match="not the address of a service"):
         Client(address)
 
 

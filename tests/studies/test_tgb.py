@@ -81,5 +81,5 @@ def test_what_is_missing_is_named(
     with pytest.raises(DataError, match="was fitted on tkgl-icews, not on tkgl-yago"):
         evaluate_tgb(model.parts, edge_list(tmp_path / "yago", "tkgl-yago", numbers=True))
     monkeypatch.setitem(sys.modules, "tgb.linkproppred.evaluate", None)
-    with pytest.raises(NotFoundError, match=r"pip install 'bridgemem\[tgb\]'"):
+    with pytest.raises(NotFoundError, match=r"pip install -e '\.\[tgb\]'"):
         evaluate_tgb(model.parts, folder)

@@ -338,7 +338,7 @@ class Infer(Backbone):
     """INFER: log of the noisy-or of all rules that lead from the actor to a candidate.
 
     Two choices are this project's. The released code refreshes its weights in place from the first test step on, which
-    would make a score depend on what was asked before: here every step begins anew, `refreshes` steps earlier. And
+    would make a score depend on what was asked before: here every step starts afresh, `refreshes` steps earlier. And
     the static weights are read in bodies of one relation, where they matter, so that longer ones stay sparse.
     """
 

@@ -71,7 +71,7 @@ def mcp(
         return
     limits, hosts = Limits(), ("127.0.0.1", "localhost", "[::1]") if host in LOOPBACK else ()
     with listen(host, port) as place:
-        listen_forever(http_app(server, limits, token, hosts), place, f"Tools of {run} at /mcp", limits)
+        listen_forever(http_app(server, limits, token, hosts), place, f"MCP tools of {run}, path /mcp,", limits)
 
 
 def _read(following: Following, named: bool) -> None:

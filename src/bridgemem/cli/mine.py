@@ -117,7 +117,7 @@ def _stoppable(out: Path, goes_on: bool) -> Iterator[None]:
     from bridgemem.outofcore.base import DONE
 
     state = "is as it was" if (out / DONE).is_file() else "is not whole yet"
-    then = "goes on where this one was" if goes_on else "begins anew"
+    then = "continues where this one stopped" if goes_on else "starts over"
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

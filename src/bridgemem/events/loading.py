@@ -222,7 +222,7 @@ def made_split(dataset: Dataset) -> str:
     """That a split was made which nobody gave, with its boundaries, in one line."""
     label, sizes = dataset.events.clock.label, dataset.sizes
     return (
-        f"{dataset.name} has no split of its own, so one was made by time: train {sizes['train']:,} events, valid "
+        f"{dataset.name} has no split, so it was split by time: train {sizes['train']:,} events, valid "
         f"{sizes['valid']:,} from {label(dataset.valid_start)}, test {sizes['test']:,} from "
         f"{label(dataset.test_start or 0)}; set the boundaries with --split-at DATE DATE (split_at in Python)."
     )

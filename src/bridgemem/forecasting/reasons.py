@@ -277,4 +277,4 @@ def _of(count: int, of: int) -> str:
     """'3 of the 4 times'."""
     if of == 1:
         return "The one time"
-    return f"{'None' if not count else 'All' if count == of else f'{count:,}'} of the {of:,} times"
+    return f"{'In none' if not count else 'All' if count == of else f'{count:,}'} of the {of:,} times"

@@ -72,7 +72,7 @@ def mine_files(
     URLs, in the order of their events where steps tie; plain, or in a published layout.
     options, entities, relations: as for `read_events`. aliases: names that become others, by `read_aliases`.
     rejects: a file for rejected rows, where none may refuse a file of events.
-    A run that was cut off goes on when it is started again in the same way; `force` begins anew and replaces what an
+    A run that was cut off goes on when it is started again in the same way; `force` starts over and replaces what an
     earlier mining left in the folder.
     """
     settings, limits, options = settings or Settings(), limits or Limits(), options or ReadOptions()

@@ -1,4 +1,4 @@
-"""The folder that an engine mines into: what may lie in it, what is not finished yet, and what begins anew."""
+"""The folder that an engine mines into: what may lie in it, what is not finished yet, and what starts over."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_usual_names_are_told_and_said(heading, tmp_path):
     subject, relation, object_, time = heading.split(",")
     told = f"subject from {subject}, relation from {relation}, object from {object_}, time from {time}."
     assert read_events(path).source() == f"Read as plain: {told}"
-    with pytest.warns(UserWarning, match=f"^The columns were told by their names: {told}$"):
+    with pytest.warns(UserWarning, match=f"^Columns found by name: {told}$"):
         bm.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -103,7 +103,7 @@ class Reading:
     def notable(self) -> str:
         """What a user who did not ask should know, empty where all is as usual."""
         found = ", ".join(f"{role} from {self.columns[role]}" for role in self.aliases)
-        said = [f"The columns were told by their names: {found}." if found else "", *self.remarks]
+        said = [f"Columns found by name: {found}." if found else "", *self.remarks]
         said += [self.sentence()] if self.rejects.count or self.dropped else []
         return " ".join(filter(None, said))
 
