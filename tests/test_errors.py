@@ -14,14 +14,20 @@ from bridgemem import errors
 
 PACKAGE = Path(bridgemem.__file__).resolve().parent
 OWN = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
-# what to do stands after a semicolon or colon, in a command, or in the values that are permitted
+# what to do: a verb, a command, an option, the values that are permitted, or a last clause that is filled in
+VERBS = (
+    "add|ask|begin|call|check|choose|compare|continue|correct|delete|derive|drop|evaluate|expected|fetch|fill|finish|fit|fix|"
+    "give|import|install|join|keep|leave|make|measure|merge|mine|move|name|number|push|put|raise|read|remove|rename|repair|"
+    "restore|return|run|save|score|select|send|separate|set|sort|split|start|stop|take|train|try|uninstall|unpack|use|wait|write"
+)
 REMEDY = re.compile(
-    r"[;:] |`|, not |\bmust\b|\bneeds?\b|\b(?:is|are) one of\b|known are|"
-    r"\b(?:give|name|use|choose|write|read|call|ask|try|take|leave|set|say|add|install|train|fit|evaluate|begin)\b",
+    rf"`|--\w|, not |\bmust\b|\bneeds?\b|\b(?:is|are) one of\b|known are|[;:] [^;:]*\{{\}}[^;:]*\.$|\b(?:{VERBS})\b",
     re.IGNORECASE,
 )
 # sentences that consist of what another one says, or that are the end of the matter
-WHOLE = re.compile(r"^[\s.{}]*$|^this store was closed|is not permitted|has ended")
+WHOLE = re.compile(
+    r"^[\s.{}]*$|^this store was closed|is not permitted|has ended|nothing was changed here|the page is at"
+)
 
 
 def raised() -> Iterator[tuple[str, str]]:

@@ -224,7 +224,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except ValueError:  # also of Python itself, which reads no number of thousands of digits
         raise SettingsError(f"{path} is not valid TOML: a whole number has more than 64 bits.") from None
     except RecursionError:
-        raise SettingsError(f"{path} is not valid TOML: it is nested too deep.") from None
+        raise SettingsError(f"{path} is not valid TOML: it is nested too deep; write it flatter.") from None
     return values
 
 

@@ -397,7 +397,9 @@ class Run(Parts):
         path = self.folder / "selection.json"
         values = read_as(path, dict[str, dict[str, Any]], BACK, missing={}).get(filter_name)
         if values is None:
-            raise SelectionError(f"{self.folder} has no selection under the {filter_name} filter; test stays closed.")
+            raise SelectionError(
+                f"{self.folder} has no selection under the {filter_name} filter, and test stays closed; fit a new run."
+            )
         selection = Selection.from_dict(values)
         if selection.lock() != values.get("lock"):
             raise SelectionError(f"{path} was changed after it was locked; fit a new run.")

@@ -164,7 +164,7 @@ def test_what_was_taken_back_after_a_refresh_is_gone_from_the_next(
     assert rows_of(third.dataset.events) == wanted
     counted(third, "known")
     assert len(json.loads((third.folder / "refresh.json").read_text())) == 2
-    with pytest.raises(DataError, match="nothing to refresh"):
+    with pytest.raises(DataError, match="add events first"):
         refresh(third, store, tmp_path / "fourth")
     assert not (tmp_path / "fourth").exists()
 

@@ -312,7 +312,7 @@ def read_occurrence_records(path: Path) -> list[OccurrenceRecord]:
         try:
             records.append(as_settings(OccurrenceRecord, parse_json(line), where))
         except SettingsError as problem:
-            raise DataError(f"{str(problem).rstrip('.')}; such records have a file of their own.") from None
+            raise DataError(f"{str(problem).rstrip('.')}; keep such records in a file of their own.") from None
         except (ValueError, RecursionError) as problem:
             raise DataError(f"{where}: {problem}.") from None
     return records

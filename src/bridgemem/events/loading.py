@@ -113,7 +113,7 @@ def loaded(
     if options.step is not None and (packed or isinstance(source, EventLog)):
         raise SettingsError(f"{what} has its time steps already; leave step out, or import the events again with it.")
     if options.for_tables and (packed or isinstance(source, EventLog)):
-        raise SettingsError(f"{what} has its columns, names and times already; such options are for files of events.")
+        raise SettingsError(f"{what} has its columns, names and times already; leave such options out.")
     if packed and not is_mapped(source) and cut.given:
         raise cut.refused(what)
     if isinstance(source, str) and source == "world":
@@ -185,7 +185,7 @@ class Cut:
         if not valid is test is None:
             raise SettingsError("the split is given by shares or by two times, split_at: give one of both.")
         if isinstance(at, str) or len(at) != 2:
-            raise SettingsError("split_at takes two times: the first of validation, and the first of test.")
+            raise SettingsError("split_at takes two times; give the first of validation and the first of test.")
         return cls(at=(at[0], at[1]))
 
     @property

@@ -295,7 +295,7 @@ class EventLog:
         for name, bound in (("subject", self.n_entities), ("object", self.n_entities), ("relation", self.n_relations)):
             column = getattr(self, name)
             if len(column) and not (column.min() >= 0 and column.max() < bound):
-                raise DataError(f"the {name} column holds an id outside 0..{bound - 1}; the vocabulary is too small.")
+                raise DataError(f"the {name} column holds an id outside 0..{bound - 1}; give ids of the vocabulary.")
         if len(self) and self.step[0] < 0:
             raise DataError("steps must not be negative.")
         if len(self) and not (self.clock.holds(self.step[0]) and self.clock.holds(self.step[-1])):

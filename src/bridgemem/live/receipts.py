@@ -83,7 +83,7 @@ def event_number(event_id: str) -> int:
     """The number of an event by its id, such as 12 of e12."""
     digits = str(event_id).removeprefix("e")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
-        raise NotFoundError(f"{str(event_id)[:40]!r} is not the id of a stored event; ids are written as e12.")
+        raise NotFoundError(f"{str(event_id)[:40]!r} is not the id of a stored event; write it as e12.")
     return int(digits)
 
 

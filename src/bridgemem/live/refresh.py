@@ -70,7 +70,9 @@ def refresh(
         before = run.dataset
         reading, fresh, taken = all_known(store, run, before.events, until)
         if not fresh and not taken and before.test_start is None:
-            raise DataError(f"{store.path} holds nothing that {run.folder} does not know; there is nothing to refresh.")
+            raise DataError(
+                f"{store.path} holds nothing that {run.folder} does not know; add events first, or keep the run."
+            )
         after = Dataset(before.name, reading.events, before.valid_start)
         began = time.perf_counter()
         train = _brought_up(run.transitions("train"), before.train, after.train)

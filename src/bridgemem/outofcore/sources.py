@@ -169,7 +169,7 @@ def _kind(file: Source, heading: str, declared: str) -> str:
         return "date"
     if declared == "VARCHAR" or declared.startswith("ENUM"):
         return "text"
-    raise DataError(f"{file.name} has a column {heading!r} of {declared}; events are whole numbers, texts and dates.")
+    raise DataError(f"{file.name} has a column {heading!r} of {declared}; write whole numbers, texts or dates.")
 
 
 def unreadable(path: str, problem: Exception) -> DataError:

@@ -180,7 +180,7 @@ def _files(spark: SparkSession, paths: Sequence[str]) -> list[str]:
         files += sorted(map(unquote, found))
     if len(set(files)) < len(files):
         twice = min(file for file in files if files.count(file) > 1)
-        raise DataError(f"{twice} is named twice; its events would count twice.")
+        raise DataError(f"{twice} is named twice, and its events would count twice; name it once.")
     return files
 
 
@@ -245,8 +245,7 @@ def _roles(name: str, table: DataFrame, options: ReadOptions) -> dict[str, _Role
             kind = KINDS.get(declared[heading])
             if not kind or (kind == "date" and role != "time"):
                 raise DataError(
-                    f"{name} has a column {heading!r} of {declared[heading]}; events are whole numbers, texts and "
-                    "dates."
+                    f"{name} has a column {heading!r} of {declared[heading]}; write whole numbers, texts or dates."
                 )
         found[role] = _Role(role, tuple((heading, KINDS[declared[heading]]) for heading in headings))
     return found

@@ -22,7 +22,7 @@ from bridgemem.residuals.scoring import Choice, Scoring
 MOST_QUERIES = 1 << 20  # of validation that a fit chooses from; of more that many are drawn
 SEED = 0  # of that draw
 # each step that is asked is a pass over all events for common neighbours: of more events than this, wherever they lie,
-# queries are drawn from so many steps
+# queries are drawn from that many steps
 MANY_EVENTS, MOST_STEPS = 10_000_000, 64
 KEPT_BYTES = 1 << 28  # of scores that a fit keeps; queries beyond are scored anew in every pass
 

@@ -298,8 +298,8 @@ def _check_same(first: Ranks, other: Ranks) -> None:
     ):
         if a != b:
             raise RunError(
-                f"{first.name} and {other.name} differ in {what} ({a!r} and {b!r}); only what ranked the same queries "
-                "from the same history can be compared."
+                f"{first.name} and {other.name} differ in {what} ({a!r} and {b!r}); compare only what ranked the same "
+                "queries from the same history."
             )
     if not all(np.array_equal(first.columns[name], other.columns[name]) for name in ASKED):
         raise RunError(f"{first.name} and {other.name} ranked different queries; evaluate both on the same split.")

@@ -133,7 +133,7 @@ def test_what_cannot_be_is_one_sentence(orders):
         read_events(orders)
     with pytest.raises(DataError, match="has no column for kind,nothing"):
         read_events(orders, ReadOptions("buyer", "kind,nothing", "seller"))
-    with pytest.raises(SettingsError, match="such options are for files of events"):
+    with pytest.raises(SettingsError, match="leave such options out"):
         bm.load("world", subject="buyer")
 
 

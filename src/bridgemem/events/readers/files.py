@@ -25,7 +25,7 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
         found += [path] if path.exists() else [Path(name) for name in several if Path(name).is_file()]
     twice = {str(path) for path in found if found.count(path) > 1} if len(set(found)) < len(found) else set()
     if twice:
-        raise DataError(f"{min(twice)} is named twice; its events would count twice.")
+        raise DataError(f"{min(twice)} is named twice, and its events would count twice; name it once.")
     if not found:
         raise DataError("no file was given; name files of events.")
     return found

@@ -77,7 +77,7 @@ def _last_ids(path: str | Path, lines: Sequence[tuple[int, str]]) -> dict[int, s
         if not tab or not INTEGER.fullmatch(text.strip()):
             raise _no_id(path, number, line)
         if int(text) in names:
-            raise DataError(f"{path}:{number}: the id {int(text)} is given twice.")
+            raise DataError(f"{path}:{number}: the id {int(text)} is given twice; give each id once.")
         names[int(text)] = name.strip()
     if min(names) != 0 or max(names) != len(names) - 1:
         raise DataError(f"{path} has {len(names)} names, so its ids must be 0..{len(names) - 1}, each once.")

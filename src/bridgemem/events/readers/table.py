@@ -293,7 +293,7 @@ def joined_parts(role: str, filled: list[str]) -> str:
         return f"concat_ws(': ', {', '.join(filled)})"
     between = [" "] if len(filled) == 2 else ["-", "-", " ", ":", ":"]
     if len(filled) > len(between) + 1:
-        raise DataError("a time is joined from at most six columns: year, month, day, hour, minute, second.")
+        raise DataError("a time is joined from at most six columns; name year, month, day, hour, minute, second.")
     filled[4:] = [f"lpad({part}, 2, '0')" for part in filled[4:]]
     parts = [f"{literal(b)} || {part}" for b, part in zip(between, filled[1:], strict=False)]
     parts += ["':00'"] if len(filled) == 4 else []  # an hour alone
