@@ -11,6 +11,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -86,7 +87,8 @@ def namespace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         warnings.simplefilter("ignore")
         model = bm.Forecaster("recurrence", residual="bridgemem", settings=bm.Settings(max_epochs=1)).fit(data)
         ranks = bm.ranks(data, backbones=["recurrence", "popularity"])
-        saved = bm.Forecaster.load(model.save(tmp_path_factory.mktemp("saved") / "run"))
+        saved = copy(model)
+        saved.save(tmp_path_factory.mktemp("saved") / "run")
         saved.evaluate("test")
         return {
             "bm": bm,
@@ -126,7 +128,12 @@ def test_the_examples_run(
     request: pytest.FixtureRequest,
 ) -> None:
     module = importlib.import_module(name)
-    names = {**namespace, **(request.getfixturevalue("service") if module is bm.client else {})}
+    # one of its own: where an example saves the model is gone with its folder
+    names = {
+        **namespace,
+        "model": copy(namespace["model"]),
+        **(request.getfixturevalue("service") if module is bm.client else {}),
+    }
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(REGISTERED), warnings.catch_warnings():
         warnings.simplefilter("ignore")
