@@ -147,7 +147,7 @@ def test_ranks_of_a_machine_without_duckdb_are_compared_too(
 def test_a_run_that_was_not_evaluated_is_refused_with_the_remedy(first: Run, tmp_path: Path) -> None:
     unread = Run(shutil.copytree(first.folder, tmp_path / "unread"))
     unread.ranks_path("test").unlink()
-    with pytest.raises(RunError, match=r"was not evaluated on test; `bridgemem evaluate .* --split test`"):
+    with pytest.raises(RunError, match=r"was not evaluated on test; run `bridgemem evaluate .* --split test`"):
         compare(first, unread)
     with pytest.raises(RunError, match="was not evaluated on valid"):
         compare(first, first, "valid")
