@@ -118,6 +118,10 @@ def test_what_was_stated_and_did_not_come_true_is_remarked() -> None:
     hit = np.concatenate([np.arange(200) < 110, np.arange(200) < 20])
     assert Stated.of(1, stated, hit).remark == "stated 70%, came true 55% on the last part of validation"
     assert Stated.of(1, stated, np.concatenate([np.arange(200) < 140, np.arange(200) < 20])).remark == ""
+    # nine forecasts of nine different probabilities tell nothing apart, and are off by .06 in the mean
+    few = np.linspace(0.1, 0.9, 9)
+    assert Stated.of(1, few, few > 0.45).remark == ""
+    assert Stated.of(1, few, few > 2).remark == "stated 50%, came true 0% on the last part of validation"
 
 
 def test_later_queries_are_measured_by_what_came_before_them() -> None:

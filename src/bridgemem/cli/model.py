@@ -365,4 +365,4 @@ def learned_settings_of(residual: str, assignments: list[str] | None) -> Learned
         return None
     if residual != "learned":
         raise SettingsError("--learned-set is for --residual learned.")
-    return override(LearnedSettings(), assignments)
+    return override(LearnedSettings(), assignments, "--learned-set")

@@ -97,11 +97,13 @@ class Stated(Declared):
 
     @classmethod
     def of(cls, horizon: int, p: np.ndarray, hit: np.ndarray, weight: np.ndarray | None = None) -> Stated:
-        """Of probabilities float64 [m] and whether they came true; bins of few forecasts count where all are such."""
+        """Of probabilities float64 [m] and whether they came true; where all bins hold few, all forecasts are one."""
         curve, drawn = Curve.of(p, hit, weight), Curve.of(p, hit)
         bins = [b for b, own in zip(curve.bins, drawn.bins, strict=True) if own.count >= 2 * FEWEST]
-        worst = max(bins or curve.bins, key=lambda b: abs(b.probability - b.share))
-        return cls(horizon, len(p), curve.error, min(worst.probability, 1.0), min(worst.share, 1.0))
+        overall = float(np.average(p, weights=weight)), float(np.average(hit, weights=weight))
+        read = [(b.probability, b.share) for b in bins] or [overall]
+        stated, came_true = max(read, key=lambda of: abs(of[0] - of[1]))
+        return cls(horizon, len(p), curve.error, min(stated, 1.0), min(came_true, 1.0))
 
     @property
     def remark(self) -> str:

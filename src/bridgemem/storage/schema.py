@@ -75,8 +75,8 @@ def read_as(path: Path, kind: type[T], remedy: str, *, missing: T | None = None,
         raise RunError(f"{said}{' is missing' if missing_part else ''}; {remedy}.") from None
 
 
-def override(settings: T, assignments: list[str]) -> T:
-    """Settings changed by 'name=value' texts, as `--set` on the command line gives them.
+def override(settings: T, assignments: list[str], option: str = "--set") -> T:
+    """Settings changed by 'name=value' texts, as an option of the command line gives them.
 
     A name with a dot, as in 'stream.width', goes to the list `changed` of settings that have one: an ensemble's.
     """
@@ -85,7 +85,7 @@ def override(settings: T, assignments: list[str]) -> T:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise SettingsError(f"--set takes name=value, not {assignment!r}.")
+            raise SettingsError(f"{option} takes name=value, not {assignment!r}.")
         if "." in name and "changed" in declared(kind):
             values["changed"] = [*values["changed"], assignment]
             continue
@@ -96,7 +96,7 @@ def override(settings: T, assignments: list[str]) -> T:
         return _validated(kind, lambda adapter: adapter.validate_python(values))
     except SettingsError as problem:
         # once, also where settings are changed inside of others
-        raise SettingsError(f"--set: {str(problem).removeprefix('--set: ')}") from None
+        raise SettingsError(f"{option}: {str(problem).removeprefix('--set: ')}") from None
 
 
 def _left_out(kind: Any, values: Any) -> str | None:
