@@ -15,6 +15,7 @@ from bridgemem.events.limits import bytes_of
 
 KIND = "benchmark"  # the word in the marks of these tables: <!-- benchmark: NAME -->
 OUT_OF_CORE = "out of core: "  # what the operations of that benchmark begin with
+STAGES = ("mine", "fit", "evaluate", "serve")
 LABELS = {
     "forecast": "forecast, {queries} queries",
     "serve": "serve, an event added, {queries} queries",
@@ -107,11 +108,11 @@ def outofcore_growth(rows: Sequence[Row]) -> Table:
 
 
 def _out_of_core(rows: Sequence[Row]) -> list[Row]:
-    """The rows of that benchmark, by the number of events."""
+    """The rows of that benchmark, by the number of events and in the order of the commands."""
     own = [row for row in rows if row.operation.startswith(OUT_OF_CORE) and row.seconds is not None]
     if not own:
         raise DataError("there is no benchmark of the way out of core in bench.jsonl.")
-    return sorted(own, key=lambda row: row.figures["events"])
+    return sorted(own, key=lambda row: (row.figures["events"], STAGES.index(row.operation.removeprefix(OUT_OF_CORE))))
 
 
 def _section(record: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
