@@ -159,7 +159,7 @@ def test_devices_are_checked_by_name_and_presence(monkeypatch: pytest.MonkeyPatc
 
 def test_the_package_shows_few_names_and_all_of_them_exist() -> None:
     public = [name for name in bridgemem.__all__ if name != "__version__"]
-    assert len(public) <= 19
+    assert len(public) <= 20
     assert all(getattr(bridgemem, name) for name in public)
     assert set(public) <= set(dir(bridgemem))
     assert issubclass(bridgemem.BridgeMemError, BridgeMemError)

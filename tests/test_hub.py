@@ -184,7 +184,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence(stand_in: StandIn, run: Path
 
 def test_without_the_extra_the_remedy_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SettingsError, match=r"bridgemem\[hub\]"):
+    with pytest.raises(SettingsError, match=r"pip install -e '.\[hub\]'"):
         push(run, NAME)
 
 

@@ -41,7 +41,7 @@ def test_what_is_printed_is_what_was_measured_and_says_that_it_is_no_forecast(ow
 
 
 def test_the_help_says_that_it_is_no_forecast() -> None:
-    assert "No forecast" in bridgemem("leakage", "--help").out
+    assert "not a forecast" in bridgemem("leakage", "--help").out
 
 
 def test_readings_are_recorded_where_asked_and_a_backbone_keeps_its_own_record(

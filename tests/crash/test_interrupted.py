@@ -102,7 +102,7 @@ def test_an_interrupted_training_is_given_up_for_another_one_only_by_force(
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "KEEP_EVERY", 0.0)
         patched.setattr(cenet._Trainer, "stage_two", stop)
-        assert "is kept" in bridgemem(*command).err
+        assert "the training so far is in" in bridgemem(*command).err
     sentence = bridgemem(*command, "--set", "width=16").refused()
     assert "keeps an interrupted training" in sentence
     assert "--force" in sentence

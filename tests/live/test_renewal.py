@@ -151,7 +151,7 @@ def test_the_command_compares_once_and_says_both(link: Path, store: EventStore) 
     assert said[4].startswith("Renewed: the candidate is ")
     found = bridgemem(*args, "--compare", "--json").json
     assert (found["outcome"], found["gain"]) == ("waiting", None)
-    assert "is no link" in bridgemem("refresh", link.resolve(), "--store", store.path, "--compare").refused()
+    assert "is not a link" in bridgemem("refresh", link.resolve(), "--store", store.path, "--compare").refused()
     assert "--every is written" in bridgemem(*args, "--every", "soon").refused()
     assert "leave them out" in bridgemem(*args, "--compare", "--force").refused()
 

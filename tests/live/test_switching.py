@@ -278,7 +278,7 @@ def test_what_cannot_be_promoted_is_refused(recurrence_run: Path, tmp_path: Path
     run = Path(shutil.copytree(recurrence_run, tmp_path / "runs" / "a"))
     with pytest.raises(SettingsError, match="does not lie next to"):
         promote(run, tmp_path / "current")
-    with pytest.raises(SettingsError, match="is no link"):
+    with pytest.raises(SettingsError, match="is not a link"):
         promote(run, run)
     assert "there is no run" in bridgemem("promote", run / "none", "--link", run / "current").refused()
     with pytest.raises(NotFoundError, match="there is no link"):

@@ -317,8 +317,8 @@ def test_a_stopped_command_says_so_and_the_same_command_finishes(tmp_path, many,
     if sent != signal.SIGKILL:
         assert process.returncode == 1
         assert err == (
-            f"bridgemem: interrupted; {tmp_path / 'out'} is not whole yet, and the same command goes on where this one "
-            "was.\n"
+            f"bridgemem: interrupted; {tmp_path / 'out'} is not whole yet, and the same command continues where "
+            "this one stopped.\n"
         )
     mine_files(files, tmp_path / "out")
     assert Mined(tmp_path / "out").about["fingerprint"] == fingerprint

@@ -208,7 +208,7 @@ def test_a_master_that_nobody_answers_for_is_refused_at_once(tmp_path: Path) -> 
         outcome = bridgemem("mine", "--engine", "spark", "--master", url, "x.parquet", "-o", tmp_path / "out")
     assert f"no Spark master answers at {url}" in outcome.refused()
     for wrong in ("localhost:7077", "spark://localhost", "spark://:7077"):
-        with pytest.raises(SettingsError, match="no Spark master"):
+        with pytest.raises(SettingsError, match="not a Spark master"):
             spark.check_master(wrong)
 
 

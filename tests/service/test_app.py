@@ -282,7 +282,7 @@ def test_names_of_a_later_step_take_no_share_of_an_answer_before_it(client: Any)
     assert chances[1] == pytest.approx(chances[0])
     assert after == before
     early = client.post("/v1/explain", json={**why, "object": "New 7"})
-    assert (early.status_code, "no candidate" in early.json()["error"]) == (404, True)
+    assert (early.status_code, "not a candidate" in early.json()["error"]) == (404, True)
     later = client.post("/v1/forecast", json={**query, "at": SECOND_NEXT}).json()["candidates"]
     assert {f"New {i}" for i in range(50)} < {c["name"] for c in later}
 
