@@ -144,7 +144,10 @@ def test_check_reads_a_file_as_import_does(tmp_path: Path) -> None:
     assert known["repeated"] == checked["repeated"] == 24
     assert {**known, "fingerprint": None} == checked
     assert "polecat" in bridgemem("data", "check", path, "--format", "polecat").refused()
-    assert "has its columns, names and times already" in bridgemem("data", "check", packed, "--subject-column", "who").refused()
+    assert (
+        "has its columns, names and times already"
+        in bridgemem("data", "check", packed, "--subject-column", "who").refused()
+    )
 
 
 @pytest.mark.parametrize(("step", "length"), [((), "1 second"), (("--step", "day"), "1 day")])

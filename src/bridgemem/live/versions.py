@@ -42,7 +42,9 @@ def promote(run: Path | str, link: Path | str, *, keep: int | None = None) -> Mo
     check("keep", keep, Count | None)
     run, link = Path(run), Path(link)
     if link.exists() and not link.is_symlink():
-        raise SettingsError(f"{link} is not a link, but a folder or file of its own; name a link, such as runs/current.")
+        raise SettingsError(
+            f"{link} is not a link, but a folder or file of its own; name a link, such as runs/current."
+        )
     folder = run.resolve()
     if folder.parent != link.parent.resolve():
         raise SettingsError(f"{run} does not lie next to {link}; keep the runs of a link in its folder.")
