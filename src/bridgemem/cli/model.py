@@ -303,7 +303,7 @@ def fit(
         "selections": selections,
         "held_out": {name: {**asdict(held), "better": held.better} for name, held in held_out.items()},
         "naive": {name: asdict(naive) for name, naive in fitted.naive.items()},
-        "forecasts": made.preferred() if made.fit_names() else "bridgemem",
+        "forecasts": made.preferred(),
         "fit_seconds": fitted.select_fit_seconds,
         "seconds": seconds,
     }

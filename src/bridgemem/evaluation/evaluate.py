@@ -191,14 +191,10 @@ def _naive_records(run: Parts, dataset: Dataset, split: str, reading: Reading, d
 
 def _model_gain(run: Parts, reading: Reading, filter_name: str, column: int) -> dict[str, Any]:
     """The residual that forecasts use, and its gain in MRR over a column, with both ends of the interval."""
-    replayed, model = reading.replayed, _model(run)
+    replayed, model = reading.replayed, run.preferred()
     own = replayed.of(filter_name, reading.columns[run.method(model, filter_name)])
     gain = paired_gains(replayed.of(filter_name, column), own, replayed.queries.step.numpy())["mrr"]
     return {"model": model, "model_gain": [gain.value, gain.low, gain.high]}
-
-
-def _model(run: Parts) -> str:
-    return run.preferred() if run.fit_names() else "bridgemem"
 
 
 def record(
@@ -314,7 +310,7 @@ def records_of(
         method = Method("bridgemem", name)
         column = columns[method]
         for f in FILTERS:
-            rival = _model(run) != "bridgemem" and run.method("bridgemem", f) == method
+            rival = run.preferred() != "bridgemem" and run.method("bridgemem", f) == method
             over = _model_gain(run, reading, f, column) if rival else None
             records.append(record(run, dataset, split, replayed, column, f, "bridgemem", selection, device, over))
     if not run.fit_names():

@@ -132,17 +132,19 @@ class Parts(ABC):
         return [BACKBONE, *(Method("bridgemem", name) for name in SELECTION_FILTERS), *learned]
 
     def preferred(self) -> str:
-        """With both residuals the one that forecasts use unless told otherwise: bridgemem or learned.
+        """The residual that forecasts use unless told otherwise: bridgemem or learned.
 
-        The learned one where it gained enough on the later part of validation, without a filter or under the
+        With both, the learned one where it gained enough on the later part of validation, without a filter or under the
         time-aware one, or where that was not measured.
         """
+        if not self.fit_names():
+            return "bridgemem"
         held = [found for name in ("raw", "time") if (found := self.held_out(name)) is not None]
         return "learned" if not held or any(found.better == "learned" for found in held) else "bridgemem"
 
     def remark(self) -> str:
         """How far the probabilities of forecasts were off on later validation; empty where they were not."""
-        name = self.method(self.preferred() if self.fit_names() else "bridgemem", "raw")
+        name = self.method(self.preferred(), "raw")
         found = self.calibration(name, self.lock_of(name))
         late = None if found is None else found.late
         return f"Probabilities of the best candidate: {late.remark}." if late is not None and late.remark else ""

@@ -145,11 +145,6 @@ def measure(
     return list(_records(run, dataset, split, device, _Ranks(model.queries.step.numpy(), own, ranks, strata, weights)))
 
 
-def _name(run: Parts) -> str:
-    """The residual that forecasts use."""
-    return run.preferred() if run.fit_names() else "bridgemem"
-
-
 def _model_on(
     run: Parts,
     dataset: Dataset,
@@ -171,7 +166,7 @@ def _model_on(
         learned=read,
         unseen=None if read else learning_of(run.backbone()).unseen_candidates,
     )
-    by_network = learned is not None and _name(run) == "learned"
+    by_network = learned is not None and run.preferred() == "learned"
     return ModelOn(
         scoring,
         2 if by_network else 1,
@@ -313,7 +308,7 @@ def _records(run: Parts, dataset: Dataset, split: str, device: str, found: _Rank
                 seed=config.seed,
                 settings={
                     "backbone_seed": config.backbone_seed,
-                    "over": _name(run),
+                    "over": run.preferred(),
                     **sampled,
                     **found.settings.get(row, {}),
                 },
