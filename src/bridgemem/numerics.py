@@ -57,6 +57,22 @@ def _alike(absent: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
             yield group, (~absent[group[0]]).nonzero().squeeze(1)
 
 
+def exponentials(score: Tensor) -> tuple[Tensor, Tensor]:
+    """e to the scores [n, E] less the highest of their row, float32 [n, E], and the sums of the rows, float64 [n].
+
+    Their quotient is a softmax: single precision is plenty for numbers of at most 1, and half the memory to go through.
+    A score of -inf, which belongs to no candidate, gives 0.
+    """
+
+    def powers(own: Tensor) -> Tensor:
+        return (own - own.amax(1, keepdim=True)).float().clamp_(min=LOWEST).exp_()
+
+    if not score.numel() or score.amin() != -torch.inf:
+        found = powers(score) if score.numel() else score.float()
+        return found, row_sums(found)
+    return by_candidates(powers, score), by_candidates(lambda own: row_sums(powers(own)), score)
+
+
 def row_sums(values: Tensor) -> Tensor:
     """Sums of the rows of [n, m], float64 [n]; a single row is summed as one of many would be."""
     if len(values) != 1:

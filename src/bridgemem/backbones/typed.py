@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone, Grid
@@ -34,6 +35,7 @@ PASSES = 4  # over the counted events, until confidence and lags agree
 MOST_EVENTS = 4_000_000  # that confidence is counted on; actors with many partners have many a query
 DENSE = 1 << 20  # confidences of two relations up to which all are kept in a table, and not searched
 ROWS, PIECES = 256, 8  # queries after which counting may stop, and in how many pieces they are read
+KEPT_LOGS = 1 << 23  # relations times entities whose logarithms are kept
 PERMUTED = 1 << 24  # queries of train up to which all are put in a random order to draw from
 BLOCK = 1 << 20  # events of train read at once
 
@@ -80,17 +82,17 @@ class Confidence:
         """Of the pairs that were read, float64 [pairs]; relation int64 [n] of the queries."""
         at, key, lag = _events(relation, states, n_relations)
         made = torch.zeros(states.found.shape, dtype=self.lag.dtype, device=self.lag.device)
-        made.view(-1)[at] = self._values(key, n_relations) * self.lag[lag]
+        made.view(-1).index_copy_(0, at, self._values(key, n_relations) * self.lag.index_select(0, lag))
         return made.sum(1)
 
     def _values(self, key: Tensor, n_relations: int) -> Tensor:
         """The confidence of (event's relation, query's relation) given as one number; float64 of the shape of key."""
         if (every := self._every.get(n_relations)) is not None:
-            return every[key]
+            return every.index_select(0, key)
         codes, size = self.before * (2 * n_relations) + self.after, (2 * n_relations) ** 2
         if size <= DENSE:
             every = self._every[n_relations] = self.usual.repeat(size).index_copy_(0, codes, self.value)
-            return every[key]
+            return every.index_select(0, key)
         place = torch.searchsorted(codes, key).clamp(max=len(codes) - 1)
         known = codes[place] == key if len(codes) else torch.zeros_like(key, dtype=torch.bool)
         return torch.where(known, self.value[place] if len(codes) else self.usual, self.usual)
@@ -107,10 +109,10 @@ def _events(relation: Tensor, states: PairStates, n_relations: int) -> tuple[Ten
     Their places among all k of all pairs, (event's relation, query's relation) in one number, and the bin of the lag.
     """
     at = states.found.flatten().nonzero().squeeze(1)
-    event = states.relation.flatten()[at] + states.direction.flatten()[at] * n_relations
-    asked = relation[states.row[at // states.found.shape[1]]]
+    of, direction, lag = (c.flatten().index_select(0, at) for c in (states.relation, states.direction, states.lag))
+    asked = relation.index_select(0, states.row).index_select(0, at // states.found.shape[1])
     edges = 2 ** torch.arange(1, LAGS, device=at.device)
-    return at, event * (2 * n_relations) + asked, torch.bucketize(states.lag.flatten()[at], edges, right=True)
+    return at, (of + direction * n_relations) * (2 * n_relations) + asked, torch.bucketize(lag, edges, right=True)
 
 
 def read_events(queries: Queries, past: Past, ks: Sequence[int]) -> dict[int, Tensor]:
@@ -203,12 +205,57 @@ class Usual:
     def of_relations(self, relation: Tensor, smoothing: float, weight: float) -> Tensor:
         """The share of every entity among the answers times a weight, float64 [n, E]; relation int64 [n]."""
         asked, which = relation.unique(return_inverse=True)  # many queries of a batch ask the same
-        row, at = expand(self.start[asked], self.start[asked + 1])
-        count = self.share.new_zeros(len(asked), len(self.share))
+        return self._rows(asked, smoothing, weight).index_select(0, which)
+
+    def _rows(self, relation: Tensor, smoothing: float, weight: float) -> Tensor:
+        row, at = expand(self.start[relation], self.start[relation + 1])
+        count = self.share.new_zeros(len(relation), len(self.share))
         count[row, self.answer[at]] = self.count[at].double()
-        total = torch.zeros_like(asked).index_add_(0, row, self.count[at])
-        share = (count + smoothing * self.share) / (total + smoothing).clamp(min=1)[:, None]
-        return (weight * share).index_select(0, which)
+        share = (count + smoothing * self.share) / (self._total[relation] + smoothing).clamp(min=1)[:, None]
+        return weight * share
+
+    def of_candidates(self, relation: Tensor, candidate: Tensor, smoothing: float, weight: float) -> Tensor:
+        """The same of some candidates alone, bit for bit: relation, candidate int64 [m] -> float64 [m]."""
+        codes, wanted = self._codes, relation * len(self.share) + candidate
+        count = torch.zeros(len(wanted), dtype=self.share.dtype, device=wanted.device)
+        if len(codes):
+            at = torch.searchsorted(codes, wanted).clamp_(max=len(codes) - 1)
+            count = torch.where(codes[at] == wanted, self.count[at], 0).double()
+        share = (count + smoothing * self.share[candidate]) / (self._total[relation] + smoothing).clamp(min=1)
+        return weight * share
+
+    def log_rows(self, relation: Tensor, smoothing: float, weight: float) -> Tensor:
+        """The logarithm of `of_relations`, at least log EPSILON: kept for all relations where they are not too many."""
+        relations, entities = len(self.start) - 1, len(self.share)
+        if relations * entities > KEPT_LOGS:
+            return self.of_relations(relation, smoothing, weight).clamp_(min=EPSILON).log_()
+        if (kept := self._logs.get((smoothing, weight))) is None:
+            unknown = torch.zeros(relations, dtype=torch.bool, device=relation.device)
+            kept = self._logs.setdefault((smoothing, weight), (self.share.new_empty(relations, entities), unknown))
+        table, known = kept
+        asked = relation.unique()
+        missing = asked[~known[asked]]
+        if len(missing):
+            table[missing] = self._rows(missing, smoothing, weight).clamp_(min=EPSILON).log_()
+            known[missing] = True  # last: another thread may read what is known
+        return table.index_select(0, relation)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        """How many answers each directed relation had, int64 [2R]."""
+        ends = F.pad(self.count.cumsum(0), (1, 0))[self.start]
+        return ends.diff()
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """Relation and answer in one number, ascending."""
+        relation = torch.arange(len(self.start) - 1, device=self.start.device)
+        return torch.repeat_interleave(relation, self.start.diff()) * len(self.share) + self.answer
+
+    @cached_property
+    def _logs(self) -> dict[tuple[float, float], tuple[Tensor, Tensor]]:
+        """What `log_rows` keeps: its table, and which rows of it are filled."""
+        return {}
 
 
 def _drawn(n: int, settings: TypedSettings) -> tuple[np.ndarray, np.ndarray]:
@@ -222,10 +269,23 @@ def _drawn(n: int, settings: TypedSettings) -> tuple[np.ndarray, np.ndarray]:
     return counted, late + draw.choice(n - late, min(settings.trials, n - late), replace=False)
 
 
-def _with_frequency(score: Tensor, seen: Occurrences, frequency: float) -> Tensor:
-    """The scores with what the number of snapshots adds to the triples that were seen, in place."""
-    score[seen.row, seen.candidate] += frequency * seen.count.to(score.dtype).log1p()
-    return score
+@dataclass(frozen=True)
+class Touched:
+    """Whom the actors interacted with: row, candidate int64 [m] ascending, and their scores but for frequency.
+
+    value float64 [m]. seen: the triples that were seen; at int64: the place of each of them here.
+    """
+
+    row: Tensor
+    candidate: Tensor
+    value: Tensor
+    seen: Occurrences
+    at: Tensor
+
+    def with_frequency(self, frequency: float) -> Tensor:
+        """The scores with what the number of snapshots adds to the triples that were seen."""
+        added = frequency * self.seen.count.to(self.value.dtype).log1p()
+        return self.value.index_add(0, self.at, added)
 
 
 class RecurrenceTyped(Backbone):
@@ -269,27 +329,39 @@ class RecurrenceTyped(Backbone):
         nothing = torch.zeros(len(self.settings.frequencies), dtype=torch.float64, device=past.device)
         return sum(in_order(tried, batches, several=several), nothing).tolist()
 
-    def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
-        """All of the score but frequency, float64 [n, E], and the triples that were seen."""
+    def _touched(self, queries: Queries, past: Past) -> Touched:
+        """The scores of all that an actor interacted with; a triple that was seen is one of them."""
         s = self.settings
-        score = self.usual.of_relations(queries.relation, s.popularity_smoothing, s.popularity_weight)
+        states = past.partners(queries.actor, queries.step, self.confidence.k)
         seen = past.occurrences(queries.actor, queries.relation, queries.step)
-        lag = (queries.step[seen.row] - seen.step).to(score.dtype)
+        keys = states.row * past.events.n_entities + states.candidate
+        at = torch.searchsorted(keys, seen.row * past.events.n_entities + seen.candidate)
+        lag = (queries.step[seen.row] - seen.step).double()
         # e to a logarithm and not a power, whose last bit hangs on where in the tensor a lag stands
         fresh = torch.exp(lag * math.log(s.decay)) if s.decay > 0 else (lag == 0).to(lag.dtype)
-        score[seen.row, seen.candidate] += s.triple * (1 + fresh)
-        states = past.partners(queries.actor, queries.step, self.confidence.k)
-        score[states.row, states.candidate] += self.confidence.sums(queries.relation, states, past.events.n_relations)
-        return score, seen
+        how = (s.popularity_smoothing, s.popularity_weight)
+        value = self.usual.of_candidates(queries.relation[states.row], states.candidate, *how)
+        value.index_add_(0, at, s.triple * (1 + fresh))
+        value += self.confidence.sums(queries.relation, states, past.events.n_relations)
+        return Touched(states.row, states.candidate, value, seen, at)
+
+    def _parts(self, queries: Queries, past: Past) -> tuple[Tensor, Occurrences]:
+        """All of the score but frequency, float64 [n, E], and the triples that were seen."""
+        found, s = self._touched(queries, past), self.settings
+        score = self.usual.of_relations(queries.relation, s.popularity_smoothing, s.popularity_weight)
+        score[found.row, found.candidate] = found.value
+        return score, found.seen
 
     @property
     def parallel(self) -> bool:
         return True
 
     def score(self, queries: Queries, past: Past) -> Scores:
-        # in place: the table of all entities is made once
-        score = _with_frequency(*self._parts(queries, past), self.frequency)
-        return Scores(score.clamp_(min=EPSILON).log_())
+        # most candidates have the score of the relation alone, whose logarithm is kept
+        found, s = self._touched(queries, past), self.settings
+        log_p = self.usual.log_rows(queries.relation, s.popularity_smoothing, s.popularity_weight)
+        log_p[found.row, found.candidate] = found.with_frequency(self.frequency).clamp_(min=EPSILON).log_()
+        return Scores(log_p)
 
     def grown(self, n_entities: int, n_relations: int) -> Self:
         own, seen = self.usual, self.confidence

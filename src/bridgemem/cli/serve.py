@@ -190,6 +190,7 @@ def default_store(run_folder: Path) -> Path:
 def check_installed() -> None:
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import prometheus_client  # noqa: F401
         import swagger_ui_bundle  # noqa: F401
         import uvicorn  # noqa: F401

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.config import Gate, check
-from bridgemem.numerics import by_candidates, row_sums
+from bridgemem.numerics import by_candidates, exponentials, row_sums
 
 
 def gate(name: str, uncertainty: Tensor, log_p: Tensor) -> Tensor:
@@ -46,7 +46,9 @@ def seen_mass(log_p: Tensor, row: Tensor, candidate: Tensor) -> Tensor:
     """
     n, entities = log_p.shape
     seen = (row * entities + candidate).unique()
-    mass = by_candidates(lambda own: own.softmax(1), log_p).view(-1)[seen].double()
+    powers, total = exponentials(log_p)
+    mass = powers.view(-1).index_select(0, seen).double()
     # one after the other in each row: adding by index on a GPU takes another order every time
     sizes = torch.bincount(seen // max(entities, 1), minlength=n)
-    return torch.segment_reduce(mass, "sum", lengths=sizes, unsafe=True).clamp(0, 1).to(log_p.dtype)
+    summed = torch.segment_reduce(mass, "sum", lengths=sizes, unsafe=True)
+    return (summed / total).clamp(0, 1).to(log_p.dtype)

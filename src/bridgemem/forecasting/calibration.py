@@ -25,7 +25,7 @@ from torch import Tensor
 
 from bridgemem.config import BelowOne, Declared, Finite, NotNegative, Range, Share, Size
 from bridgemem.errors import DataError, RunError
-from bridgemem.numerics import LOWEST, by_candidates
+from bridgemem.numerics import LOWEST, by_candidates, exponentials
 from bridgemem.residuals.method import Method
 from bridgemem.storage.files import write_json
 from bridgemem.storage.schema import read_as
@@ -208,13 +208,20 @@ class Calibration(Declared):
         """`probabilities` of the best candidates of each row alone, int64 [n, k], best first: float64 [n, k]."""
         if not self.knots or best.shape[1] < 2:
             return self.probabilities(score).gather(1, best)
-        # what the others have is not looked at: their shares are in the sum
-        p = by_candidates(self._shares, score).gather(1, best)
+        # of the others no more is needed than the sum and how many they are
+        powers, total = exponentials(score / self.temperature)
+        candidates = (score > -torch.inf).sum(1, keepdim=True)
+        p = self._floored(powers.gather(1, best).double() / total[:, None], candidates)
+        p = p.where(score.gather(1, best) > -torch.inf, 0.0)
         return self._by_curve(p, torch.arange(2, device=p.device).expand(len(p), 2))
 
     def _shares(self, score: Tensor) -> Tensor:
-        p = (score.double() / self.temperature).softmax(1)
-        return p.mul_(1 - self.floor).add_(self.floor / max(score.shape[1], 1))
+        powers, total = exponentials(score / self.temperature)
+        return self._floored(powers.double() / total[:, None], max(score.shape[1], 1))
+
+    def _floored(self, p: Tensor, candidates: Tensor | int) -> Tensor:
+        """Shares with the floor that all candidates have alike."""
+        return p.mul_(1 - self.floor).add_(self.floor / candidates)
 
     def _by_curve(self, p: Tensor, first: Tensor) -> Tensor:
         """Give the best candidate of each row the share of the curve, and the others what is left.

@@ -404,14 +404,14 @@ class Predictor:
 
     def _candidates(self, part: Scoring, queries: Queries, top: int, horizon: int | None) -> list[list[Candidate]]:
         scored = self._scored(part, queries)
-        base, residual = scored.base, scored.residual()
-        score = base + residual
+        base, score = scored.base, scored.total()
         best = best_first(score, top)
+        of_best = score.gather(1, best)
         columns = [
             # 1 + how many score higher; of those that are kept all that do are kept before them
-            torch.searchsorted(-score.gather(1, best), -score.gather(1, best)) + 1,
+            torch.searchsorted(-of_best, -of_best) + 1,
             ranks_of(base, best),
-            *(values.gather(1, best) for values in (score, base, residual)),
+            *(of_best, base.gather(1, best), scored.residual_of(best)),
             *self._probabilities(part, queries, score, best, horizon),
         ]
         names = self.events.entities.names

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.events.log import EventLog
-from bridgemem.memory.scan import last_events
+from bridgemem.memory.scan import last_events, taken
 from bridgemem.memory.timeline import STEP_BITS, expand
 
 PAIR_BITS = 32
@@ -185,5 +185,5 @@ class DyadMemory:
         position, lag, found = last_events(first, end, now, self.step, back, window)
         candidate = self.pairs[rank]
         candidate = candidate & (WIDTH - 1) if self.width == WIDTH else candidate % self.width
-        relation, direction = self.relation[position].long(), self.direction[position].long()
+        relation, direction = (taken(column, position).long() for column in (self.relation, self.direction))
         return PairStates(row, candidate, end - first, relation, direction, lag, found)

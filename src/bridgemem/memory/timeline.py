@@ -73,7 +73,7 @@ def expand(start: Tensor, stop: Tensor, size: int | None = None) -> tuple[Tensor
     rows = torch.arange(len(length), device=length.device)
     row = torch.repeat_interleave(rows, length, output_size=size)
     first = length.cumsum(0) - length
-    return row, torch.arange(len(row), device=length.device) - (first - start)[row]
+    return row, torch.arange(len(row), device=length.device).sub_((first - start).index_select(0, row))
 
 
 def changes(*columns: np.ndarray) -> np.ndarray:

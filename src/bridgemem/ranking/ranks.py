@@ -26,7 +26,6 @@ _EXACT = 1 << 24  # whole numbers that float32 can count
 # query rows times entities that one batch holds if nothing else is asked for; on a CPU few enough that the memory of a
 # batch is kept for the next, since larger pieces go back to the system each time, at up to two fifths of the seconds
 CELLS = {"cpu": 1 << 20, "cuda": 1 << 26}
-MANY = 64  # candidates whose ranks are found in sorted scores sooner than counted one by one
 MANY_EVENTS = 2_000_000
 MOST_QUERIES = 8192  # of a batch, however few the entities
 
@@ -54,13 +53,11 @@ def ranks_of(score: Tensor, chosen: Tensor) -> Tensor:
     if score.device.type != "cpu":
         return torch.stack([(score > score.gather(1, c[:, None])).sum(1) + 1 for c in chosen.T], dim=1)
     rows, levels = score.numpy(), score.gather(1, chosen).numpy()
-    if chosen.shape[1] > MANY:
-        made = [
-            row.size - np.searchsorted(np.sort(row), own, "right") + 1 for row, own in zip(rows, levels, strict=True)
-        ]
-    else:
-        # numpy counts what is true many times as fast as torch
-        made = [[np.count_nonzero(row > one) + 1 for one in own] for row, own in zip(rows, levels, strict=True)]
+    made = []
+    for row, own in zip(rows, levels, strict=True):
+        # those above the lowest of the chosen are few as a rule, and no others count
+        above = np.sort(row[row > own.min(initial=np.inf)])
+        made.append(above.size - np.searchsorted(above, own, "right") + 1)
     return torch.from_numpy(np.array(made, np.int64).reshape(chosen.shape))
 
 

@@ -82,14 +82,24 @@ class Scored:
         """The backbone's log scores, float64 [n, E]; -inf for entities that are no candidates."""
         return self.scores.of_candidates.double()
 
-    def residual(self, column: int = 1) -> Tensor:
-        """What a residual adds to every candidate, float64 [n, E]; 0 where it reads nothing."""
-        made = torch.zeros(self.scores.log_p.shape, dtype=torch.float64, device=self.row.device)
-        return made.index_put_((self.row, self.candidate), self.delta[:, column])
-
     def total(self, column: int = 1) -> Tensor:
         """S = log p0 + what a residual adds, float64 [n, E]."""
-        return self.base + self.residual(column)
+        made, at = self.base.clone(), self._keys
+        made.view(-1)[at] += self.delta[:, column]
+        return made
+
+    @cached_property
+    def _keys(self) -> Tensor:
+        return self.row * self.scores.log_p.shape[1] + self.candidate
+
+    def residual_of(self, candidate: Tensor, column: int = 1) -> Tensor:
+        """What a residual adds to some candidates of every query, int64 [n, k] -> float64 [n, k]."""
+        rows = torch.arange(len(candidate), device=candidate.device)[:, None]
+        wanted = rows * self.scores.log_p.shape[1] + candidate
+        if not len(self._keys):
+            return torch.zeros(wanted.shape, dtype=self.delta.dtype, device=wanted.device)
+        at = torch.searchsorted(self._keys, wanted).clamp_(max=len(self._keys) - 1)
+        return torch.where(self._keys[at] == wanted, self.delta[:, column][at], 0.0)
 
     def of_answers(self) -> tuple[Tensor, Tensor]:
         """Support and lag of each answer's own dyadic state, float64 [n]: 0 and NaN where it has none."""

@@ -14,6 +14,7 @@ from fastapi import Path as PathParameter
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
+from pydantic import BaseModel
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
@@ -65,6 +66,7 @@ from bridgemem.service.models import (
     StoredEvent,
     StoredEvents,
 )
+from bridgemem.service.quick import Quick
 
 LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
@@ -74,6 +76,12 @@ EventId = Annotated[str, PathParameter(min_length=1, max_length=40, description=
 Last = Annotated[int, Query(ge=1, le=MOST_STORED, description="That many, those that came last.")]
 
 EVENTS = "/v1/events"
+QUICK: dict[str, type[BaseModel]] = {
+    "/v1/forecast": ForecastQuery,
+    "/v1/what": WhatQuery,
+    "/v1/partners": PartnersQuery,
+    "/v1/whether": WhetherQuery,
+}
 NO_STORE = "the event store cannot be used now ({}); send the same request again later."
 NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
@@ -176,6 +184,7 @@ def create_app(
     paths |= {*DOCS, "/openapi.json"}
     # the page is for the owner of the run, on this machine; others learn nothing of where its files lie
     _errors(app, service, metrics, () if page is not None else (live.store.path, live.run.folder))
+    app.add_middleware(Quick, queries=QUICK, answer=service.answer_soon)
     tokens = Tokens(token, admin.token if admin else None)
     app.add_middleware(Guard, limits=limits, tokens=tokens, hosts=hosts, admin=ADMIN)
     app.add_middleware(Measured, metrics=metrics, paths=paths, version=lambda: live.run.version)

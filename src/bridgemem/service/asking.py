@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal, Protocol
 from weakref import WeakKeyDictionary
 
+import torch
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
@@ -21,7 +22,7 @@ from bridgemem.events.leaps import check_ahead, remark_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
-from bridgemem.events.queries import Queries, joined
+from bridgemem.events.queries import Queries
 from bridgemem.events.readers.options import ROLES
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.ahead import Chance
@@ -94,6 +95,7 @@ LOG = logging.getLogger(__name__)
 OF_A_REFUSED_BATCH = "nothing is wrong with it, but its batch was refused"
 NO_HEADS = "the run that is served cannot tell what or whether: it was fitted without; serve one that was fitted anew."
 NAMED = 20  # events of a batch that are named one by one
+PATIENCE = 0.015  # seconds in which one of many clients is heard again
 _EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
 # several times as quick as `model_construct` of each
 _CANDIDATES: TypeAdapter[list[RankedCandidate]] = TypeAdapter(list[RankedCandidate])
@@ -163,7 +165,7 @@ class Service:
         self.issuer = Issuer(live.store) if issue else None
         self.kept = Kept(live.asking)
         self._looking = threading.Lock()
-        self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting")
+        self._forecasting: Together[AnyQuery, AnyAnswer] = Together(self._together, "forecasting", patience=PATIENCE)
 
     def warm(self) -> None:
         """One forecast, so that the memory's indices are built before anyone waits for them."""
@@ -282,7 +284,8 @@ class Service:
     def _together(self, requests: Sequence[AnyQuery]) -> list[AnyAnswer | Exception]:
         """The answers to each query, from what is known now, or why it has none."""
         view, found = self.live.view, dict[int, AnyAnswer | Exception]()
-        alike: dict[tuple[int, int | None], dict[int, Queries]] = {}  # by top and horizon: queries by their places
+        # by top and horizon: actor, relation and step by their places
+        alike: dict[tuple[int, int | None], dict[int, tuple[int, int, int]]] = {}
         for place, request in enumerate(requests):
             try:
                 if (unknown := _unknown(view.events, request)) is not None:
@@ -290,9 +293,8 @@ class Service:
                 if not isinstance(request, ForecastQuery) or request.assume is not None:
                     found[place] = self._alone(view, request)
                     continue
-                sides = request.subject, request.relation
-                query = view.predictor.query(*sides, object=request.object, at=request.at)
-                alike.setdefault((request.top, request.horizon), {})[place] = query
+                ids = view.predictor.query_ids(request.subject, request.relation, request.object, request.at)
+                alike.setdefault((request.top, request.horizon), {})[place] = ids
             except (BridgeMemError, MisspeltError) as problem:
                 found[place] = problem
         for wanted, queries in alike.items():
@@ -547,7 +549,7 @@ def _forecast(found: Answers) -> dict[str, Any]:
 
 
 def _answers(
-    predictor: Predictor, queries: dict[int, Queries], top: int, horizon: int | None
+    predictor: Predictor, queries: dict[int, tuple[int, int, int]], top: int, horizon: int | None
 ) -> dict[int, Answers | Exception]:
     """The answers to queries by their places; one that cannot be answered refuses no other."""
     found: dict[int, Answers | Exception] = {}
@@ -555,7 +557,8 @@ def _answers(
     for start in range(0, len(places), size):
         some = places[start : start + size]
         try:
-            answers = predictor.answers(joined([queries[place] for place in some]), top, horizon)
+            asked = torch.tensor([queries[place] for place in some])
+            answers = predictor.answers(Queries(*asked.T.contiguous()), top, horizon)
             found |= zip(some, answers, strict=True)
         except BridgeMemError as problem:
             if len(some) == 1:

@@ -6,9 +6,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from bridgemem.service.limits import Limits, refusal
 
@@ -20,6 +19,8 @@ KEEP_ALIVE_SECONDS = 5
 # below the 1,024 open files that most systems allow
 BACKLOG = 128
 LEAST_READ = 1 << 16  # bytes of a long answer that a client reads within the timeout, or it is given up
+MOST_HEADERS = 1 << 16  # bytes of a request's line and headers
+TOO_LONG = "The headers of the request are too long."
 LATE = "the request's headers did not arrive in time; send it again."
 
 
@@ -44,13 +45,14 @@ def make_server(app: FastAPI, limits: Limits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class PatientConnection(H11Protocol):
+class PatientConnection(HttpToolsProtocol):
     """A connection with a deadline whenever it is the client's turn.
 
     uvicorn has a deadline for a connection where nothing arrives between two requests. It has none for the headers of a
     request, for the rest of a body that was answered before it was whole, or for a client that does not read. Here one
     timer runs from the moment the server waits for a request until its headers are whole, and while an answer cannot be
     sent on. What arrives in pieces does not start it anew. The body's own deadline is the guard's, which answers 408.
+    Nor has it a limit on the length of headers, which are refused here beyond MOST_HEADERS.
     """
 
     limits = Limits()
@@ -61,6 +63,7 @@ class PatientConnection(H11Protocol):
         self.given_up = False
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = 0
+        self._begun, self._length = False, 0  # whether part of a request's headers is here, and how much of them
         self._watch()
         self._make_room()
 
@@ -70,7 +73,32 @@ class PatientConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._begun:
+            self._length += len(data)
+            if self._length > 2 * MOST_HEADERS and not self.transport.is_closing():  # one header without an end
+                self.send_400_response(TOO_LONG)
         self._watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._begun, self._length, self._headers = True, 0, 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name, value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._begun = False
+        super().on_headers_complete()
+
+    def _count(self, *parts: bytes) -> None:
+        self._headers += sum(map(len, parts))
+        if self._headers > MOST_HEADERS:
+            raise ValueError(TOO_LONG)  # which the parser turns into a refusal of the request
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -126,12 +154,11 @@ class PatientConnection(H11Protocol):
 
     def _tell_late(self) -> None:
         """Say so to a client that sent half of its headers; to one that sent nothing there is nothing to answer."""
-        if self.conn.our_state is not h11.IDLE or not self.conn.trailing_data[0]:
+        if not self._begun:
             return
         said = refusal(408, LATE, headers={"Connection": "close"})
-        event = h11.Response(status_code=408, headers=said.raw_headers, reason=b"Request Timeout")
-        for part in (event, h11.Data(data=bytes(said.body)), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(part) or b"")
+        lines = (b"%s: %s\r\n" % header for header in said.raw_headers)
+        self.transport.write(b"".join([STATUS_LINE[408], *lines, b"\r\n", bytes(said.body)]))
 
     def give_up(self) -> None:
         """Close at once, whatever is still to be sent."""

@@ -165,7 +165,7 @@ class Guard:
         except HungUpError:
             return
         else:
-            await self._work(scope, _told(body, receive), send)
+            await self._work(scope, told(body, receive), send)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._in_work >= self.limits.concurrent:
@@ -206,7 +206,7 @@ async def _crowded(scope: Scope, receive: Receive, send: Send) -> None:
     await retry_later(429, "too many requests are in work at once; try again in a moment.")(scope, receive, send)
 
 
-def _told(body: bytes, receive: Receive) -> Receive:
+def told(body: bytes, receive: Receive) -> Receive:
     """A body that was read already, told again to the application."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

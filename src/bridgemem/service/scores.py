@@ -71,9 +71,11 @@ class ScoreCache(ScorerAround):
             self.used.misses += sum(key not in found for key in keys)
         if not missing:
             return _joined([found[key] for key in keys])
+        whole = len(missing) == len(keys)  # then the very tensors, which a past may know already
+        asked = queries if whole else queries.take(torch.tensor(list(missing.values())))
         # scored outside the lock: a caller that finds kept scores does not wait for those who must ask the scorer
         with self.alone():
-            made = ask(self.scorer, queries.take(torch.tensor(list(missing.values()))), past)
+            made = ask(self.scorer, asked, past)
         rows = {key: _row(made, place) for place, key in enumerate(missing)}
         with self._lock:
             for key, scores in rows.items():
@@ -82,7 +84,7 @@ class ScoreCache(ScorerAround):
                     kept.size += _bytes(scores)
             while kept.size > self.most and len(kept.rows) > 1:
                 kept.size -= _bytes(kept.rows.popitem(last=False)[1])
-        return made if len(missing) == len(keys) else _joined([(rows if key in rows else found)[key] for key in keys])
+        return made if whole else _joined([(rows if key in rows else found)[key] for key in keys])
 
 
 def _row(scores: Scores, place: int) -> Scores:

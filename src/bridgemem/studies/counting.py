@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.typed import Confidence, RecurrenceTyped, TypedSettings
+from bridgemem.equations import EPSILON
 from bridgemem.errors import RunError
 from bridgemem.evaluation.evaluate import base_of, queries_of
 from bridgemem.evaluation.records import Record
@@ -44,6 +46,11 @@ class TwoHops(RecurrenceTyped):
         share = self.weight / PARTNERS * count / total[found.row]
         score.view(-1).index_add_(0, row[found.row] * score.shape[1] + found.candidate, share)
         return score, seen
+
+    def score(self, queries: Queries, past: Past) -> Scores:
+        score, seen = self._parts(queries, past)
+        score[seen.row, seen.candidate] += self.frequency * seen.count.to(score.dtype).log1p()
+        return Scores(score.clamp_(min=EPSILON).log_())
 
 
 def _last_partners(queries: Queries, past: Past) -> tuple[Tensor, Tensor]:

@@ -141,7 +141,7 @@ class HalfStep:
         wanted = torch.tensor(weights or (self.weight,), dtype=torch.float64, device=row.device)
         # the ratios are of probabilities, which the scores are up to this power
         delta = self.ratios[classes[row, candidate]][:, None] * wanted / model.scale
-        score = batch.scores.log_p.double() + batch.residual(model.column)
+        score = batch.total(model.column)
         return answer_ranks(score, queries.answer, row, candidate, delta, [model.filters.mask("time", queries)])[0]
 
 
