@@ -148,8 +148,9 @@ def choice_table(records: list[Record], costs: Sequence[Cost] = ()) -> Table:
         raise DataError("no record of a model to choose from was found.")
     header = ["model", f"minutes on {EXAMPLE}", *(f"MRR {data}" for data in DATASETS[:3])]
     note = (
-        "Time-aware MRR on test. Minutes are those of training the backbone and of fitting the residual; GPU is one "
-        "NVIDIA H200, CPU two cores. A blank was not recorded."
+        "Time-aware MRR on test. Minutes are those of training the backbone once and of fitting the residual, without "
+        "the trainings on earlier events that cross-fitting adds; GPU is one NVIDIA H200, CPU two cores. A blank was "
+        "not recorded."
     )
     return Table("Which model when", header, cells, note)
 

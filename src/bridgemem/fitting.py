@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,7 +37,7 @@ from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_source, fit_learned, learning_of
+from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_sources, fit_learned, learning_of
 from bridgemem.residuals.selection import PAPER_DATA, Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
@@ -127,7 +126,7 @@ class Fitting:
         self.take(model, home, replace)
         self._finish(model, validation, earlier, home)
 
-    def _finish(self, model: Model, validation: Validation, earlier: Source | None, home: Path | None) -> None:
+    def _finish(self, model: Model, validation: Validation, earlier: list[Source], home: Path | None) -> None:
         """Fit the learned residual next to the paper's, and be what does better."""
         fits = self._learned(validation, model.fitted, earlier, self._learning(model.own_backbone))
         model = dataclasses.replace(model, fits=fits, unfinished=None)
@@ -252,34 +251,34 @@ class Fitting:
 
     def _trained_again(self, backbone: Backbone, folder: Path | None, seed: int) -> Trains:
         """How a backbone of the same kind is trained on earlier events, kept next to its folder if it has one."""
-        share = self._learning(backbone).cross_fit
-        home = None if folder is None or not share else earlier_backbone(folder, share)
-        return partial(trained_again, backbone, home, seed, self.device, self.progress)
+        kept = folder if self._learning(backbone).cross_fit else None
 
-    def _earlier(self, validation: Validation, model: Model, home: Path | None) -> Source | None:
-        """Late train to learn from, where the backbone is not trained or is trained again; None elsewhere."""
+        def trains(dataset: Dataset, share: float) -> Backbone:
+            home = None if kept is None else earlier_backbone(kept, share)
+            return trained_again(backbone, home, seed, self.device, self.progress, dataset)
+
+        return trains
+
+    def _earlier(self, validation: Validation, model: Model, home: Path | None) -> list[Source]:
+        """Late train to learn from, where the backbone is not trained or is trained again; nothing elsewhere."""
         wanted, fitted = self._learning(model.own_backbone), model.fitted
         if not wanted.cross_fit and not training_free(model.own_backbone):
-            return None
-        again = self._trained_again(model.own_backbone, home, model.config.backbone_seed)
-        try:
-            return earlier_source(
-                validation,
-                again,
-                wanted,
-                transitions=fitted.train,
-                seed=self.seed,
-                epochs=fitted.epochs,
-                progress=self.progress,
-            )
-        except DataError:  # train has a single step
-            return None
+            return []
+        return earlier_sources(
+            validation,
+            self._trained_again(model.own_backbone, home, model.config.backbone_seed),
+            wanted,
+            transitions=fitted.train,
+            seed=self.seed,
+            epochs=fitted.epochs,
+            progress=self.progress,
+        )
 
     def _learned(
         self,
         validation: Validation,
         fitted: Fitted,
-        earlier: Source | None,
+        earlier: list[Source],
         wanted: LearnedSettings,
     ) -> dict[str, Fit]:
         """The learned residuals; none where there is too little to learn from, which a warning says."""

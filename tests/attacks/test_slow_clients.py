@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.service.app import create_app
-from bridgemem.service.connections import make_server
+from bridgemem.service.connections import MOST_HEADERS, make_server
 from bridgemem.service.limits import SMALL_BODY, Limits
 from fits import loaded
 
@@ -233,6 +233,31 @@ def test_many_half_sent_headers_keep_nobody_waiting(serve: Any, connect: Any) ->
     slow = [connect(port, HALF_HEAD) for _ in range(60)]
     assert answer(connect(port, with_length(len(BODY)) + BODY))[0] == 200
     assert until_closed(slow[0]) == b""  # the first that came gave way
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HALF_HEAD + b"x" * (3 * MOST_HEADERS), 431),  # one header without an end
+        (HEAD + b"X-Padding: y\r\n" * (MOST_HEADERS // 8), 431),
+        (b"GET /" + b"x" * (2 * MOST_HEADERS) + b" HTTP/1.1\r\n\r\n", 431),
+        (b"NOTHING LIKE HTTP\r\n\r\n", 400),
+        (HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    ],
+    ids=["endless-header", "many-headers", "long-line", "no-http", "two-lengths"],
+)
+def test_headers_without_an_end_and_what_is_no_http_are_refused_in_one_shape(
+    serve: Any, connect: Any, sent: bytes, status: int
+) -> None:
+    port = serve(Limits(timeout=LONG))
+    client = connect(port)
+    with suppress(ConnectionError):  # it may hang up before all is sent
+        client.sendall(sent)
+    found = until_closed(client)
+    if found:  # nothing is read of an answer to a client that still sends
+        assert found.startswith(b"HTTP/1.1 %d " % status)
+        assert set(json.loads(found.partition(b"\r\n\r\n")[2])) == {"error", "suggestions"}
+    assert answer(connect(port, with_length(len(BODY)) + BODY))[0] == 200
 
 
 def test_forty_slow_bodies_take_no_place_from_others(serve: Any, connect: Any) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import SettingsError
 from bridgemem.evidence.gate import gate, relative_entropy, seen_mass
 from builders import few
-from precision import FLOAT64, close
+from precision import FLOAT32, FLOAT64, close
 
 
 def test_the_uncertain_gate_opens_in_the_middle_and_closes_at_both_ends():
@@ -53,7 +53,7 @@ def test_seen_mass_is_the_share_of_probability_on_seen_candidates(rows, seen):
     candidate = torch.tensor(sorted(seen) * len(rows), dtype=torch.int64)
     expected = log_p.softmax(1)[:, sorted(seen)].sum(1)
     mass = seen_mass(log_p, row, candidate)
-    assert close(mass, expected, FLOAT64)
+    assert close(mass, expected, FLOAT32)  # powers of e are summed in single precision
     assert ((mass >= 0) & (mass <= 1)).all()
     shifted = seen_mass(log_p + 7, row, candidate)
-    assert close(shifted, mass, FLOAT64), "scores need not be normalised"
+    assert close(shifted, mass, FLOAT32), "scores need not be normalised"

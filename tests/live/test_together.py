@@ -59,3 +59,33 @@ def test_one_who_does_not_wait_any_longer_costs_nothing() -> None:
     going.set()
     assert (first.result(10), last.result(10)) == (1, 3)
     assert seen == [1, 3]
+
+
+def test_a_batch_waits_for_as_many_as_came_together_before_and_no_longer_than_they_come() -> None:
+    going, batches = threading.Event(), list[list[int]]()
+
+    def work(items: Sequence[int]) -> list[int]:
+        batches.append(list(items))
+        going.wait(10)
+        return list(items)
+
+    together = Together(work, "patience", patience=0.5)
+    first = together.submit(0)
+    while not batches:
+        time.sleep(0.001)
+    several = [together.submit(item) for item in (1, 2, 3)]
+    going.set()
+    assert [future.result(10) for future in (first, *several)] == [0, 1, 2, 3]
+    # three came together: the next ones, one after the other, make a batch of three
+    late = []
+    for item in (4, 5, 6):
+        late.append(together.submit(item))
+        time.sleep(0.005)
+    assert [future.result(10) for future in late] == [4, 5, 6]
+    assert together(7) == 7  # alone after all: it is done when no other has come for a while
+    assert together(8) == 8
+    began = time.monotonic()
+    assert together(9) == 9  # two came alone, so nobody is waited for
+    assert time.monotonic() - began < 10
+    assert batches[:3] == [[0], [1, 2, 3], [4, 5, 6]]
+    assert batches[3:] == [[7], [8], [9]]

@@ -31,7 +31,7 @@ from bridgemem.residuals.activity import Activity, columns_of
 from bridgemem.residuals.cases import CaseReader, Cases, Source, best_scale
 from bridgemem.residuals.features import NAMES, FeatureReader, Features, group_columns, highest
 from bridgemem.residuals.learned import OF_CANDIDATE, OF_QUERY, Learned, LearnedNet, LearnedSettings
-from bridgemem.residuals.learning import Fit, _Training, earlier_source, fit_learned, gather, serving
+from bridgemem.residuals.learning import Fit, _Training, earlier_sources, fit_learned, gather, serving
 from bridgemem.residuals.neighbours import DECAY_RATES, FLOOR, Neighbours
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.validation import Validation
@@ -449,11 +449,11 @@ def test_late_train_is_learned_from_too_with_a_backbone_and_counts_of_before(
     validation = Validation.of(data, RecurrenceDyadic.fit(data))
     own, trained = replace(QUICK, cross_fit=0.25), []
 
-    def train_again(split: Dataset) -> RecurrenceDyadic:
+    def train_again(split: Dataset, share: float) -> RecurrenceDyadic:
         trained.append(split)
         return RecurrenceDyadic.fit(split)
 
-    earlier = earlier_source(validation, train_again, own, transitions=transitions, seed=1, epochs=1)
+    (earlier,) = earlier_sources(validation, train_again, own, transitions=transitions, seed=1, epochs=1)
     (split,) = trained
     assert split.events.fingerprint == data.train.fingerprint
     assert 0.15 < len(split.valid) / len(data.train) < 0.35
@@ -461,15 +461,48 @@ def test_late_train_is_learned_from_too_with_a_backbone_and_counts_of_before(
     # counts of before the slice only
     assert int(earlier.transitions.counts.counts.sum()) < int(transitions.counts.counts.sum())
     plain = gather(validation, transitions, own)
-    joined = gather(validation, transitions, own, earlier=earlier)
+    joined = gather(validation, transitions, own, earlier=[earlier])
     early = len(earlier.queries)
     assert len(joined) == early + len(plain)
     assert int(joined.step[:early].max()) < int(joined.step[early:].min()) == data.valid_start
-    few = earlier_source(
+    (few,) = earlier_sources(
         validation, train_again, replace(own, train_queries=50), transitions=transitions, seed=1, epochs=1
     )
     assert len(few.queries) == 50
     assert bool((few.queries.step.diff() >= 0).all())
+
+
+def test_blocks_of_train_follow_each_other_and_know_nothing_of_themselves(
+    data: Dataset, transitions: Transitions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validation, shares = Validation.of(data, RecurrenceDyadic.fit(data)), []
+
+    def train_again(split: Dataset, share: float) -> RecurrenceDyadic:
+        shares.append((round(share, 6), len(split.train) / len(data.train)))
+        return RecurrenceDyadic.fit(split)
+
+    def sources(**changed: int) -> list[Source]:
+        own = replace(QUICK, cross_fit=0.25, blocks=3, **changed)
+        return earlier_sources(validation, train_again, own, transitions=transitions, seed=1, epochs=1)
+
+    found = sources(train_queries=10**6)
+    assert [share for share, _ in shares] == [0.25, 0.5, 0.75]
+    assert all(abs(1 - share - kept) < 0.1 for share, kept in shares)
+    starts = [int(one.queries.step.min()) for one in found]
+    ends = [int(one.queries.step.max()) for one in found]
+    assert all(end < start for end, start in zip(ends, [*starts[1:], data.valid_start], strict=True))
+    # what a block is scored by was counted before it began
+    counted = [int(one.transitions.counts.counts.sum()) for one in found]
+    assert counted == sorted(counted)
+    assert counted[-1] < int(transitions.counts.counts.sum())
+    # the newest blocks come first where fewer queries are wanted
+    newest = len(found[-1].queries)
+    two = sources(train_queries=newest + 5)
+    assert [len(one.queries) for one in two] == [5, newest]
+    assert len(sources(train_queries=newest)) == 1
+    # and none is added where the others have enough
+    monkeypatch.setattr("bridgemem.residuals.learning.ENOUGH", newest + 1)
+    assert len(sources(train_queries=10**6)) == 2
 
 
 def test_cases_hold_no_more_than_asked_for_however_many_partners_there_are(

@@ -83,6 +83,7 @@ class Backbone(Scorer, ABC):
     n_members: int = 0
     settings: Any = default
     tuned: dict[str, Any] | None = None  # the trials that its settings were chosen by, where they were
+    seconds: float | None = None  # of its training, where it knows more of them than the last start of it took
     fitted_on: str | None = None  # the fingerprint of the train split, where `fit` made it in this process
 
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
@@ -105,8 +106,10 @@ class Ensemble(Backbone):
 
     name: ClassVar[str] = "ensemble"
     # what a reader says of train is worth less the longer ago it was trained; its own cost leaves room for more queries
+    # and, where there are few, for another training
     learning: ClassVar[Mapping[str, Any]] = {
         "cross_fit": 0.2,
+        "blocks": 3,
         "train_queries": 120_000,
         "valid_queries": 120_000,
         "hidden": 128,
@@ -140,7 +143,11 @@ class Ensemble(Backbone):
 
     @classmethod
     def train(cls, dataset: Dataset, settings: Any, training: Training) -> Self:
-        return cls(settings, [_member(name, own, dataset, training) for name, own in settings.each().items()])
+        made = cls(settings, [_member(name, own, dataset, training) for name, own in settings.each().items()])
+        # those of members that an earlier start has finished, too
+        each = [member.seconds for member in made.members]
+        made.seconds = None if None in each else sum(one for one in each if one is not None)
+        return made
 
     def score(self, queries: Queries, past: Past) -> Scores:
         each = [ask(member, queries, past).log_p.log_softmax(1) for member in self.members]
@@ -206,12 +213,17 @@ def _member(name: str, settings: Any, dataset: Dataset, training: Training) -> B
     # validation too, since some members choose their epochs on it
     note = {"seed": training.seed, "fingerprint": dataset.known.fingerprint, "valid_start": dataset.valid_start}
     try:
-        kept = load_backbone(home) if read_json(home / "trained.json") == note else None
+        noted = read_json(home / "trained.json")
+        kept = load_backbone(home) if note.items() <= noted.items() else None
     except RunError:
-        kept = None
+        noted, kept = {}, None
     if kept is not None and kept.settings == settings:
-        return kept.to(training.device)
+        kept = kept.to(training.device)
+        kept.seconds = noted.get("seconds")
+        return kept
+    began = time.perf_counter()
     member = kind.fit(dataset, settings, **how, checkpoint=state / f"{name}.training")
+    member.seconds = time.perf_counter() - began
     member.save(home)
-    write_json(home / "trained.json", note)
+    write_json(home / "trained.json", {**note, "seconds": member.seconds})
     return member

@@ -129,8 +129,9 @@ def train(
                     "choose another name, or use --force (reproduce: --retrain) to discard it."
                 ) from None
         backbone.tuned = tuned
-        # seconds of this start alone, where an earlier one left a state
-        note = note_of(backbone, dataset, seed, device, time.perf_counter() - began)
+        # unless the backbone knows better, those of this start alone, where an earlier one left a state
+        seconds = time.perf_counter() - began if backbone.seconds is None else backbone.seconds
+        note = note_of(backbone, dataset, seed, device, seconds)
         with whole_folder(home, replace) as aside:
             save_trained(backbone, aside / "saved", note)
             for file in (aside / "saved").iterdir():

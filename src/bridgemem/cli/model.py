@@ -109,15 +109,15 @@ def backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None
 
 
 @contextmanager
-def going_on(backbone: Path) -> Iterator[None]:
+def going_on(*backbones: Path) -> Iterator[None]:
     """At Ctrl-C, say what is kept of the training of a backbone and goes on when it is started again."""
     from bridgemem.backbones.trained import training_state
 
     try:
         yield
     except KeyboardInterrupt:
-        state = training_state(backbone)
-        if not state.is_dir():
+        state = next((place for place in map(training_state, backbones) if place.is_dir()), None)
+        if state is None:
             raise
         warn(f"bridgemem: interrupted; the training so far is in {state}, and the same command continues it.")
         raise typer.Exit(1) from None
@@ -287,10 +287,11 @@ def fit(
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force or resume):
         dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
-        share = 0.0 if trained is None else learning_of(trained, learned).cross_fit
-        before = earlier_backbone(Path(backbone), share)
+        how = None if trained is None else learning_of(trained, learned)
+        blocks = 0 if how is None else how.blocks
+        before = [earlier_backbone(Path(backbone), n * how.cross_fit) for n in range(1, blocks + 1) if how]
         cluster = cases_on_spark(master, dataset) if engine == "spark" else nullcontext()
-        with _usable(out), going_on(before), blaming(REGISTERED.get(backbone, backbone)), cluster:
+        with _usable(out), going_on(*before), blaming(REGISTERED.get(backbone, backbone)), cluster:
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted

@@ -57,6 +57,7 @@ class LearnedSettings(Declared):
         without: Groups of features that are not read.
         cross_fit: The last share of train that is learned from too, scored by a backbone trained on what came before
             it; 0 leaves it to the backbone.
+        blocks: How many such shares at most, one before the other; none is added where the others have queries enough.
         fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that
             ranks better on later validation, "each" one for each filter.
 
@@ -81,6 +82,7 @@ class LearnedSettings(Declared):
     unseen_candidates: Size = 60
     without: tuple[str, ...] = ()
     cross_fit: BelowOne = 0.0
+    blocks: Count = 1
     fitted_under: Literal["raw", "auto", "each"] = "auto"
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated
@@ -41,11 +41,13 @@ FREE_SHARE = 0.6  # the last share of train that is learned from where the backb
 LATE_QUERIES = 6_000  # of later validation that residuals are compared on, at most
 QUICK_QUERIES = 12_000  # that the networks of the comparison are fitted on, at most
 QUICK_EPOCHS = 4
+ENOUGH = 60_000  # queries of late train: more of them, from longer ago, gained nothing on later validation
 OTHER_ANSWERS = 0.25  # of the queries have other answers at their step where the time-aware filter is worth a network
 RISE = 0.25  # the share of the steps in which the learning rate rises
 
-# a backbone of the same kind and settings, trained on the train split of what it is given
-Trains = Callable[[Dataset], Backbone]
+# a backbone of the same kind and settings, trained on the train split of what it is given: on what came before the
+# last share of train that the number says
+Trains = Callable[[Dataset, float], Backbone]
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ def serving(fits: Container[str], filter_name: str) -> str | None:
     return next((name for name in (filter_name, "raw") if name in fits), None)
 
 
-def earlier_source(
+def earlier_sources(
     validation: Validation,
     train: Trains,
     settings: LearnedSettings,
@@ -146,14 +148,26 @@ def earlier_source(
     seed: int,
     epochs: int,
     progress: Progress = SILENT,
-) -> Source:
-    """Queries of the last share of train; backbone and transitions are fitted anew on what came before."""
+) -> list[Source]:
+    """Queries of late train, the oldest first; backbone and transitions are fitted anew on what came before each block.
+
+    Blocks are added while they hold fewer queries than are enough, or than are wanted.
+    """
     dataset, device = validation.dataset, validation.device
-    share = settings.cross_fit or FREE_SHARE
-    split = Dataset.chronological(dataset.name, dataset.train, valid=share, test=0.0)
-    before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
-    queries = Queries.sampled(split.valid, settings.train_queries, seed, steps=most_steps(dataset.events))
-    return Source(queries, train(split).to(device), before)
+    share, found, wanted = settings.cross_fit or FREE_SHARE, list[Source](), settings.train_queries
+    events = dataset.train
+    for block in range(1, settings.blocks + 1):
+        if settings.train_queries - wanted >= min(ENOUGH, settings.train_queries) or block * share >= 1:
+            break
+        try:
+            split = Dataset.chronological(dataset.name, events, valid=share / (1 - (block - 1) * share), test=0.0)
+        except DataError:  # a single step is left
+            break
+        before, _ = Transitions.fit(split.train, transitions.settings, seed, device, epochs=epochs, progress=progress)
+        queries = Queries.sampled(split.valid, wanted, seed, steps=most_steps(dataset.events))
+        found.insert(0, Source(queries, train(split, block * share).to(device), before))
+        wanted, events = wanted - len(queries), split.train
+    return found
 
 
 def fit_learned(
@@ -161,15 +175,16 @@ def fit_learned(
     transitions: Transitions,
     settings: LearnedSettings | None = None,
     *,
-    earlier: Source | None = None,
+    earlier: Sequence[Source] = (),
     choices: Mapping[str, Choice] | None = None,
     seed: int = 42,
     progress: Progress = SILENT,
 ) -> dict[str, Fit]:
     """Learned residuals by the filter they were fitted under: "raw", and others as the settings say.
 
-    transitions: fitted on train alone. earlier: queries of late train to learn from too. choices: of the paper's
-    residual under each filter, to be measured next to the learned one on later validation; without them nothing is.
+    transitions: fitted on train alone. earlier: queries of late train to learn from too, the oldest first. choices: of
+    the paper's residual under each filter, to be measured next to the learned one on later validation; without them
+    nothing is.
     The seconds of each fit hold its share of what all have in common.
     """
     settings, began = settings or LearnedSettings(), time.perf_counter()
@@ -209,22 +224,21 @@ def gather(
     transitions: Transitions,
     settings: LearnedSettings,
     *,
-    earlier: Source | None = None,
+    earlier: Sequence[Source] = (),
     seed: int = 42,
     progress: Progress = SILENT,
 ) -> Cases:
     """The cases that a fit learns from: of late train where that is given, and of validation."""
     queries, cut = validation.queries, late_cut(validation.queries, settings)
     before = queries.take((queries.step < cut).nonzero().squeeze(1))
-    if not len(before) and earlier is None:
+    if not len(before) and not earlier:
         raise DataError("validation has a single step, which leaves none to choose on; use --residual bridgemem.")
     # what is compared on later validation knows nothing of it, its scale neither
-    known = Source(before, validation.backbone, transitions) if len(before) else earlier
-    assert known is not None
+    known = Source(before, validation.backbone, transitions) if len(before) else earlier[-1]
     scale = best_scale(known.scorer, validation.past, known.queries, seed)
     reader = CaseReader(validation.past, validation.filters, settings.unseen_candidates, scale, seed)
     some = queries.sample(settings.valid_queries, seed)
-    sources = [*([] if earlier is None else [earlier]), Source(some, validation.backbone, transitions)]
+    sources = [*earlier, Source(some, validation.backbone, transitions)]
     if sum(len(source.queries) for source in sources) < 4:
         raise DataError(f"{validation.dataset.name} has too few queries to learn from; use --residual bridgemem.")
     return Cases.joined([reader.read(source, progress=progress) for source in sources])

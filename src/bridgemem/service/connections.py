@@ -20,7 +20,8 @@ KEEP_ALIVE_SECONDS = 5
 BACKLOG = 128
 LEAST_READ = 1 << 16  # bytes of a long answer that a client reads within the timeout, or it is given up
 MOST_HEADERS = 1 << 16  # bytes of a request's line and headers
-TOO_LONG = "The headers of the request are too long."
+NO_HTTP = "the request is not valid HTTP/1.1; send it as /openapi.json describes it."
+TOO_LONG = f"the line and headers of the request are longer than {MOST_HEADERS:,} bytes; send fewer."
 LATE = "the request's headers did not arrive in time; send it again."
 
 
@@ -63,7 +64,8 @@ class PatientConnection(HttpToolsProtocol):
         self.given_up = False
         self._timer: asyncio.TimerHandle | None = None
         self._unsent = 0
-        self._begun, self._length = False, 0  # whether part of a request's headers is here, and how much of them
+        # whether part of a request's headers is here, and how much of them: as it came, and as it was read
+        self._begun, self._length, self._headers = False, 0, 0
         self._watch()
         self._make_room()
 
@@ -76,7 +78,7 @@ class PatientConnection(HttpToolsProtocol):
         if self._begun:
             self._length += len(data)
             if self._length > 2 * MOST_HEADERS and not self.transport.is_closing():  # one header without an end
-                self.send_400_response(TOO_LONG)
+                self._refuse(431, TOO_LONG)
         self._watch()
 
     def on_message_begin(self) -> None:
@@ -98,7 +100,20 @@ class PatientConnection(HttpToolsProtocol):
     def _count(self, *parts: bytes) -> None:
         self._headers += sum(map(len, parts))
         if self._headers > MOST_HEADERS:
-            raise ValueError(TOO_LONG)  # which the parser turns into a refusal of the request
+            raise ValueError(TOO_LONG)  # the parser stops there, and the request is refused
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what the parser did not take, in the shape of every refusal."""
+        if self._headers > MOST_HEADERS:
+            self._refuse(431, TOO_LONG)
+        else:
+            self._refuse(400, NO_HTTP)
+
+    def _refuse(self, status: int, error: str) -> None:
+        said = refusal(status, error, headers={"Connection": "close"})
+        lines = (b"%s: %s\r\n" % header for header in said.raw_headers)
+        self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", bytes(said.body)]))
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -156,9 +171,7 @@ class PatientConnection(HttpToolsProtocol):
         """Say so to a client that sent half of its headers; to one that sent nothing there is nothing to answer."""
         if not self._begun:
             return
-        said = refusal(408, LATE, headers={"Connection": "close"})
-        lines = (b"%s: %s\r\n" % header for header in said.raw_headers)
-        self.transport.write(b"".join([STATUS_LINE[408], *lines, b"\r\n", bytes(said.body)]))
+        self._refuse(408, LATE)
 
     def give_up(self) -> None:
         """Close at once, whatever is still to be sent."""

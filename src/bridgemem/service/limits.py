@@ -19,6 +19,7 @@ OPEN = HEALTH | DOCS  # told without the token
 RETRY_SECONDS = 1
 # why a request was refused, in a word for the log; where an error has a code of its own, that is the word
 REASONS = {
+    400: "http",
     401: "token",
     404: "address",
     409: "refused",
@@ -28,6 +29,7 @@ REASONS = {
     421: "host",
     422: "invalid",
     429: "crowded",
+    431: "too_large",
     500: "internal",
     503: "not_ready",
 }

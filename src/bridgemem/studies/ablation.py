@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
+from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import trained_again, training_free
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
@@ -21,7 +21,7 @@ from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
 from bridgemem.residuals.features import GROUPS
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import earlier_source, fit_cases, gather
+from bridgemem.residuals.learning import earlier_sources, fit_cases, gather
 from bridgemem.residuals.scoring import Choice, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS
 from bridgemem.residuals.validation import Validation
@@ -162,11 +162,14 @@ def ablate_learned(
     past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
     validation, known = Validation.of(dataset, backbone, device=device), run.transitions("known", device)
     train, again = run.transitions("train", device), run.backbone(device)
-    fit_again = partial(trained_again, again, None, run.config.backbone_seed, device, progress)
-    earlier = None
+    earlier = []
     if training_free(again):
+
+        def fit_again(earlier: Dataset, share: float) -> Backbone:
+            return trained_again(again, None, run.config.backbone_seed, device, progress, earlier)
+
         epochs = run.config.epochs
-        earlier = earlier_source(validation, fit_again, as_fitted, transitions=train, seed=seed, epochs=epochs)
+        earlier = earlier_sources(validation, fit_again, as_fitted, transitions=train, seed=seed, epochs=epochs)
     by_unseen: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(as_fitted).items():
         by_unseen.setdefault(changed.unseen_candidates, {})[label] = changed

@@ -375,7 +375,8 @@ def _noted_learning(r: Record) -> dict[str, Any]:
 def _replaced(r: Record) -> str:
     """Noted settings of the learned residual that cannot be asked for: a default is left to the backbone."""
     plain, noted = LearnedSettings(), _noted_learning(r)
-    own = backbone_class(r.backbone).learning
+    # a setting that came after the record is not noted
+    own = {name: said for name, said in backbone_class(r.backbone).learning.items() if name in noted}
     return ", ".join(f"{name}={noted[name]}" for name in own if noted[name] == getattr(plain, name) != own[name])
 
 
