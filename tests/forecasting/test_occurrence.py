@@ -87,7 +87,7 @@ def test_hazards_find_the_rates_that_were_planted() -> None:
     events = log_of(rows, 120, 1)
     past = Past(events)
     tallies = PastTallies(past)
-    settings = OccurrenceSettings(hidden=16, rows=20_000, dates=60, epochs=12, share=0.6)
+    settings = OccurrenceSettings(hidden=16, rows=20_000, dates=60, epochs=24, share=0.9)
     net = fit_hazard(sampled_outcomes("pair", past, settings, 0), tallies, settings)
     keys = seen_keys("pair", tallies.parts[0], 150)
     p = Occurrence(settings, {"pair": net}).probability(keys, tallies, (1, 7)).numpy()
@@ -101,10 +101,10 @@ def test_a_span_that_the_events_do_not_reach_has_the_hazard_of_the_last_that_the
     past = Past(random_log(1, n=3000, n_entities=60, steps=80))
     tallies = PastTallies(past)
     net = fit_hazard(sampled_outcomes("pair", past, QUICK, 0), tallies, QUICK)
-    assert net.span.tolist() == [0, 1, 2, 3, 4, 5, 5, 5]  # at most 24 steps ahead are known
+    assert net.span.tolist() == [0, 1, 2, 3, 4, 5, 6, 6]  # at most 56 steps ahead are known
     keys = seen_keys("pair", tallies.parts[0], 80)
-    survival = Occurrence(QUICK, {"pair": net}).log_survival(keys, tallies, (14, 15, 100))
-    assert torch.allclose(survival[:, 2] - survival[:, 1], 85 * (survival[:, 1] - survival[:, 0]))
+    survival = Occurrence(QUICK, {"pair": net}).log_survival(keys, tallies, (30, 31, 100))
+    assert torch.allclose(survival[:, 2] - survival[:, 1], 69 * (survival[:, 1] - survival[:, 0]))
 
 
 def test_weights_come_back_as_they_were() -> None:

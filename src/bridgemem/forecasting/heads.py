@@ -154,7 +154,7 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
         for name, score in (("learned", head.of(read)), ("shares", read.base.double())):
             own = score.log_softmax(1)[torch.arange(len(batch)), batch.answer]
             losses[name] -= float(own.sum()) / len(late)
-    settings = replace(note.occurrence, rows=max(note.occurrence.rows // 4, 1))
+    settings = replace(note.occurrence, rows=max(note.occurrence.rows // 8, 1))
     whether = _whether(past, cut, settings, seed, progress)
     return replace(
         note,

@@ -52,18 +52,19 @@ MOST_ROWS = 4  # keys that are learned from, for each event: few events tell lit
 class OccurrenceSettings(Declared):
     """A small network for each kind of query.
 
-    dates: how many steps it is fitted on, from the last share of the known ones. rows: the most keys in all, half of
-    them among those that occurred lately; each counts as many times as there are keys that it was drawn from.
+    dates: how many steps it is fitted on, from the last share of the known ones, the closer the later. rows: the most
+    keys in all, half of them among those that occurred lately; each counts as many times as there are keys that it was
+    drawn from.
     """
 
     hidden: Units = 64
-    epochs: Count = 2
+    epochs: Count = 4
     batch: Count = 1024
     learning_rate: Positive = 5e-3
     weight_decay: NotNegative = 1e-3
-    dates: Count = 16
-    rows: Count = 150_000
-    share: Inside = 0.3
+    dates: Count = 32
+    rows: Count = 300_000
+    share: Inside = 0.7
 
 
 @dataclass(frozen=True)
@@ -181,9 +182,9 @@ class HazardNet(nn.Module):
 
     def standardise(self, x: Tensor, weight: Tensor) -> None:
         """Learn mean and deviation of the features from weighted examples: x float32 [m, columns], weight [m]."""
-        share = (weight / weight.sum()).double()[:, None]
-        mean = (x.double() * share).sum(0)
-        variance = ((x.double() - mean).square() * share).sum(0)
+        share, own = (weight / weight.sum()).double(), x.double()
+        mean = share @ own
+        variance = share @ own.sub_(mean).square_()
         self.mean.copy_(mean)
         self.inverse.copy_(variance.clamp(min=1e-6).rsqrt())
 
@@ -339,9 +340,14 @@ class Occurrence:
 
 
 def fit_dates(events: EventLog, settings: OccurrenceSettings) -> list[int]:
-    """Steps from the last share of some events' steps, evenly spread; the first step of all has no past."""
+    """Steps from the last share of some events' steps; the first step of all has no past.
+
+    Half of them are in the last quarter: the newest tell most, and the old ones keep a season from passing for a rule.
+    """
     start = max(events.end - math.ceil((events.end - events.start) * settings.share), events.start + 1)
-    return sorted({int(step) for step in np.linspace(start, max(events.end - 1, start), settings.dates).round()})
+    last = max(events.end - 1, start)
+    back = (last - start) * np.linspace(0, 1, settings.dates) ** 2
+    return sorted({int(step) for step in (last - back).round()})
 
 
 def sampled_outcomes(
@@ -369,7 +375,7 @@ def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettin
     steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
     for _ in range(settings.epochs):
         order = torch.randperm(len(x), generator=draw)
-        columns = (part[order].split(settings.batch) for part in (x, survived, event, weight))
+        columns = (part.index_select(0, order).split(settings.batch) for part in (x, survived, event, weight))
         for batch in zip(*columns, strict=True):
             steps.take(partial(_loss, net, *batch))
     return net
