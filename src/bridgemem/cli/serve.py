@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -228,6 +229,9 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
         raise KeyboardInterrupt
 
     _leave_a_core()
+    # what is there for good is not searched for garbage again and again, which stops all threads for a tenth of a second
+    gc.collect()
+    gc.freeze()
     host, port = place.getsockname()[:2]
     say(f"{what} at http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C ends it)")
     server = make_server(app, limits)
@@ -239,3 +243,4 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
         say("Ended; every event that was acknowledged is stored.")
     finally:
         signal.signal(signal.SIGTERM, before)
+        gc.unfreeze()
