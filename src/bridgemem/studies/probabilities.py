@@ -61,7 +61,7 @@ def calibration_table(records: list[Record]) -> Table:
         "Temperature and floor were fitted on validation. A probability is that of the partner, given that the event "
         "happens. ECE: how far the probability of a forecast lies from the share of its bin that came true, on average."
         " A forecast knows no filter: it is made by the learned residual that was fitted without one, or by the "
-        "paper's as chosen under the time-aware filter; the other rows are ranked with, and never shown as probabilities."
+        "paper's as chosen under the time-aware filter; the other rows are ranked with, and never shown so."
     )
     return Table("Calibrated probabilities", header, cells, note)
 
