@@ -53,7 +53,7 @@ def test_seen_mass_is_the_share_of_probability_on_seen_candidates(rows, seen):
     candidate = torch.tensor(sorted(seen) * len(rows), dtype=torch.int64)
     expected = log_p.softmax(1)[:, sorted(seen)].sum(1)
     mass = seen_mass(log_p, row, candidate)
-    assert close(mass, expected, FLOAT32)  # powers of e are summed in single precision
+    assert close(mass, expected, FLOAT32)  # powers of e are taken in single precision
     assert ((mass >= 0) & (mass <= 1)).all()
     shifted = seen_mass(log_p + 7, row, candidate)
     assert close(shifted, mass, FLOAT32), "scores need not be normalised"

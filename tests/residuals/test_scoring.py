@@ -244,7 +244,7 @@ def test_the_mass_on_seen_candidates_stands_in_for_a_missing_oracle():
     seen = torch.zeros_like(scores.log_p, dtype=torch.bool)
     seen[past.seen(queries.actor, queries.step)] = True
     expected = (scores.log_p.softmax(1) * seen).sum(1)
-    assert close(scores.uncertainty, expected, FLOAT32)  # powers of e are summed in single precision
+    assert close(scores.uncertainty, expected, FLOAT32)  # powers of e are taken in single precision
 
 
 @pytest.mark.parametrize("lam", [1e308, float("inf"), float("nan")])

@@ -288,8 +288,8 @@ def fit(
         dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
         trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
         how = None if trained is None else learning_of(trained, learned)
-        blocks = 0 if how is None else how.blocks
-        before = [earlier_backbone(Path(backbone), n * how.cross_fit) for n in range(1, blocks + 1) if how]
+        shares = [] if how is None else [block * how.cross_fit for block in range(1, how.blocks + 1)]
+        before = [earlier_backbone(Path(backbone), share) for share in shares]
         cluster = cases_on_spark(master, dataset) if engine == "spark" else nullcontext()
         with _usable(out), going_on(*before), blaming(REGISTERED.get(backbone, backbone)), cluster:
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
