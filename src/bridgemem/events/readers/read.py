@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bridgemem.errors import DataError
+from bridgemem.events.clock import DAY
 from bridgemem.events.limits import MOST_PAIRS, Budget
-from bridgemem.events.log import DAY, EventLog, Vocabulary
+from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.readers.lakes import fetched
 from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
