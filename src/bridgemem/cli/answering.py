@@ -10,8 +10,9 @@ from bridgemem.cli.output import counted, emit, say, table, warn
 
 if TYPE_CHECKING:
     from bridgemem.forecasting.ahead import Chance
+    from bridgemem.forecasting.answers import Answers, Candidate
     from bridgemem.forecasting.asked import Asked, Found
-    from bridgemem.forecasting.predictor import Answers, Candidate, Predictor
+    from bridgemem.forecasting.predictor import Predictor
 
 
 def answer_one(

@@ -10,10 +10,11 @@ import numpy as np
 from bridgemem.events.log import Vocabulary
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
+from bridgemem.forecasting.answers import Answers
 from bridgemem.forecasting.batch_queries import as_queries, in_ids
 from bridgemem.forecasting.explanations import Explanation
 from bridgemem.forecasting.outlook import Outlook
-from bridgemem.forecasting.predictor import Answers, Predictor
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.progress import SILENT, Progress
 
 

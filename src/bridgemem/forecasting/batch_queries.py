@@ -15,9 +15,10 @@ from bridgemem.events.readers.rejects import ABOUT, MOST, RejectedError
 from bridgemem.events.readers.table import open_table
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.answer_files import read_cell, write_answers, write_csv, write_typed_parquet
+from bridgemem.forecasting.answers import Answers as Ranked
+from bridgemem.forecasting.answers import Candidate
 from bridgemem.forecasting.horizon import check_horizon
-from bridgemem.forecasting.predictor import Answers as Ranked
-from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.showing import as_frame
