@@ -11,9 +11,7 @@ from bridgemem.events.readers.text import Reject
 from bridgemem.live.eventstore import Receipt
 from bridgemem.live.quarantine import MOST, Quarantine, Repaired, drop, in_quarantine, rejected, replay
 from bridgemem.live.retention import Removal, Remove, erase, prune
-from bridgemem.service.asking import Live
-from bridgemem.service.logs import note
-from bridgemem.service.models import (
+from bridgemem.service.admin_models import (
     Dropped,
     DropWanted,
     EraseWanted,
@@ -25,6 +23,8 @@ from bridgemem.service.models import (
     RepairedRows,
     ReplayedRows,
 )
+from bridgemem.service.asking import Live
+from bridgemem.service.logs import note
 
 PATHS = frozenset({"/v1/prune", "/v1/erase", "/v1/rejected", "/v1/rejected/drop", "/v1/replay"})
 Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from bridgemem.cli.schemas.base import Document
 from bridgemem.live.eventstore import Stored
-from bridgemem.service.models import BackedUp, RejectedRow, Removed, ReplayedRows
+from bridgemem.service.admin_models import BackedUp, RejectedRow, Removed, ReplayedRows
 
 
 class Ingested(Document):
