@@ -74,7 +74,7 @@ def make_server(service: Service) -> MCPServer[Any]:
 
 
 def _tool(server: MCPServer[Any], title: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Registers a tool; what it refuses is told as fields: the sentence, and names that may have been meant."""
+    """Registers a tool; a refusal is returned as fields: the sentence, and names that may have been meant."""
 
     def register(call: Callable[P, T]) -> Callable[P, T]:
         @wraps(call)

@@ -130,7 +130,7 @@ def forecast(
 
     asked = Asked(subject, relation, object, at, horizon, top)
     if why and groups is not None:
-        raise SettingsError("--why tells of single names; leave it or --groups out.")
+        raise SettingsError("--why is for single names; leave it or --groups out.")
     if issue is None:
         answer_one(with_groups(opened(), groups), asked, assume, as_json, why=why)
         return

@@ -32,7 +32,7 @@ class Client(BaseClient):
         retries: How many times a request is sent again.
 
     Raises:
-        SettingsError: The address is none, or two tokens are given.
+        SettingsError: The address is not a URL, or two tokens are given.
         ServiceError: By every method: the service cannot be reached, or refused the request.
 
     Example:
@@ -61,7 +61,7 @@ class Client(BaseClient):
             at: A time of the data set (default: the first unknown step).
             horizon: Any of that many steps from `at` on.
             top: How many candidates.
-            assume: Events to answer as if they had happened; none is kept, and `assumed` tells what they change.
+            assume: Events to answer as if they had happened; none is kept, and `assumed` says what they change.
 
         Returns:
             The service's JSON answer.
@@ -114,7 +114,7 @@ class Client(BaseClient):
         top: int = 10,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Rank those that an actor may deal with, under any relation.
+        """Rank the next partners of an actor, under any relation.
 
         Args:
             actor: By name.
@@ -144,7 +144,7 @@ class Client(BaseClient):
         horizon: int = 1,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Tell whether and when (subject, relation, object) happens; one of them may be left out.
+        """Forecast whether and when (subject, relation, object) happens; one of them may be left out.
 
         `p_event` is the probability within the horizon, `within` that of other horizons.
 
@@ -438,7 +438,7 @@ class Client(BaseClient):
         return self.post("/v1/reload", {})
 
     def sources(self) -> list[dict[str, Any]]:
-        """List who sent events, and the last key and offset of each.
+        """List the sources of events, with the last key and offset of each.
 
         Returns:
             The sources.
@@ -451,7 +451,7 @@ class Client(BaseClient):
         return self.get("/v1/sources")["sources"]
 
     def ledger(self, *, last: int = 20, forecast: int | None = None) -> list[dict[str, Any]]:
-        """List issued forecasts, and what became of them.
+        """List issued forecasts and their outcomes.
 
         Args:
             last: How many, those that were issued last.
@@ -482,7 +482,7 @@ class Client(BaseClient):
         return self.get("/v1/ledger/score", by=by)
 
     def model(self) -> dict[str, Any]:
-        """Describe what is served, and what it knows by now.
+        """Describe the served model and the events it knows.
 
         Returns:
             The service's JSON answer.
@@ -494,7 +494,7 @@ class Client(BaseClient):
         return self.get("/v1/model")
 
     def limits(self) -> dict[str, Any]:
-        """Tell what one request may hold.
+        """Get the limits of one request.
 
         Returns:
             The service's JSON answer.
@@ -506,10 +506,10 @@ class Client(BaseClient):
         return self.get("/v1/limits")
 
     def entities(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find entities by what one would type.
+        """Find entities by a few letters or words of their names.
 
         Args:
-            text: What one would type.
+            text: Letters or words.
             limit: How many.
 
         Returns:
@@ -522,10 +522,10 @@ class Client(BaseClient):
         return self.get("/v1/entities", q=text, limit=limit)["names"]
 
     def relations(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find relations by what one would type.
+        """Find relations by a few letters or words of their names.
 
         Args:
-            text: What one would type.
+            text: Letters or words.
             limit: How many.
 
         Returns:

@@ -117,7 +117,7 @@ class Asked(ABC):
         at: str | int | None = None,
         horizon: int | None = None,
     ) -> Chance:
-        """Tell whether and when an event happens; None stands for anybody or anything, at one place at most.
+        """Forecast whether and when an event happens; at most one of the three may be None, for anyone or anything.
 
         Args:
             subject: A name or an id.
@@ -179,7 +179,7 @@ class Asked(ABC):
 
         Returns:
             float64 [queries, entities], with columns in the order of `entities`; -inf for an entity that is no
-            candidate, since nobody knew of it before the step.
+            candidate, as no event before the step names it.
 
         Example:
             >>> scores = model.scores([(0, 0), (None, 0, 1)])

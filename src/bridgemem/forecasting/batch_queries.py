@@ -1,4 +1,4 @@
-"""Ask: many queries at once, from a file or from Python, answered in one table."""
+"""Batch queries: many queries from a file or from Python, answered in one table."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Answers:
         return as_frame(self.columns())
 
     def write(self, path: Path, replace: bool = True) -> None:
-        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way.
+        """The table as .csv or .parquet, whole or not at all; replace: an existing file is replaced.
 
         The names in a .csv are safe in a spreadsheet.
         """

@@ -230,7 +230,7 @@ class Predictor:
     def answers(self, queries: Queries, top: int = 10, horizon: int | None = None) -> list[Answers]:
         """The likeliest answers of each query, best first; all of them are scored at once.
 
-        A name that the run was fitted without, and that has no event before the step, is nobody's answer.
+        A name that the run was fitted without, and that has no event before the step, is no candidate.
         """
         check("top", top, Count)
         if horizon is not None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import duckdb
 
 NEXT_CHECKPOINT = 10.0  # seconds after one that failed
-SOON = 1.0  # seconds till one that many batches share
+SOON = 1.0  # seconds until one that many batches share
 
 
 class Database:
@@ -31,10 +31,10 @@ class Database:
         self.not_before = 0.0  # the time.monotonic() at which the next checkpoint may be tried
         self._writer = threading.Lock()
         self._gate = Gate()  # cursors, or one that closes the database or puts another file in its place
-        self._soon: threading.Timer | None = None  # the checkpoint of all that is written till then
+        self._soon: threading.Timer | None = None  # the checkpoint of all that is written until then
 
     def close(self) -> None:
-        """Let the file go once nobody reads; a database that is not closed loses nothing either."""
+        """Close the file once no one reads it; a database that is not closed loses nothing either."""
         if (soon := self._soon) is not None:
             soon.cancel()
         with self._writer, self._gate.alone():
@@ -70,7 +70,7 @@ class Database:
                 ended(well)
 
     def rewrite(self) -> None:
-        """Write the file anew, so that nothing is left of deleted rows; other threads wait."""
+        """Rewrite the file, so that nothing is left of deleted rows; other threads wait."""
         with self._writer, self._gate.alone():
             database, self.connection = self._opened(), None
             try:
@@ -116,7 +116,7 @@ class Database:
         return self.connection
 
     def _reopen(self) -> None:
-        """After a fatal error DuckDB lets nobody in any more; what was committed is safe in the file."""
+        """Open the file again after a fatal error, when DuckDB refuses every query; commits are safe in it."""
         with self._gate.alone():
             if self.connection is not None:
                 self.connection.close()

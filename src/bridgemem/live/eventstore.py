@@ -67,7 +67,7 @@ _STORED = (
 class EventStore:
     """One DuckDB file; a new one is whole or absent. Methods may be called from several threads.
 
-    duplicates: "keep" or "drop", remembered in the file; left out, as it was last told, or "keep".
+    duplicates: "keep" or "drop", remembered in the file (default: as remembered, else "keep").
     read_only: the file is there, and stays as it is; any number of processes may read it so, while none writes.
     new_names: how many names of later batches may be unknown to the log that is followed.
     """
@@ -107,7 +107,7 @@ class EventStore:
                 cursor.execute("INSERT INTO about VALUES ('duplicates', ?)", [self.duplicates])
 
     def close(self) -> None:
-        """Let the file go once nobody reads; a store that is not closed loses nothing either."""
+        """Close the file once no one reads it; a store that is not closed loses nothing either."""
         self._database.close()
 
     def __enter__(self) -> EventStore:
@@ -117,10 +117,10 @@ class EventStore:
         self.close()
 
     def follow(self, base: EventLog, origin: str | None = None) -> None:
-        """Continue a log: take over its clock, and let its events count where late ones and duplicates are told.
+        """Continue a log: take over its clock, and count its events when late ones and duplicates are found.
 
         origin: which data the store's events came after, if that is known; they may count already in any other. Clock
-        and origin are written with the first events: a store without any follows whatever it is opened for next.
+        and origin are written with the first events: a store without any follows the next log it is opened for.
         """
         self.clock, self._origin = self.clock or base.clock, self._origin or origin
         if self.clock != base.clock:
@@ -153,7 +153,7 @@ class EventStore:
     def append_all(self, batches: Sequence[Batch], *, checkpoint: bool = True) -> list[Receipt | DataError]:
         """Write batches that came together in one transaction: the receipt of each, or why it was refused.
 
-        A batch is written as a whole or not at all, whatever becomes of the others. checkpoint: at once, else soon.
+        A batch is written as a whole or not at all, independently of the others. checkpoint: at once, else soon.
         """
         clock = self.clock or Clock()
         outcomes = [_or_refused(Checked.of, batch, clock) for batch in batches]
@@ -228,14 +228,14 @@ class EventStore:
 
     @contextmanager
     def removing(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction that may delete events; whatever is kept in memory of them is read again."""
+        """A transaction that may delete events; what memory holds of them is read again."""
         with self._writing() as cursor:
             yield cursor
             self._intake.forget()
             self._last = None
 
     def rewrite(self) -> None:
-        """Write the file anew, so that nothing is left of deleted rows; other threads wait."""
+        """Rewrite the file, so that nothing is left of deleted rows; other threads wait."""
         self._database.rewrite()
 
     # ---- reading ---------------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class EventStore:
             names = Vocabulary("entity", ()), Vocabulary("relation", ())
             base = EventLog(none, none, none, none, *names, self.clock or Clock())
         elif self.clock not in (None, base.clock):
-            raise DataError(f"{self.path} counts time otherwise than the log it is read after; use a store of its own.")
+            raise DataError(f"{self.path} counts time differently from the log that it follows; use another store.")
         known = np.full(len(base), -1, np.int64) if known is None else known
         columns, gone, ranges = None, np.zeros(0, np.int64), NONE_REMOVED
         # where nothing was ever taken back nothing was removed either

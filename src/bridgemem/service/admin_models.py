@@ -12,8 +12,8 @@ from bridgemem.service.models import MOST_EVENTS, Answer, Asked, FromModel, Name
 class BackupWanted(Asked):
     """A file of the machine that the service runs on."""
 
-    to: str = Field(min_length=1, max_length=4000, description="Its whole path, from the root on.")
-    replace: bool = Field(False, description="Whether a file that is there gives way.")
+    to: str = Field(min_length=1, max_length=4000, description="Absolute path of the copy.")
+    replace: bool = Field(False, description="Whether an existing file is replaced.")
 
 
 class BackedUp(Answer):
@@ -41,7 +41,7 @@ class EraseWanted(Asked):
 
 
 class Removed(Answer):
-    """What was removed for good; what: of a prune, which events; never a name that was erased."""
+    """What was removed permanently. what: which events a prune removed; empty for an erased name."""
 
     kind: Literal["prune", "erase"]
     what: str
@@ -51,7 +51,7 @@ class Removed(Answer):
     rejected: int = Field(description="Rows removed from the quarantine.")
     texts: int = Field(description="Other texts that were blanked, such as reasons of retractions.")
     claims: int = Field(description="Of issued forecasts that named it.")
-    carried: int = Field(description="Batches that carry the name in their source, key or offset, which stay.")
+    carried: int = Field(description="Batches with the name in their source, key or offset, which stay.")
     left: int = Field(description="Events that the store holds now.")
 
 
@@ -125,7 +125,7 @@ class RepairedRows(Asked):
 
 
 class ReplayedRows(Answer):
-    """What became of repaired rows; left: rows in quarantine now."""
+    """The result of storing repaired rows. left: rows in quarantine now."""
 
     events: int
     accepted: int

@@ -1,6 +1,6 @@
-"""What the service is asked about what, with whom, whether and what if, and what it answers.
+"""Requests and answers about what, partners, whether and the outlook.
 
-Two probabilities are told apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
+Two probabilities are kept apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
 is this one, given that it happens.
 """
 

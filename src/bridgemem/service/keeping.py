@@ -33,7 +33,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def keeping_router(live: Live, quarantine: Quarantine, responses: Responses) -> APIRouter:
-    """The routes; live: what is told of each removal."""
+    """The routes; live: applies each removal."""
     router = APIRouter(tags=["admin"])
 
     def removed(remove: Remove) -> Removed:

@@ -1,4 +1,4 @@
-"""What the service is asked and what it answers, as checked shapes; they are its OpenAPI document too."""
+"""Requests and answers of the service, as checked shapes; its OpenAPI document is made of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_HORIZON = 10_000
 
 
 def told_as(what: str) -> WrapValidator:
-    """Says what was wanted in one sentence, where a choice of types would have one for each of them."""
+    """Say what was wanted in one sentence, where a choice of types would give one for each of them."""
 
     def check(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -54,13 +54,13 @@ OrInfinite = Annotated[float | None, BeforeValidator(lambda value: None if value
 
 
 class Asked(BaseModel):
-    """What comes in: nothing is converted, and nothing that is not known is let pass."""
+    """A request: values are not converted, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Answer(BaseModel):
-    """What goes out."""
+    """An answer."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
 
@@ -84,7 +84,9 @@ class NewEvents(Asked):
 
     source: Name
     key: Name = Field(description="The batch's own name in its source, by which a second delivery of it is known.")
-    offset: Offset | None = Field(None, description="Where in its source the batch lies; /v1/sources tells the last.")
+    offset: Offset | None = Field(
+        None, description="Position of the batch in its source; /v1/sources lists the last one."
+    )
     events: list[NewEvent] = Field(min_length=1, max_length=MOST_EVENTS)
 
 
@@ -134,7 +136,7 @@ class StoredEvents(Answer):
 
 
 class KnownSource(Answer):
-    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told."""
+    """A source of batches: how much it sent, the key of its last batch, and its last offset."""
 
     source: str
     batches: int
@@ -145,7 +147,7 @@ class KnownSource(Answer):
 
 
 class KnownSources(Answer):
-    """Everyone who sent a batch, by name."""
+    """All sources of batches, by name."""
 
     sources: list[KnownSource]
 
@@ -155,7 +157,7 @@ Assume = Annotated[
     Field(
         min_length=1,
         max_length=MOST_ASSUMED,
-        description="What if: answer as if these events had happened, and tell what they change; none is kept.",
+        description="What if: answer as if these events had happened, and say what they change; none is kept.",
     ),
 ]
 
@@ -432,7 +434,7 @@ ServedExplanation = Annotated[ServedBridgeMem | ServedLearned, Field(discriminat
 class Model(FromModel):
     """What is served, and what it knows by now."""
 
-    version: str = Field(description="Of the program.")
+    version: str = Field(description="Version of the program.")
     dataset: str
     fingerprint: str
     backbone: str
@@ -442,21 +444,21 @@ class Model(FromModel):
     entities: int
     relations: int
     first_time: str
-    last_time: str | None = Field(description="Of the last known event; null while there is none.")
-    next_time: str | None = Field(description="The first unknown step, which is asked for unless told otherwise.")
+    last_time: str | None = Field(description="Time of the last known event; null while there is none.")
+    next_time: str | None = Field(description="The first unknown step, the default of `at`.")
 
 
 class KnownLimits(Answer):
-    """What one request may hold, and what a client may take."""
+    """Limits of one request and of one client."""
 
-    body_bytes: int = Field(description="Of a request.")
-    concurrent: int = Field(description="Requests in work at once; more are answered with 429.")
+    body_bytes: int = Field(description="Bytes of a request's body.")
+    concurrent: int = Field(description="Requests at the same time; more are answered with 429.")
     timeout_seconds: float = Field(description="For the headers of a request, and again for its body.")
     connections: int
     connections_per_client: int
-    events: int = Field(description="Of a batch.")
-    queries: int = Field(description="Of one request to /v1/forecasts.")
-    candidates: int = Field(description="Of a query: `top`.")
+    events: int = Field(description="Events of a batch.")
+    queries: int = Field(description="Queries of one request to /v1/forecasts.")
+    candidates: int = Field(description="Candidates of a query: `top`.")
     answers: int = Field(description="Candidates of all queries of one request.")
     horizon: int
     retracted: int = Field(description="Events of one retraction.")
@@ -464,10 +466,10 @@ class KnownLimits(Answer):
     issued: int = Field(description="Forecasts of one list of the ledger.")
     names: int = Field(description="Names of one search.")
     assumed: int = Field(description="Assumed events of one query: `assume`.")
-    new_relations: int = Field(description="That a store takes besides those of its run.")
-    new_entities: int = Field(description="That a store takes besides those of its run.")
+    new_relations: int = Field(description="Relations that a store takes besides those of its run.")
+    new_entities: int = Field(description="Entities that a store takes besides those of its run.")
     new_entities_per_batch: int
-    new_entities_per_day: int = Field(description="In UTC; how many came today is in /metrics.")
+    new_entities_per_day: int = Field(description="Per day in UTC; /metrics has today's number.")
     max_ahead: int | None = Field(description="Steps after the last event that a new one may lie; null for any.")
 
 

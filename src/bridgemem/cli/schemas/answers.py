@@ -37,7 +37,7 @@ class Forecasted(Forecast, Document):
 
 
 class AskedAhead(Document):
-    """What was asked of what, with whom and whether, from the events before `time`; null is what is asked for."""
+    """A query about what, partners or whether, from the events before `time`; null is what is asked for."""
 
     subject: str | None
     relation: str | None
@@ -70,7 +70,7 @@ class ForecastedGroup(AskedAhead):
 
 
 class ForecastedPartners(AskedAhead):
-    """With --subject or --object alone: whom it deals with, under any relation, best first."""
+    """With --subject or --object alone: its next partners under any relation, best first."""
 
     candidates: list[PartnerCandidate]
 
@@ -101,7 +101,7 @@ class OutlookListed(Document):
 
 
 class LedgerClaim(Answer):
-    """One probability of an issued forecast, and what became of it; null in a name is anybody or anything."""
+    """One probability of an issued forecast and its outcome; a name that is null stands for anyone or anything."""
 
     id: int
     subject: str | None
@@ -151,7 +151,7 @@ class LedgerListed(Document):
 
 
 class LedgerScored(Document):
-    """What the issued forecasts of a store were worth, next to naive rules."""
+    """Scores of the issued forecasts of a store, next to naive rules."""
 
     store: str
     forecasts: int
@@ -186,5 +186,5 @@ class NamesListed(Document):
     """The names that fit a text best."""
 
     names: list[NameFound]
-    known: int = Field(description="How many names there are in all.")
+    known: int = Field(description="Number of names in all.")
     stored_events: int = Field(description="Events of the store that were read after the run's own.")

@@ -13,7 +13,7 @@ class Document(Answer):
     """What every document begins with."""
 
     command: str = Field(description="The command that printed it.")
-    version: str = Field(description="Of the program.")
+    version: str = Field(description="Version of the program.")
 
 
 class Failure(Answer):

@@ -15,7 +15,7 @@ from bridgemem.service.models import Answer
 class NamedData(Answer):
     name: str
     title: str
-    found: str | None = Field(description="Where it lies; null where it was not found.")
+    found: str | None = Field(description="Its folder; null if it was not found.")
 
 
 class DataListed(Document):
@@ -47,10 +47,10 @@ class DataChecked(Document):
     step: str = Field(description="The length of a time step in words.")
     gap: StepsWithout | None = Field(description="The largest gap; null without any.")
     aliases: dict[str, str] = Field(description="Names that differ from another by case, spaces, accents or signs.")
-    remarks: list[str] = Field(description="What may stand in the way of using the events.")
+    remarks: list[str] = Field(description="Problems to look at before the events are used.")
     rejected: int
-    fingerprint: str | None = Field(description="Of a data set; null for files.")
-    rejects: list[Reject] = Field(description="The first 10,000.")
+    fingerprint: str | None = Field(description="Fingerprint of a data set; null for files.")
+    rejects: list[Reject] = Field(description="The first 10,000 rejected rows.")
 
 
 class DataDescribed(Document):
@@ -82,8 +82,8 @@ class DataImported(Document):
     merged: list[MergedName] | None = Field(description="Names merged by aliases; null without any.")
     dropped: dict[str, int] = Field(description="Rows without two parties, by reason.")
     rejected: int
-    rejects: list[Reject] = Field(description="The first 100.")
-    remarks: list[str] = Field(description="How times and missing values were read, where that needs a word.")
+    rejects: list[Reject] = Field(description="The first 100 rejected rows.")
+    remarks: list[str] = Field(description="How times and missing values were read, where that is not obvious.")
 
 
 class PackedFile(Answer):

@@ -27,7 +27,7 @@ class Measured(Document):
 
 
 class Evaluated(Measured):
-    """Figures of a run, or of a model of one's own, on a split."""
+    """Figures of a run, or of your own model, on a split."""
 
     split: Literal["test", "valid"]
     shard: str | None = Field(description="With --shard: the part that was read, as 2/8; there are no records then.")
@@ -35,14 +35,14 @@ class Evaluated(Measured):
 
 
 class EvaluatedWhether(Document):
-    """With --query whether: what p_event is worth on a split."""
+    """With --query whether: how good p_event is on a split."""
 
     split: Literal["test", "valid"]
     records: list[OccurrenceRecord]
 
 
 class NewBackbone(Document):
-    """A file that was written to start a model of one's own from."""
+    """A new file to start your own model from."""
 
     file: str
     backbone: str = Field(description="What -b takes, as mymodel.py:MyModel.")
@@ -56,10 +56,10 @@ class PrintedTable(Answer):
 
 
 class Remade(Document):
-    """With --all: the jobs that make every row of a file of records anew, and how each went."""
+    """With --all: the jobs that recompute every row of a file of records, and their outcomes."""
 
     jobs: list[Job]
-    minutes: float = Field(description="About what all jobs take, by the seconds in the records.")
+    minutes: float = Field(description="Estimate for all jobs, from the seconds in the records.")
     left_out: list[tuple[str, str]] = Field(description="Rows that are not remade, and why.")
     differs: list[tuple[str, str]] = Field(description="Rows that are remade from other inputs, and which.")
     outcomes: dict[str, Done] = Field(description="By the name of a job; empty with --plan.")
@@ -103,11 +103,11 @@ class Tuned(Answer):
 
     split: Literal["valid"]
     filter: Literal["time"]
-    queries: int = Field(description="Of validation that each trial was measured on.")
-    budget: float = Field(description="Seconds that the trials might take.")
+    queries: int = Field(description="Validation queries that each trial was measured on.")
+    budget: float = Field(description="Time limit of the trials in seconds.")
     seconds: float
-    whole: bool = Field(description="Whether the search came to its end within the budget.")
-    least_gain: float = Field(description="Of MRR that a trial has to be above the best before it.")
+    whole: bool = Field(description="Whether the search finished within the budget.")
+    least_gain: float = Field(description="Least gain of MRR over the best trial before it.")
     seed: int
     device: str
     fingerprint: str
@@ -219,7 +219,7 @@ class MeasuredByTgb(Document):
 
 
 class BackbonesListed(Document):
-    """All backbones; `broken` says why one is of no use."""
+    """All backbones; `broken` says why one cannot be used."""
 
     backbones: list[Listed]
 

@@ -12,7 +12,7 @@ from bridgemem.service.admin_models import BackedUp, RejectedRow, Removed, Repla
 
 
 class Ingested(Document):
-    """What became of a batch of events."""
+    """The result of ingesting a batch of events."""
 
     batch: int
     source: str
@@ -25,11 +25,11 @@ class Ingested(Document):
     new_relations: int
     left_out: int = Field(description="Rows that were skipped.")
     last_offset: str | None
-    ids: list[str] | None = Field(description="Of the events, in the file's order; null without --ids.")
+    ids: list[str] | None = Field(description="Ids of the events, in the file's order; null without --ids.")
 
 
 class FeedIngested(Document):
-    """With --follow: what became of a feed, when it ended."""
+    """With --follow: the totals of a feed, when it ended."""
 
     source: str
     batches: int
@@ -49,7 +49,7 @@ class StoredListed(Document):
 
 
 class Retracted(Document):
-    """An event that was taken back."""
+    """A retracted event."""
 
     retracted: str
     subject: str
@@ -63,7 +63,7 @@ class Refreshed(Document):
     """A run that was fitted further; `added` and `retracted` count events."""
 
     run: str
-    source: str = Field(description="The run that it was made of.")
+    source: str = Field(description="The run that was refreshed.")
     added: int
     retracted: int
     events: int
@@ -93,12 +93,12 @@ class Renewed(Document):
     start: str | None
     end: str | None
     queries: int
-    serving_mrr: float | None = Field(description="Under the time-aware filter.")
-    candidate_mrr: float | None = Field(description="Of one that was fitted without the window.")
+    serving_mrr: float | None = Field(description="MRR of the served run under the time-aware filter.")
+    candidate_mrr: float | None = Field(description="MRR of the newer model, fitted without the window.")
     gain: float | None
-    low: float | None = Field(description="Of the 95 % interval of the gain, paired.")
-    high: float | None
-    run: str = Field(description="That is served afterwards.")
+    low: float | None = Field(description="Lower end of the paired 95 % interval of the gain.")
+    high: float | None = Field(description="Upper end of that interval.")
+    run: str = Field(description="The run that is served afterwards.")
     model_version: str
     before: str = Field(description="The version that was served.")
 
@@ -108,7 +108,7 @@ class StoreCopied(BackedUp, Document):
 
 
 class StoreReduced(Removed, Document):
-    """What was removed from an event store for good."""
+    """What was removed permanently from an event store."""
 
 
 class RejectedListed(Document):
@@ -152,6 +152,6 @@ class LinkMoved(Document):
 
     link: str
     run: str
-    version: str = Field(description="Of the model.")
+    version: str = Field(description="Version of the model.")
     before: str | None = Field(description="The run that it pointed to; null: none.")
     removed: list[str] = Field(description="Folders that were deleted, as older than what is kept.")

@@ -267,7 +267,7 @@ class Rows:
 
     @property
     def chosen_layout(self) -> SourceLayout | None:
-        """The published layout, with what stands for nobody as it was asked for."""
+        """The published layout, with the missing values of the options in place of its own."""
         if self.layout is None or self.options.na is None:
             return self.layout
         return replace(self.layout, missing=frozenset(self.options.na))
