@@ -85,9 +85,9 @@ def forecast(
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
-    """Who, what, whether and when: what is left out of subject, relation and object is asked.
+    """Forecast who, what, whether and when: what is left out of subject, relation and object is asked.
 
-    Subject or object with a relation: who. Both without a relation: what. One of them alone: whom it deals with. All
+    Subject or object with a relation: who. Both without a relation: what. One of them alone: its partners. All
     three: whether and when.
     """
     from bridgemem.errors import SettingsError

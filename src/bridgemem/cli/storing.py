@@ -89,7 +89,7 @@ def prune(
     source: Annotated[str | None, typer.Option("--source", help="Remove events that came from this source.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove events before a date, of a source, or both, for good; keys stay, so a repeated batch stays out."""
+    """Remove events before a date, of a source, or both, permanently; keys stay, so a repeated batch stays out."""
     from bridgemem.live.retention import prune as remove
 
     made = _removed(
@@ -105,7 +105,7 @@ def erase(
     name: Annotated[str, typer.Argument(help="Name of an entity or relation, in its exact spelling.")],
     as_json: Json = False,
 ) -> None:
-    """Remove every event that names an entity or relation for good, and the name from all texts of the store."""
+    """Permanently remove every event that names an entity or relation, and the name from all texts of the store."""
     from bridgemem.live.retention import erase as remove
 
     made = _removed(store, lambda opened: remove(opened, name), lambda client: client.erase(name))

@@ -138,7 +138,7 @@ def opinions(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What issued forecasts were worth; overall: of each probability. why: what to do where none was issued."""
+    """Scores of issued forecasts. overall: of each probability. why: what to do where none was issued."""
 
     forecasts: int
     claims: int = 0

@@ -91,7 +91,7 @@ class Asked(ABC):
     def partners(
         self, actor: str | int, *, at: str | int | None = None, horizon: int | None = None, top: int = 10
     ) -> Ranked[PartnerCandidate]:
-        """Rank whom an actor deals with next, under any relation and in either role.
+        """Rank the next partners of an actor, under any relation and in either role.
 
         Args:
             actor: A name or an id.
@@ -242,14 +242,14 @@ class Asked(ABC):
         return self.predictor.assume(events, progress=progress)
 
     def with_groups(self, groups: Any) -> Predictor:
-        """What answers queries about groups too: one name for several actors or several relations.
+        """Answer queries about groups too: one name for several actors or several relations.
 
         Args:
             groups: A dict of the members by the group's name, or a table of two columns, group and member.
 
         Returns:
-            What has `forecast`, `what`, `partners`, `whether` and `outlook` of its own, where a group can stand
-            wherever a name can.
+            A predictor with `forecast`, `what`, `partners`, `whether` and `outlook`, where a group can stand in place
+            of a name.
 
         Example:
             >>> import bridgemem as bm

@@ -379,7 +379,7 @@ class Predictor:
     def partners(
         self, actor: str | int, *, at: str | int | None = None, horizon: int | None = None, top: int = 10
     ) -> Ranked[PartnerCandidate]:
-        """Whom an actor deals with next, under any relation and in either role, and what is likeliest then."""
+        """The next partners of an actor, under any relation and in either role, and the likeliest event with each."""
         check("top", top, Count)
         step, steps = self._ahead_of(at, horizon)
         return self.ahead.partners(self.events.entity_id(actor), step, horizon=steps, top=top)

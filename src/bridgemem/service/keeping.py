@@ -43,7 +43,7 @@ def keeping_router(live: Live, quarantine: Quarantine, responses: Responses) -> 
 
     @router.post("/v1/prune", summary="Remove events by age or source", responses=responses)
     def prune_events(wanted: PruneWanted) -> Removed:
-        """Remove events for good. The next forecast is as if they had never come."""
+        """Remove events permanently. The next forecast is as if they had never come."""
         before = None if wanted.before is None else str(wanted.before)
         return removed(lambda store: prune(store, before=before, source=wanted.source))
 
@@ -61,7 +61,7 @@ def _quarantine(router: APIRouter, live: Live, quarantine: Quarantine, responses
 
     @router.get("/v1/rejected", summary="Rows in quarantine", responses=responses)
     def rows(source: Whose = None, last: Last = 1000) -> RejectedRows:
-        """Rows that were rejected, as files of rejected rows have them."""
+        """The rejected rows in quarantine, with the columns of files of rejected rows."""
         found = [RejectedRow.model_validate(row) for row in rejected(store, source=source, last=last)]
         return RejectedRows(rows=found, known=in_quarantine(store))
 

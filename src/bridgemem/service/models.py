@@ -432,7 +432,7 @@ ServedExplanation = Annotated[ServedBridgeMem | ServedLearned, Field(discriminat
 
 
 class Model(FromModel):
-    """What is served, and what it knows by now."""
+    """The served model and the events it knows."""
 
     version: str = Field(description="Version of the program.")
     dataset: str
