@@ -132,7 +132,7 @@ def test_the_examples_run(
     names = {
         **namespace,
         "model": copy(namespace["model"]),
-        **(request.getfixturevalue("service") if module is bm.client else {}),
+        **(request.getfixturevalue("service") if name.startswith("bridgemem.client") else {}),
     }
     monkeypatch.chdir(tmp_path)
     with mock.patch.dict(REGISTERED), warnings.catch_warnings():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,20 +166,36 @@ def test_links_point_to_files_that_exist(name: str) -> None:
     assert [t for t in local if not (ROOT / name).parent.joinpath(t).exists()] == []
 
 
+def sections_of_the_map() -> dict[str, str]:
+    """The text of each layer in ARCHITECTURE.md, by its heading."""
+    text = needed("ARCHITECTURE.md").read_text(encoding="utf-8").split("## Where things live")[1].split("\n## ")[0]
+    parts = (part.partition("\n") for part in text.split("\n### ")[1:])
+    return {heading: body for heading, _, body in parts if heading != "Outside the package"}
+
+
 def test_the_map_names_every_module_and_nothing_else() -> None:
     package, named = needed("src/bridgemem"), set()
-    for line in needed("ARCHITECTURE.md").read_text(encoding="utf-8").splitlines():
-        if not line.startswith("| `"):
-            continue
-        _, where, holds, _ = line.split("|")
-        homes = re.findall(r"`([\w/.]+)`", where)
-        folder = package / homes[0] if homes[0].endswith("/") else package
-        named |= {package / home for home in homes}
-        named |= {folder / name for name in re.findall(r"`([\w/]+\.(?:py|toml))`", holds)}
+    for heading, body in sections_of_the_map().items():
+        folder = package / heading.strip("`") if heading.startswith("`") else package
+        named |= {folder / name for name in re.findall(r"`([\w/]+\.(?:py|toml|js|html|css))`", body)}
     assert [path for path in named if not path.exists()] == []
     # the commands are one thin module each
     modules = [path for path in package.rglob("*.py") if not path.name.startswith("__") and path.parent.name != "cli"]
     assert [path.relative_to(package).as_posix() for path in modules if path not in named] == []
+
+
+def test_the_map_has_the_layers_that_are_checked_in_their_order() -> None:
+    settings = tomllib.loads(needed("pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = settings["tool"]["importlinter"]["contracts"]
+    layers = contract["layers"][::-1]
+    (listed,) = re.findall(
+        r"\n\n((?:    .+\n)+)", needed("ARCHITECTURE.md").read_text(encoding="utf-8").split("\n## ")[0]
+    )
+    assert re.findall(r"\w+", listed) == layers
+    described = "".join(f"{heading}\n{body}" for heading, body in sections_of_the_map().items())
+    homes = re.findall(r"^(?:`(\w+)/`$|- `(\w+)\.py`)", described, re.MULTILINE)
+    found = [name for pair in homes for name in pair if name in layers]
+    assert list(dict.fromkeys(found)) == layers
 
 
 def test_the_citation_and_the_changelog_name_this_version() -> None:

@@ -14,7 +14,8 @@ from bridgemem import Forecaster
 from bridgemem.errors import BridgeMemError, DataError, RunError
 from bridgemem.events.log import EventLog
 from bridgemem.events.naming import NewEvent, followed_by, new_events
-from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.forecasting.answers import Candidate
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.refresh import chosen_on, refresh

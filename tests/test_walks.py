@@ -47,7 +47,8 @@ def passed() -> Iterator[list[str]]:
         path = frame.f_code.co_filename
         if event == "call" and path.startswith(str(PACKAGE)):
             module = Path(path).relative_to(PACKAGE).with_suffix("")
-            calls.append(".".join((*module.parts, frame.f_code.co_qualname)))
+            parts = [part for part in module.parts if part != "__init__"]
+            calls.append(".".join((*parts, frame.f_code.co_qualname)))
 
     before = sys.getprofile()
     threading.setprofile(note)

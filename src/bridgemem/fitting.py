@@ -180,7 +180,7 @@ class Fitting:
             plain.fit(dataset, replace=True)
 
     def _calibrated(self, model: Model, validation: Validation) -> Model:
-        """A model with probabilities for whatever has none yet."""
+        """The model with probabilities for each part that has none yet."""
         made = calibrations_of(model, validation, known=model.calibrations, progress=self.progress)
         return dataclasses.replace(model, calibrations={**model.calibrations, **made})
 

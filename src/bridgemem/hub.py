@@ -89,7 +89,7 @@ def pull(
             check_run(Run(aside))
         except BridgeMemError as problem:
             reason = str(problem).replace(str(aside), repository)
-            raise RunError(f"what {repository} holds is no whole run, and nothing was kept: {reason}") from None
+            raise RunError(f"{repository} does not hold a complete run, and nothing was kept: {reason}") from None
     return Run(folder)
 
 
@@ -137,7 +137,7 @@ def check_run(run: Run) -> None:
 
 @contextmanager
 def _hub(repository: str, endpoint: str | None) -> Iterator[HfApi]:
-    """A client of the hub; whatever goes wrong on the way becomes one sentence."""
+    """A client of the hub; every failure becomes one sentence."""
     try:
         import huggingface_hub
         from huggingface_hub import errors

@@ -27,7 +27,7 @@ class Progress(Protocol):
 
 
 class SilentProgress:
-    """Reports nothing: the default wherever nobody watches."""
+    """Reports nothing; the default."""
 
     @contextmanager
     def task(self, label: str, total: int | None = None) -> Iterator[Step]:

@@ -174,7 +174,7 @@ class Run(Parts):
     ) -> Run:
         """Write a fitted model.
 
-        backbone: the folder of the saved backbone, whose files are linked or copied; left out, it is saved anew.
+        backbone: the folder of the saved backbone, whose files are linked or copied; left out, it is saved again.
         finish: what is yet to be written into the run before it appears under its name.
         """
         dataset, fitted = model.dataset, model.fitted
@@ -267,7 +267,7 @@ class Run(Parts):
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Refuse tensors that are not those that config.toml tells of."""
+        """Refuse tensors other than those that config.toml describes."""
         try:
             yield
         except ValueError as problem:
@@ -441,7 +441,7 @@ class Run(Parts):
     ) -> None:
         """Put the records of a split, for queries of that many steps or of another kind, next to those of other splits.
 
-        finish: called before anybody else may write, such as for the card of the run.
+        finish: called before others may write to the folder; writes the card, for example.
         """
         kind = of if isinstance(of, str) else "" if of == 1 else f"horizon{of}"
         path = self.folder / (f"metrics.{kind}.json" if kind else "metrics.json")

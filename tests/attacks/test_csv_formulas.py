@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bridgemem.forecasting.answers import Candidate
 from bridgemem.forecasting.batch_queries import Answers, Query, read_queries
-from bridgemem.forecasting.predictor import Candidate
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from commands import bridgemem

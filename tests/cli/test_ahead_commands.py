@@ -216,7 +216,7 @@ def test_a_group_stands_wherever_a_name_can(recurrence_run: Path, tmp_path: Path
     )
     assert "Issued as forecast 1." in issued.out
     why = ("forecast", recurrence_run, "--subject", "us", "--groups", groups)
-    assert "--why tells of single names" in bridgemem(*why, "--why").refused()
+    assert "--why is for single names" in bridgemem(*why, "--why").refused()
     events = tmp_path / "events.csv"
     events.write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-20\n")
     assert "What the assumed events change" in bridgemem(*why, "--assume", events).out

@@ -65,7 +65,7 @@ def test_what_cannot_be_issued_is_refused(run: Path, tmp_path: Path, options: tu
 def test_a_store_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for command in ("list", "score"):
         assert "there is no event store" in bridgemem("ledger", command, tmp_path / "none.duckdb").refused()
-    assert "scores are told by" in bridgemem("ledger", "score", made_store(tmp_path), "--by", "weekday").refused()
+    assert "scores are grouped by" in bridgemem("ledger", "score", made_store(tmp_path), "--by", "weekday").refused()
 
 
 def made_store(folder: Path) -> Path:

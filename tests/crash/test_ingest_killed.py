@@ -27,9 +27,9 @@ def batch(number: int) -> list[NewEvent]:
 def write_for_ever(path: str, acknowledged: str, closes: bool) -> None:
     """Append batch after batch from where the store stands, noting each one when it was acknowledged."""
     store = EventStore(path)
-    if store._database is not None:
+    if store._database.connection is not None:
         # small, so that the write-ahead log is folded into the file many times a second, and kills fall there too
-        store._database.execute("SET checkpoint_threshold = '16KB'")
+        store._database.connection.execute("SET checkpoint_threshold = '16KB'")
     number = store.snapshot().batches
     note = os.open(acknowledged, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     while True:
@@ -154,7 +154,7 @@ def logged(path: Path) -> Path:
 
 def leave_logged(path: str) -> None:
     store = EventStore(path)
-    store._not_before = math.inf  # no batch is brought into the file itself
+    store._database.not_before = math.inf  # no batch is brought into the file itself
     for number in range(1, 13):
         store.append(batch(number), source="killed", key=str(number), offset=number)
     os.kill(os.getpid(), signal.SIGKILL)

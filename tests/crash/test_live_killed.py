@@ -39,9 +39,9 @@ def send_for_ever(run: str, path: str, acknowledged: str) -> None:
     """Several senders at once, each from where the store stands; every few batches everything is merged."""
     forecasting.LARGE, forecasting.SHARE = 40, 0.0
     store = EventStore(path)
-    assert store._database is not None
+    assert store._database.connection is not None
     # small, so that the write-ahead log is folded into the file many times a second, and kills fall there too
-    store._database.execute("SET checkpoint_threshold = '16KB'")
+    store._database.connection.execute("SET checkpoint_threshold = '16KB'")
     live = LiveForecaster(Forecaster.load(run), store)
     begun = {source.source: source.batches for source in store.sources()}
     note = os.open(acknowledged, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from bridgemem.events.log import Ids, Vocabulary
+import doctest
+import sys
+
+from bridgemem.events.vocabulary import Ids, Vocabulary
+
+
+def test_the_example_runs() -> None:
+    outcome = doctest.testmod(sys.modules[Vocabulary.__module__])
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
 
 
 def test_each_of_the_vocabularies_that_follow_one_another_knows_its_own_names() -> None:

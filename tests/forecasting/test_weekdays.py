@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bridgemem.events.log import DAY, Clock
+from bridgemem.events.clock import DAY, Clock
 from bridgemem.forecasting.occurrence import WEEK, Keys, features
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import PastTallies

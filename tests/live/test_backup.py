@@ -107,7 +107,7 @@ def test_a_copy_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mon
             return made
 
         monkeypatch.setattr(backups, "_copy", spoiled)
-        with pytest.raises(StoreError, match="did not come out as the store is"):
+        with pytest.raises(StoreError, match="differed from the store"):
             backup(store, tmp_path / "copy.duckdb")
     assert left_in(tmp_path) == ["store.duckdb"]
 

@@ -82,7 +82,7 @@ def test_a_compaction_that_fails_leaves_the_store_as_it_was(path: Path, monkeypa
 
 def test_the_command_says_what_it_did(path: Path, tmp_path: Path) -> None:
     said = bridgemem("compact", path).out
-    assert said.startswith(f"Wrote {path} anew: 600 events in 30 batches, 1 retraction; ")
+    assert said.startswith(f"Rewrote {path}: 600 events in 30 batches, 1 retraction; ")
     assert bridgemem("compact", path, "--json").json["merged"] is None
     assert "no event store" in bridgemem("compact", tmp_path / "none.duckdb").refused()
 

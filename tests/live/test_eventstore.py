@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.naming import NewEvent, named_events
-from bridgemem.live import eventstore
+from bridgemem.live import database, eventstore
 from bridgemem.live.eventstore import EventStore, StoreError
 from bridgemem.memory.index import Index
 from builders import few, random_log, rows_of
@@ -89,7 +89,7 @@ def test_batches_just_written_are_read_as_the_file_has_them(store: EventStore) -
 
 
 def test_batches_that_follow_each_other_share_a_checkpoint(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eventstore, "SOON", 0.05)
+    monkeypatch.setattr(database, "SOON", 0.05)
     log = store.path.with_name(f"{store.path.name}.wal")
     for key in ("1", "2"):
         store.append_all([eventstore.Batch(A, "wire", key)], checkpoint=False)

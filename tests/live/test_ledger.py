@@ -167,7 +167,7 @@ def test_scores_are_those_of_the_formulas(store: EventStore) -> None:
     assert "any" in {s.group for s in by["relation"].scores}
     assert sum(s.claims for s in by["relation"].scores) == 45
     assert len(str(by["relation"]).splitlines()) == len(by["relation"].scores) + 1
-    with pytest.raises(SettingsError, match="scores are told by all, month, relation or horizon"):
+    with pytest.raises(SettingsError, match="scores are grouped by all, month, relation or horizon"):
         Ledger(store).score(by="weekday")
 
 

@@ -14,9 +14,9 @@ pytest.importorskip("fastapi", reason="needs the extra 'serve'")
 pytest.importorskip("uvicorn", reason="needs the extra 'serve'")
 pytest.importorskip("prometheus_client", reason="needs the extra 'serve'")
 
-from bridgemem import Client, client
+from bridgemem import Client
 from bridgemem.cli.serve import listen
-from bridgemem.client import ServiceError
+from bridgemem.client import ServiceError, sending
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
@@ -39,7 +39,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
     # of the client alone: threads of the service sleep by the same name
     clock = SimpleNamespace(sleep=waited.append)
-    monkeypatch.setattr(client, "time", clock)
+    monkeypatch.setattr(sending, "time", clock)
     return waited
 
 

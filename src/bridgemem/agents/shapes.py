@@ -28,7 +28,7 @@ Assume = Annotated[
     Field(
         min_length=1,
         max_length=MOST_SUPPOSED,
-        description="What if: answer as if these events had happened, and tell what they change. None is kept.",
+        description="What if: answer as if these events had happened, and say what they change. None is kept.",
     ),
 ]
 Side = Literal["object", "subject"]

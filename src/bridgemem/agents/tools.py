@@ -74,7 +74,7 @@ def make_server(service: Service) -> MCPServer[Any]:
 
 
 def _tool(server: MCPServer[Any], title: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Registers a tool; what it refuses is told as fields: the sentence, and names that may have been meant."""
+    """Registers a tool; a refusal is returned as fields: the sentence, and names that may have been meant."""
 
     def register(call: Callable[P, T]) -> Callable[P, T]:
         @wraps(call)
@@ -172,7 +172,7 @@ def _add_forecasts(server: MCPServer[Any], service: Service) -> None:
     def forecast_partners(
         actor: Name, as_of: AsOf = None, horizon: Horizon = 1, top: Top = 10, assume: Assume = None
     ) -> ServedPartners:
-        """Rank whom an actor deals with next, under any relation, with the likeliest event for each."""
+        """Rank the next partners of an actor, under any relation, with the likeliest event for each."""
         asked = {"actor": actor, "at": as_of, "horizon": horizon, "top": top}
         return cast(ServedPartners, service.answer(PartnersQuery.model_validate({**asked, "assume": assume})))
 
@@ -185,7 +185,7 @@ def _add_forecasts(server: MCPServer[Any], service: Service) -> None:
         horizon: Horizon = 1,
         assume: Assume = None,
     ) -> ServedWhether:
-        """Tell whether and when an event happens: give two or three of subject, relation and object."""
+        """Forecast whether and when an event happens: give two or three of subject, relation and object."""
         asked = {"subject": subject, "relation": relation, "object": object, "at": as_of, "horizon": horizon}
         return cast(ServedWhether, service.answer(WhetherQuery.model_validate({**asked, "assume": assume})))
 
@@ -260,7 +260,7 @@ def _add_record(server: MCPServer[Any], service: Service) -> None:
         last: Annotated[int, Field(ge=1, le=MOST_ISSUED, description="Those that were issued last.")] = 5,
         forecast: Annotated[int | None, Field(ge=1, lt=1 << 63, description="One alone, by its number.")] = None,
     ) -> IssuedForecasts:
-        """List forecasts as they were issued, and what became of each probability."""
+        """List forecasts as they were issued, and the outcome of each probability."""
         with live.ledger() as ledger:
             return issued_told(ledger.forecasts(last=last, forecast=forecast))
 

@@ -1,4 +1,4 @@
-"""What is corrected: forecasters under one contract: built in, of other installed packages, or registered."""
+"""Backbones: forecasters under one contract, built in, from other installed packages, or registered."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def load_backbone(folder: Path | str) -> Backbone:
 
 
 def origin(kind: type[Backbone]) -> dict[str, str]:
-    """What a folder notes of the class that saved it: its name, and of one's own class its source too; never code."""
+    """What a folder notes of the class that saved it: its name, and for a class from a file its source; never code."""
     if kind.name in BACKBONES:
         return {"name": kind.name}
     return {"name": kind.name, "class": kind.__qualname__, "digest": source_digest(kind)}

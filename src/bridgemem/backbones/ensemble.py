@@ -89,7 +89,7 @@ class EnsembleSettings(Declared):
 
 @dataclass(frozen=True, eq=False)
 class TrainedSettings(EnsembleSettings):
-    """Those of a trained ensemble. own: what each member was trained with, whatever the package would say today."""
+    """Those of a trained ensemble. own: the settings that each member was trained with."""
 
     own: dict[str, Any] = field(default_factory=dict)
 

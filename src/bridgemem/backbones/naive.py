@@ -1,4 +1,4 @@
-"""Naive forecasters: what a person would try first, for comparison; a model is worth its fit where it is above them."""
+"""Naive forecasters: the simple rules that a model has to beat."""
 
 from __future__ import annotations
 

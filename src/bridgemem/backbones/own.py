@@ -76,7 +76,7 @@ def wrapped(model: Any, name: str | None = None) -> type[Wrapped]:
 
 
 def asked(model: Any, queries: Queries, past: Past) -> Any:
-    """What a model says to queries, in the form it takes them; whatever it raises is one sentence."""
+    """A model's scores of queries, in the form it takes them; every exception becomes one sentence."""
     ask, arrays = _call_of(model)
     given: tuple[Any, ...] = (queries, past)
     if arrays and isinstance(model, nn.Module):
@@ -176,7 +176,7 @@ def blaming(model: Any) -> Iterator[None]:
 
 
 def own_backbone(given: Any, dataset: Dataset) -> Any:
-    """What a forecaster takes for a model of one's own.
+    """Your own model, as a forecaster takes it.
 
     A class that is no `Backbone` is constructed with the data, without its test split; a scorer or a callable is
     wrapped. All else, as names, folders and backbones, is left as it is.

@@ -92,7 +92,7 @@ def retrained(train: Train, events: EventLog, *, queries: int = 64, seed: int = 
     scale = max(1.0, float(first.abs().max()))
     noise = float((scores(data) - first).abs().max())
     if noise > NOISE * scale:
-        seen = f"the same training gave other scores (by {noise:.3g}); seed whatever it draws, and check again"
+        seen = f"the same training gave other scores (by {noise:.3g}); seed its random numbers, and check again"
         return Finding(CHECK, None, seen)
     gaps = {name: float((scores(other) - first).abs().max()) for name, other in other_later_parts(data, rng).items()}
     for name, leak in LEAKS.items():

@@ -23,7 +23,7 @@ class Scores:
     """log_p float [n, E]: log scores, higher is likelier. uncertainty float [n] in [0, 1]; None without an oracle.
 
     members float [k, n, E]: the log probabilities of those that a backbone is made of, if it is made of several.
-    absent bool [n, E]: entities that are no candidates, since nobody knew of them before the step; None without any.
+    absent bool [n, E]: entities that are no candidates, as no event before the step names them; None without any.
     """
 
     log_p: Tensor
@@ -231,7 +231,7 @@ def _floats(values: Any, name: str, device: str | torch.device) -> Tensor:
 
 
 def ask(scorer: Scorer, queries: Queries, past: Past) -> Scores:
-    """What a scorer says, in whatever plain form it says it; for scorers that are made of others."""
+    """The scores of a scorer, from any of the plain forms; for scorers that are made of others."""
     return as_scores(scorer.score(queries, past), called(scorer), past.device)
 
 

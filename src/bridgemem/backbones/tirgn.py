@@ -1,4 +1,4 @@
-"""TiRGN (Li et al., IJCAI 2022): RE-GCN with time vectors, and a second decoder over what happened before at all."""
+"""TiRGN (Li et al., IJCAI 2022): RE-GCN with time vectors, and a second decoder over all that happened before."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ class _Trials:
 
     @property
     def _key(self) -> dict[str, Any]:
-        """What tells these trials from those of another tuning."""
+        """What identifies these trials."""
         known = self.known
         return {
             "fingerprint": known.events.fingerprint,

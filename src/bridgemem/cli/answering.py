@@ -10,8 +10,9 @@ from bridgemem.cli.output import counted, emit, say, table, warn
 
 if TYPE_CHECKING:
     from bridgemem.forecasting.ahead import Chance
+    from bridgemem.forecasting.answers import Answers, Candidate
     from bridgemem.forecasting.asked import Asked, Found
-    from bridgemem.forecasting.predictor import Answers, Candidate, Predictor
+    from bridgemem.forecasting.predictor import Predictor
 
 
 def answer_one(
@@ -23,7 +24,7 @@ def answer_one(
     why: bool = False,
     issue: Callable[[Any, Predictor], int] | None = None,
 ) -> None:
-    """Answer one query, and with assumed events tell what they change. issue: what keeps the answer in a ledger."""
+    """Answer one query, and with assumed events say what they change. issue: what keeps the answer in a ledger."""
     from bridgemem.events.leaps import remark_ahead
     from bridgemem.forecasting.asked import as_document, suppose
 

@@ -85,9 +85,9 @@ def forecast(
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
-    """Who, what, whether and when: what is left out of subject, relation and object is asked.
+    """Forecast who, what, whether and when: what is left out of subject, relation and object is asked.
 
-    Subject or object with a relation: who. Both without a relation: what. One of them alone: whom it deals with. All
+    Subject or object with a relation: who. Both without a relation: what. One of them alone: its partners. All
     three: whether and when.
     """
     from bridgemem.errors import SettingsError
@@ -130,7 +130,7 @@ def forecast(
 
     asked = Asked(subject, relation, object, at, horizon, top)
     if why and groups is not None:
-        raise SettingsError("--why tells of single names; leave it or --groups out.")
+        raise SettingsError("--why is for single names; leave it or --groups out.")
     if issue is None:
         answer_one(with_groups(opened(), groups), asked, assume, as_json, why=why)
         return

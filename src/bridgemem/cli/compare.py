@@ -218,7 +218,7 @@ def headroom(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What the error is made of, by stratum: bounds of any reweighting, and oracles. None of them is a forecast."""
+    """Break the error down by stratum: bounds of any reweighting, and oracles. None of them is a forecast."""
     from bridgemem.evaluation.records import read_records, write_records
     from bridgemem.runs import Run
     from bridgemem.studies.headroom import Headroom, figures_of, measure

@@ -55,7 +55,7 @@ def _show_model(records: list[Any], run: Path, horizon: int | None, remark: str 
 @reads_events
 def evaluate(
     target: Annotated[
-        list[str], typer.Argument(metavar="RUN|DATA...", help="A run folder; with -b whatever `fit -d` takes.")
+        list[str], typer.Argument(metavar="RUN|DATA...", help="A run folder; with -b the same as for `fit -d`.")
     ],
     backbone: Annotated[
         str | None,

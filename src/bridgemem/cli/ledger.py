@@ -34,7 +34,7 @@ def list_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List issued forecasts and what became of them."""
+    """List issued forecasts and their outcomes."""
     from bridgemem.live.ledger import Ledger
 
     with store_to_read(store) as opened:

@@ -52,7 +52,7 @@ def mcp(
     from bridgemem.service.limits import Limits
 
     if not http and token_file is not None:
-        raise SettingsError("--token-file is for --http; over standard input and output nobody else can ask.")
+        raise SettingsError("--token-file is for --http; standard input and output need no token.")
     token = None if token_file is None else read_token(token_file)
     if http and token is None and host not in LOOPBACK:
         warn(f"bridgemem: anyone who reaches {host} can ask; restrict it with --token-file.")

@@ -47,7 +47,7 @@ def memory(
     opened = Run(run, data_dir=data_dir)
     if opened.refreshes():
         raise RunError(
-            f"{run} was refreshed with events that may yet be taken back, which a memory on disk cannot do; write "
+            f"{run} was refreshed with events that may still be retracted, which a memory on disk cannot do; write "
             "one of the run that was fitted, or do without."
         )
     mined = None if segments is None else open_segments(segments)

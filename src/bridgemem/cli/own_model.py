@@ -1,4 +1,4 @@
-"""Models of one's own on the command line: a class in a file, by its name, and a file to start from."""
+"""Your own models on the command line: a class in a file, by its name, and a file to start from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def register_all(texts: list[str] | None) -> None:
 
 
 def registering(backbone: str) -> str:
-    """What the next command has to be told before its name: a run holds no code of its classes."""
+    """What the next command needs before its name: a run holds no code of its classes."""
     from bridgemem.backbones.own import in_file
 
     texts = [*_ASKED.get(), *([backbone] if in_file(backbone) else [])]
@@ -82,7 +82,7 @@ def given_backbone(text: str) -> Any:
 
 
 def show_own(found: Evaluation) -> None:
-    """The table of a model of one's own."""
+    """The table of your own model."""
     made = found.table()
     table(made.title, made.header, made.rows)
     say(f"\n{made.note} Figures under the other filters: --json, or --records FILE.")

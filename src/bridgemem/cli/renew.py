@@ -76,7 +76,7 @@ def compare_once(todo: Round, as_json: bool) -> None:
 
 
 def keep_renewing(todo: Round, every: Every, as_json: bool) -> None:
-    """Renew again and again until Ctrl-C; a round that fails is told, and the next one comes."""
+    """Renew again and again until Ctrl-C; a round that fails is reported, and the next one comes."""
     with stopped_by_signals() as stop:
         while not stop.is_set():
             if _due(todo, every):

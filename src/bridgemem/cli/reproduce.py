@@ -1,4 +1,4 @@
-"""The command that makes results anew: reproduce, of one experiment, or of every row of a file of records."""
+"""The command that reproduces results: of one experiment, or of every row of a file of records."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _remake(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Make every row of a file of records anew, into another file, and show both next to each other."""
+    """Recompute every row of a file of records into another file, and show both next to each other."""
     from bridgemem.evaluation.records import read_records
     from bridgemem.studies import remake as study
     from bridgemem.training.devices import check_device

@@ -32,8 +32,8 @@ def _beside(store: Path, ending: str) -> Path:
 def noted_service(store: Path, host: str, port: int, admin_token_file: Path | None) -> Iterator[str]:
     """Note where a service listens next to its store, and with which admin token, which is given, until it ends.
 
-    The files can be read by nobody else. Those of a service that was killed are of no harm: they are read only while a
-    process has the store open.
+    Only the user can read the files. Those of a killed service do no harm: they are read only while a process has the
+    store open.
     """
     import secrets
 

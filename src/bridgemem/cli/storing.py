@@ -26,14 +26,14 @@ def register(app: typer.Typer) -> None:
 
 
 def compact(store: StoreFile, as_json: Json = False) -> None:
-    """Merge new events into the base of the service that has a store open; without one, write its file anew.
+    """Merge new events into the base of the service that has a store open; without one, rewrite its file.
 
     A service does this by itself when many events have come. Nothing that is stored or forecast changes.
     """
     from dataclasses import asdict
 
     from bridgemem.live.compaction import Compacted
-    from bridgemem.live.compaction import compact as write_anew
+    from bridgemem.live.compaction import compact as rewritten
     from bridgemem.live.eventstore import EventStore
 
     with opened_store(store, lambda: EventStore(store, create=False)) as opened:
@@ -41,12 +41,12 @@ def compact(store: StoreFile, as_json: Json = False) -> None:
             before = store.stat().st_size
             made = Compacted(str(store), **opened.client.compact(), before=before)
         else:
-            made = write_anew(opened)
+            made = rewritten(opened)
 
     def text() -> None:
         what = f"{counted(made.events, 'event')} in {_batches(made.batches)}, {counted(made.retractions, 'retraction')}"
         if made.merged is None:
-            say(f"Wrote {store} anew: {what}; {made.bytes:,} bytes, before {made.before:,}.")
+            say(f"Rewrote {store}: {what}; {made.bytes:,} bytes, before {made.before:,}.")
         else:
             say(f"The service merged {counted(made.merged, 'new event')} into its base; {store} holds {what}.")
 
@@ -89,7 +89,7 @@ def prune(
     source: Annotated[str | None, typer.Option("--source", help="Remove events that came from this source.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Remove events before a date, of a source, or both, for good; keys stay, so a repeated batch stays out."""
+    """Remove events before a date, of a source, or both, permanently; keys stay, so a repeated batch stays out."""
     from bridgemem.live.retention import prune as remove
 
     made = _removed(
@@ -105,7 +105,7 @@ def erase(
     name: Annotated[str, typer.Argument(help="Name of an entity or relation, in its exact spelling.")],
     as_json: Json = False,
 ) -> None:
-    """Remove every event that names an entity or relation for good, and the name from all texts of the store."""
+    """Permanently remove every event that names an entity or relation, and the name from all texts of the store."""
     from bridgemem.live.retention import erase as remove
 
     made = _removed(store, lambda opened: remove(opened, name), lambda client: client.erase(name))

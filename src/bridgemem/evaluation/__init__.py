@@ -1,1 +1,1 @@
-"""How good it is: queries, filters, ranks, metrics, intervals, reports."""
+"""Evaluation: a run measured on a split, and its figures as records and tables."""

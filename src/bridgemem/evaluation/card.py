@@ -194,7 +194,7 @@ def _opening(run: Run) -> str:
         "Ranks every entity for (actor, relation, ?, t) from what happened before t. A frozen backbone, "
         f"`{plain(run.config.backbone)}`, gives log scores; a residual read from the earlier events between the very "
         "two parties is added to them.\n\n"
-        "This card is written by the program from the files of the run; `bridgemem evaluate` writes it anew."
+        "This card is written by the program from the files of the run; `bridgemem evaluate` writes it again."
     )
 
 

@@ -1,4 +1,4 @@
-"""Comparison: the model next to what it has to beat, one row a method, under the filter that the field reports."""
+"""Comparison: the model next to rows that it has to beat, one row a method, under the filter that the field reports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def evaluation_table(records: Sequence[Record]) -> Table:
 
 
 def preferred(records: Sequence[Record]) -> str:
-    """The residual that forecasts use, as the records of an evaluation tell."""
+    """The residual that forecasts use, by the records of an evaluation."""
     return next((r.settings["model"] for r in records if "model" in r.settings), "bridgemem")
 
 

@@ -62,7 +62,7 @@ MINUS = re.compile(r"(?<![^\s\[])-(?=[.\d])")  # of a number; 2-4 and icews05-15
 
 
 def _latex(text: str) -> str:
-    """Text as LaTeX sets it, whatever it holds."""
+    """Text escaped for LaTeX."""
     plain = "".join(LATEX.get(c, c) for c in _one_line(text))
     return MINUS.sub("$-$", plain)  # a hyphen in text is shorter than a minus
 

@@ -1,4 +1,4 @@
-"""Window: how good a model was in some steps after all that it was fitted on, such as last month.
+"""Window: a model measured on steps after its fit, such as last month.
 
 Nothing is fitted or chosen: the locked selection ranks every query from the events before its step. A window may reach
 beyond the data of the fit, into events that were added since; of these, relations that came later are not asked.

@@ -1,4 +1,4 @@
-"""Aliases: several names of one entity, told by a table of names and their canonical names.
+"""Aliases: several names of one entity, from a table of names and their canonical names.
 
 Events are kept under the names that they came with, and the table is applied when they are read. A row that is taken
 out of the table is thereby undone.

@@ -91,7 +91,8 @@ class Dataset:
             )
         if self.test_start is not None and not len(self.test):
             raise DataError(
-                f"{self.name} has no event at or after the start of test, step {self.test_start}; choose an earlier."
+                f"{self.name} has no event at or after the start of test, step {self.test_start}; choose an "
+                "earlier one."
             )
 
     @property

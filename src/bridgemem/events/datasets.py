@@ -249,7 +249,7 @@ def is_benchmark(benchmark: Benchmark, dataset: Dataset) -> bool:
 
 
 def as_named(dataset: Dataset) -> Dataset:
-    """The named data set that has the content and the split of this one, whatever it is called; else this one."""
+    """The named data set that has the content and the split of this one, under any name; else this one."""
     for benchmark in CATALOG.values():
         if benchmark.resplit_of is None and is_benchmark(benchmark, dataset):
             return replace(dataset, name=benchmark.name, events=replace(dataset.events, clock=benchmark.clock))

@@ -1,4 +1,4 @@
-"""Feeds: what a reader of events should know of them before they are used."""
+"""Feeds: figures and remarks on events that a user should see before using them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Feed:
 
     repeated: events that equal an earlier one. loops: those between a name and itself. once: entities of one event
     alone. first, last: the times of the first and the last step. steps: how many have events. aliases: names that
-    differ only by case, spaces, accents or signs, and the most active of them; a table for `--aliases`. remarks: what
-    may stand in the way of using them.
+    differ only by case, spaces, accents or signs, and the most active of them; a table for `--aliases`. remarks:
+    problems to look at before they are used.
     """
 
     events: int

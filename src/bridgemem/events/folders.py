@@ -224,7 +224,7 @@ def _sizes(split: Split) -> tuple[int, int]:
 def _numbered(split: Split, events: EventLog, known: Sequence[Vocabulary | None]) -> EventLog:
     """The events with all ids that a stat.txt counts, where they are ids without names.
 
-    Ids of which nobody knows how many there are are refused in a folder, since every candidate counts in a rank.
+    Ids without a known number of names are refused in a folder, since every candidate counts in a rank.
     """
     made, columns = [events.entities, events.relations], [events.subject, events.relation, events.object]
     for i, (kind, size) in enumerate(zip(KINDS, _sizes(split), strict=True)):

@@ -1,4 +1,4 @@
-"""Limits on what a file may become while it is read, so that a small file cannot fill the memory or run for hours.
+"""Limits on what a file may unpack to, so that a small file cannot fill the memory or run for hours.
 
 Any file may unpack to FREE bytes, and a large one to a multiple of its own size. A row counts with the memory that it
 takes up once it is read, however few bits it was packed into. Text that is not packed never reaches the limit.

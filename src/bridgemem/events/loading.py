@@ -74,8 +74,8 @@ def load(
         progress: Where the reading is shown.
 
     Returns:
-        The events under their split. A warning counts rows that were left out or rejected, and says so where a split
-        was made that nobody gave.
+        The events under their split. A warning counts the rows that were left out or rejected, and says if the split
+        was made here.
 
     Raises:
         DataError: The source cannot be read, or holds too few time steps.
@@ -198,7 +198,7 @@ class Cut:
         return SettingsError(f"{what} is split already; leave {wanted} out, or join its files into one.")
 
     def applied(self, name: str, events: EventLog) -> Dataset:
-        """The events under this split; a warning says so where nobody gave one."""
+        """The events under this split; warns if it was not given."""
         if self.at is not None:
             return Dataset.split_at(name, events, valid=self.at[0], test=self.at[1])
         shares = [0.1 if share is None else share for share in (self.valid, self.test)]
@@ -219,7 +219,7 @@ class Cut:
 
 
 def made_split(dataset: Dataset) -> str:
-    """That a split was made which nobody gave, with its boundaries, in one line."""
+    """One line that says that a split was made here, with its boundaries."""
     label, sizes = dataset.events.clock.label, dataset.sizes
     return (
         f"{dataset.name} has no split, so it was split by time: train {sizes['train']:,} events, valid "

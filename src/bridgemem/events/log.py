@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
 from bridgemem.errors import DataError
-from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
+from bridgemem.events.clock import DAY, Clock
 from bridgemem.events.names import Names
-from bridgemem.showing import SHOWN, as_frame, first_few, html_table
+from bridgemem.events.vocabulary import Vocabulary
+from bridgemem.showing import SHOWN, as_frame, html_table
+
+# the parts of a log, which most callers want next to it
+__all__ = ["DAY", "KEYS", "Clock", "Columns", "Event", "EventLog", "Vocabulary"]
 
 Columns = np.ndarray
 
-DAY = 86_400
-UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
-LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 KEYS = 2**32  # pairs of an entity and a directed relation that fit above a step in an int64
 
 
@@ -32,219 +32,6 @@ class Event(NamedTuple):
     relation: str
     object: str
     time: str
-
-
-class Ids(Mapping[str, int]):
-    """The ids of names, most of them in a dict that all vocabularies which follow one another share."""
-
-    def __init__(self, first: dict[str, int], since: dict[str, int]) -> None:
-        self._first, self._since = first, since
-
-    @classmethod
-    def of(cls, ids: Mapping[str, int]) -> Ids:
-        return ids if isinstance(ids, Ids) else cls(ids if isinstance(ids, dict) else dict(ids), {})
-
-    def followed_by(self, ids: dict[str, int]) -> Ids:
-        """These and others, which it lacks."""
-        if len(self._since) > len(self._first):
-            return Ids(dict(self), ids)  # so that what is copied each time stays the smaller part
-        return Ids(self._first, self._since | ids)
-
-    def __getitem__(self, name: str) -> int:
-        found = self._first.get(name)
-        return self._since[name] if found is None else found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._first or name in self._since
-
-    def __len__(self) -> int:
-        return len(self._first) + len(self._since)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._first
-        yield from self._since
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Names of entities or relations; the id of a name is its position.
-
-    aliases: other names under which some of these are known; see aliases.py. labels: words for names that are codes.
-    types: what an id file says of a name besides its id, by name; several columns with tabs between them.
-
-    Example:
-        >>> names = Vocabulary("entity", ("Iran", "Iraq", "China"))
-        >>> names[0], names[1:], names.id("China"), "Iran" in names
-        ('Iran', ('Iraq', 'China'), 2, True)
-        >>> names.find("ira")
-        ['Iran', 'Iraq']
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    aliases: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
-    labels: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
-    types: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False, kw_only=True)
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    @overload
-    def __getitem__(self, place: int) -> str: ...
-    @overload
-    def __getitem__(self, place: slice) -> tuple[str, ...]: ...
-    def __getitem__(self, place: int | slice) -> str | tuple[str, ...]:
-        return self.names[place]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.ids or (isinstance(name, str) and self.aliases.get(name) in self.ids)
-
-    def find(self, text: str, *, most: int = 10) -> list[str]:
-        """The names that a text may mean, the best first; codes are found by their words too."""
-        labels = list(map(self.label, self.names)) if self.labels else None
-        return [found.name for found in Names(self.kind, self.names, labels=labels).search(text, most)]
-
-    def to_frame(self) -> Any:
-        """A pandas data frame of ids, names and types, if any; a dict of columns where pandas is not installed."""
-        types = {"type": [self.types.get(name, "") for name in self.names]} if self.types else {}
-        return as_frame({"id": np.arange(len(self)), self.kind: list(self.names), **types})
-
-    def __repr__(self) -> str:
-        return f"Vocabulary({self.kind!r}, {len(self):,} names: {first_few(self.names)})"
-
-    def _repr_html_(self) -> str:
-        more = f"{len(self) - SHOWN:,} more" if len(self) > SHOWN else ""
-        return html_table(f"{len(self):,} names", ["id", self.kind], enumerate(self.names[:SHOWN]), more)
-
-    def first(self, size: int) -> Vocabulary:
-        """The first names alone."""
-        return self if size >= len(self) else replace(self, names=self.names[:size])
-
-    def followed_by(self, names: Sequence[str]) -> Vocabulary:
-        """These names and, after them, others that it lacks."""
-        made = replace(self, names=(*self.names, *names))
-        vars(made)["ids"] = Ids.of(self.ids).followed_by({name: i for i, name in enumerate(names, len(self))})
-        return made
-
-    def label(self, name: str) -> str | None:
-        """The words for a name that is a code, with the code in brackets; None where it has none."""
-        return f"{self.labels[name]} ({name})" if name in self.labels else None
-
-    def shown(self, id: int) -> str:
-        """The name of an id for people: with its words where it is a code."""
-        return self.label(self.names[id]) or self.names[id]
-
-    @cached_property
-    def ids(self) -> Mapping[str, int]:
-        """The id of every name; of two equal names the first."""
-        return {name: i for i, name in reversed(list(enumerate(self.names)))}
-
-    @cached_property
-    def numbers(self) -> bool:
-        """Whether all names are whole numbers themselves, as where a file gives ids without names.
-
-        Codes with leading zeros, as CAMEO's 020, are names.
-        """
-        return all(name.isdecimal() and (name == "0" or name[0] != "0") for name in self.names)
-
-    def get(self, name: str | int) -> int | None:
-        """The id of a name, or None; a number (or its digits, when no name matches) is taken as the id itself.
-
-        Where the names are numbers, a number is one of them and never the id of another.
-        """
-        text = str(name)
-        if text in self.ids and (self.numbers or isinstance(name, str)):
-            return self.ids[text]
-        if text in self.aliases:
-            return self.ids.get(self.aliases[text])
-        # no id has as many digits as make a number that int() refuses to read
-        if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
-            return int(text)
-        return None
-
-    def id(self, name: str | int) -> int:
-        """The id of a name, as `get` finds it, or an error with names that may have been meant."""
-        found = self.get(name)
-        if found is None:
-            raise Names(self.kind, self.names).unknown(str(name))
-        return found
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The map between steps and the user's own times: time = origin + step * unit.
-
-    kind "integer": origin and unit are in the file's own time units.
-    kind "date": origin and unit are seconds since 1970-01-01 UTC.
-    """
-
-    kind: str = "integer"
-    origin: int = 0
-    unit: int = 1
-
-    def __post_init__(self) -> None:
-        numbers = all(isinstance(n, int | np.integer) and type(n) is not bool for n in (self.origin, self.unit))
-        if self.kind not in ("integer", "date") or not numbers:
-            raise DataError(
-                "a clock must be of kind integer or date, with an origin and a unit that are whole numbers."
-            )
-        # the first step may begin before the first event, by less than the longest step
-        first, last = (FIRST_SECOND - 2**31, LAST_SECOND) if self.kind == "date" else (-LAST_TIME, LAST_TIME)
-        if not (first <= self.origin <= last and 1 <= self.unit <= LAST_TIME):
-            raise DataError(
-                "a clock must begin within the years 1 to 9999, or at a number of at most 18 digits, and have steps "
-                "of at least 1."
-            )
-
-    def holds(self, step: int) -> bool:
-        """Whether a step has a time: one of at most 18 digits, or one that reaches into the calendar."""
-        time = self.origin + int(step) * self.unit
-        if self.kind == "integer":
-            return abs(time) <= LAST_TIME
-        return FIRST_SECOND - self.unit < time <= LAST_SECOND
-
-    def label(self, step: int) -> str:
-        """The time of a step as a user writes it."""
-        time = self.origin + int(step) * self.unit
-        if self.kind == "integer":
-            return str(time)
-        try:
-            moment = datetime(1970, 1, 1) + timedelta(seconds=time)
-        except OverflowError:  # a step next to data at the ends of the calendar
-            return f"{time} seconds after 1970"
-        # the hour is left out where it is midnight at every step, so that the label always leads back to its step
-        days = self.unit % DAY == 0 and self.origin % DAY == 0
-        return moment.date().isoformat() if days else moment.isoformat(" ")
-
-    def length(self) -> str:
-        """How long a step is, in words."""
-        if self.kind == "integer":
-            return f"{self.unit:,} unit{'s' * (self.unit > 1)} of the times"
-        size, name = next((size, name) for size, name in UNITS if self.unit % size == 0)
-        count = self.unit // size
-        return f"{count:,} {name}{'s' * (count > 1)}"
-
-    def step(self, time: str | int) -> int:
-        """The step that a user's time falls into; on a clock of dates bare digits are 20141201 or an epoch time."""
-        if self.kind == "date":
-            return (_moment(str(time).strip()) - self.origin) // self.unit
-        try:
-            return (int(time) - self.origin) // self.unit
-        except ValueError:
-            raise DataError(f"{str(time)[:40]!r} is not a time of this data set: give a whole number.") from None
-
-
-def _moment(text: str) -> int:
-    """Seconds since 1970-01-01 UTC of a time as a user writes it."""
-    if not text.isdecimal() or len(text) in (8, 14):
-        return parse_date(text)
-    # fewer digits are a year or a step number far more often than a second of the last century
-    if len(text) > 99 or int(text) < 10**9:
-        raise DataError(f"{text[:40]!r} is a bare number, and this data set has dates: write it as 2014-12-01.")
-    return int(text) // (1000 if len(text) == 13 else 1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Mapped: an event log whose columns lie in a folder and are read by memory map, so that it may be larger than memory.
 
 `bridgemem mine` and `bridgemem memory` write such folders. The indices of the events lie next to them, and are opened
-by whatever reads the past.
+by what reads the past.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ BROKEN_PACK += (MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, DataE
 def pack(dataset: Dataset, path: str | Path, replace: bool = True, *, aliases: Aliases | None = None) -> None:
     """Write a data set, a named one or a user's own, to one compressed .npz; the file appears whole or not at all.
 
-    replace: a file that is there, or appears meanwhile, gives way to the new one. aliases: those to be applied when it
+    replace: an existing file, or one that appears meanwhile, is replaced. aliases: those to be applied when it
     is read, instead of those that were applied already; the events keep the names that they have.
     """
     from bridgemem.storage.whole import whole_file

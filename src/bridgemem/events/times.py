@@ -11,8 +11,8 @@ import numpy as np
 
 from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
+from bridgemem.events.clock import DAY, Clock
 from bridgemem.events.dates import COMPACT, FIRST_SECOND, LAST_SECOND, Written, from_format, read_date
-from bridgemem.events.log import DAY, Clock
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
 DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")

@@ -1,1 +1,1 @@
-"""The explorer: a page on which a run is asked, looked into and judged, served by the same application."""
+"""The explorer: a page to query, inspect and check a run, served by the same application."""

@@ -122,7 +122,7 @@ class Opinion:
 def opinions(
     forecaster: Predictor, triple: tuple[str, str, str], step: int, *, candidate: str, top: int
 ) -> list[Opinion]:
-    """The backbone's own best candidates, and after them the one looked at where it is none of them."""
+    """The backbone's own best candidates, and after them the selected one if it is not among them."""
     subject, relation, object_ = triple
     inverse = candidate == "subject"
     asked = forecaster.query(None, relation, object=object_) if inverse else forecaster.query(subject, relation)
@@ -138,7 +138,7 @@ def opinions(
 
 @dataclass(frozen=True)
 class Recorded:
-    """What issued forecasts were worth; overall: of each probability. why: what to do where none was issued."""
+    """Scores of issued forecasts. overall: of each probability. why: what to do where none was issued."""
 
     forecasts: int
     claims: int = 0

@@ -1,6 +1,6 @@
 """Ahead: what happens between two parties, with whom an actor deals next, whether and when; asked by name.
 
-Two probabilities are told apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
+Two probabilities are kept apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
 is this one, given that it happens.
 """
 

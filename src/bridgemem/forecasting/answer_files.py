@@ -47,7 +47,7 @@ def read_cell(text: str) -> str:
 
 
 def write_csv(path: Path, columns: Mapping[str, Sequence[Any]], replace: bool, header: bool = True) -> None:
-    """Columns of equal length as a .csv, whole or not at all; replace: a file that is there gives way."""
+    """Columns of equal length as a .csv, whole or not at all; replace: an existing file is replaced."""
     with whole_file(path, replace) as aside, aside.open("w", encoding="utf-8", newline="") as handle:
         if header:
             handle.write(",".join(columns) + "\n")

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
-from bridgemem.forecasting.predictor import Answers, Predictor
+from bridgemem.forecasting.answers import Answers
+from bridgemem.forecasting.predictor import Predictor
 
 Found = Answers | Ranked[RelationCandidate] | Ranked[PartnerCandidate] | Chance
 

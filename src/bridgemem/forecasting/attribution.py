@@ -108,7 +108,7 @@ def pair_features(
 ) -> Tensor:
     """The features x float64 [features] of a candidate, read as if only some rows of the pair's past were there.
 
-    kept bool [s, n], all True in the last -> float64 [s, features]. Only the groups of BETWEEN are read anew.
+    kept bool [s, n], all True in the last -> float64 [s, features]. Only the groups of BETWEEN are read again.
     """
     made, columns = x.repeat(len(kept), 1), group_columns()
     asked = Queries(*(column.expand(len(kept)) for column in (query.actor, query.relation, query.step)))

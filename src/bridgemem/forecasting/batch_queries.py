@@ -1,4 +1,4 @@
-"""Ask: many queries at once, from a file or from Python, answered in one table."""
+"""Batch queries: many queries from a file or from Python, answered in one table."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from bridgemem.events.readers.rejects import ABOUT, MOST, RejectedError
 from bridgemem.events.readers.table import open_table
 from bridgemem.events.readers.text import Reject
 from bridgemem.forecasting.answer_files import read_cell, write_answers, write_csv, write_typed_parquet
+from bridgemem.forecasting.answers import Answers as Ranked
+from bridgemem.forecasting.answers import Candidate
 from bridgemem.forecasting.horizon import check_horizon
-from bridgemem.forecasting.predictor import Answers as Ranked
-from bridgemem.forecasting.predictor import Candidate, Predictor
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
 from bridgemem.ranking.ranks import batch_size
 from bridgemem.showing import as_frame
@@ -162,7 +163,7 @@ class Answers:
         return as_frame(self.columns())
 
     def write(self, path: Path, replace: bool = True) -> None:
-        """The table as .csv or .parquet, whole or not at all; replace: a file that is there gives way.
+        """The table as .csv or .parquet, whole or not at all; replace: an existing file is replaced.
 
         The names in a .csv are safe in a spreadsheet.
         """

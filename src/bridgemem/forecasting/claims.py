@@ -20,11 +20,12 @@ from bridgemem.config import Declared
 from bridgemem.errors import SettingsError
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.ahead import AheadQuery, Chance, PartnerCandidate, Ranked, RelationCandidate
+from bridgemem.forecasting.answers import Answers
 from bridgemem.forecasting.grouping import GroupPartner
 from bridgemem.forecasting.horizon import Activity
 from bridgemem.forecasting.occurrence import Keys, Kind, all_seen
 from bridgemem.forecasting.outlook import Outlook
-from bridgemem.forecasting.predictor import Answers, Predictor
+from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.tallies import PastTallies
 
 # event: that it happens at least once in the window. share: that one of the events that meet the condition is this one.

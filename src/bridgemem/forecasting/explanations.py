@@ -1,4 +1,4 @@
-"""Explain: a forecast taken apart into parts that sum to its score, and the events they come from.
+"""Explanations: a score in parts that sum to it, and the events they come from.
 
 The paper's residual: A is the log of a mixture, so an event's share of it is its posterior weight: w_ct p_j / sum p +
 w_nn alpha_j, with w_ct and w_nn the mixture's two posterior weights. The shares of a state sum to 1; share times

@@ -1,4 +1,4 @@
-"""Grouping: a group of actors or relations wherever a name can stand.
+"""Grouping: a group of actors or relations in place of a name.
 
 p_event of a group is that any of its members' events comes. Given the past each has a hazard of its own, so the
 probability that none comes is the product of theirs; events of one pair under several relations are bounded by the

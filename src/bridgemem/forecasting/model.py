@@ -58,7 +58,7 @@ class RunConfig(Declared):
 
 
 class Parts(ABC):
-    """The parts of a fitted model, wherever they lie: in memory or in a run folder."""
+    """The parts of a fitted model, in memory or in a run folder."""
 
     config: RunConfig
     settings: Settings

@@ -39,7 +39,7 @@ class QuerySource:
 
 
 def query_source(given: Any) -> QuerySource:
-    """Queries from a text or Parquet file, a lake table, a DuckDB query as text, or whatever `as_queries` takes."""
+    """Queries from a text or Parquet file, a lake table, a DuckDB query as text, or what `as_queries` takes."""
     if isinstance(given, str) and SQL.match(given):
         return QuerySource("the query", lambda size: _from_duckdb("the query", given, size))
     if isinstance(given, str | Path):

@@ -95,7 +95,7 @@ class Answered:
 
 
 def model_identity(folder: Path | None, predictor: Predictor) -> str:
-    """What tells a model and the events that it knows from any other, as far as its answers go."""
+    """A text that identifies a model and its events, as far as answers depend on them."""
     digest = hashlib.sha256(predictor.events.fingerprint.encode())
     digest.update("\n".join((*predictor.events.entities.names, *predictor.events.relations.names)).encode())
     if folder is not None:
@@ -130,8 +130,8 @@ def answer_table(
         horizon: Forecast horizon in time steps.
         workers: Processes that answer at once; each opens the model.
         resume: Go on with the parts that an interrupted call left.
-        replace: A file that is there gives way, and so do parts.
-        progress: Is told how far it is.
+        replace: Whether an existing file and its parts are replaced.
+        progress: Where the progress is shown.
 
     Returns:
         How many queries were answered, in how many rows.
@@ -229,8 +229,8 @@ def _todo(
         if number + 1 == len(digests):
             return
     raise DataError(
-        f"{source.name} gave other queries when it was read again; let nobody change it meanwhile, and give a DuckDB "
-        "query an ORDER BY."
+        f"{source.name} gave other queries when it was read again; do not change it while it is read, and give "
+        "a DuckDB query an ORDER BY."
     )
 
 

@@ -1,7 +1,7 @@
 """Reasons: plain sentences about what happened before a forecast, each a count of past events and nothing else.
 
-Every sentence names the events it counts and the span they lie in, so that anybody can count again. None reads an
-event at or after the step that is asked for.
+Every sentence names the events it counts and their time span, so that a reader can check it. None reads an event at or
+after the step of the query.
 """
 
 from __future__ import annotations

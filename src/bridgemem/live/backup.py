@@ -1,7 +1,7 @@
 """Backup: a copy of an event store as it is at one moment, read back before it gets its name.
 
-The copy is made inside one transaction, so batches that come meanwhile are in it as a whole or not at all, and nobody
-waits for it.
+The copy is made inside one transaction, so batches that come meanwhile are in it as a whole or not at all, and no
+one waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Backup:
-    """What a backup holds. digest: of every row of the store at that moment, whatever its order."""
+    """What a backup holds. digest: of every row of the store at that moment, in any order."""
 
     path: str
     events: int
@@ -82,4 +82,4 @@ def _verify(aside: Path, expected: str, to: Path) -> None:
     finally:
         database.close()
     if found != expected:
-        raise StoreError(f"{to} did not come out as the store is, so nothing was kept of it; check the disk.")
+        raise StoreError(f"{to} differed from the store after it was copied, and was deleted; check the disk.")

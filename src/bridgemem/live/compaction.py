@@ -1,4 +1,4 @@
-"""Compaction: the file of an event store, written anew without the space that is free in it."""
+"""Compaction: the file of an event store, rewritten without its free space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Compacted:
 
 
 def compact(store: EventStore) -> Compacted:
-    """Write the file of a store anew, verify it, and put it in the place of the old one; the store is closed then.
+    """Rewrite the file of a store, verify it, and put it in the place of the old one; the store is closed then.
 
     A kill leaves the old file or the new one, both with every acknowledged batch. Nothing that is stored changes:
     retracted events stay in the file, and ids, keys and offsets are as they were.

@@ -18,10 +18,8 @@ Policies, also in docs/concepts/live.md:
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +31,11 @@ from bridgemem.config import Duplicates, check
 from bridgemem.errors import DataError, NotFoundError
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.naming import NewEvent, NewNames, numbered, stored_text
-from bridgemem.live.gate import Gate
+from bridgemem.live.database import Database
 from bridgemem.live.intake import Batch, Checked, Intake
 from bridgemem.live.receipts import Reading, Receipt, Snapshot, Source, Stored, event_number, first_of_equals, stored_of
 from bridgemem.live.removed import NONE_REMOVED, in_ranges, last_removal, removed_ranges
-from bridgemem.live.storefile import StoreError, StoreInUseError, connect, connect_soon, reason, rewrite
+from bridgemem.live.storefile import StoreError, StoreInUseError
 from bridgemem.live.storefile import create as create_file
 from bridgemem.storage.files import locked
 
@@ -60,8 +58,6 @@ __all__ = [
 
 Made = TypeVar("Made")
 
-NEXT_CHECKPOINT = 10.0  # seconds after one that failed
-SOON = 1.0  # seconds till one that many batches share
 _STORED = (
     'SELECT events.id, subject, relation, object, time, source, batch, retractions."when", reason FROM events '
     "JOIN batches ON batches.id = batch LEFT JOIN retractions ON event = events.id"
@@ -71,7 +67,7 @@ _STORED = (
 class EventStore:
     """One DuckDB file; a new one is whole or absent. Methods may be called from several threads.
 
-    duplicates: "keep" or "drop", remembered in the file; left out, as it was last told, or "keep".
+    duplicates: "keep" or "drop", remembered in the file (default: as remembered, else "keep").
     read_only: the file is there, and stays as it is; any number of processes may read it so, while none writes.
     new_names: how many names of later batches may be unknown to the log that is followed.
     """
@@ -86,14 +82,11 @@ class EventStore:
     ) -> None:
         check("duplicates", duplicates, Duplicates | None)
         self.path, self.read_only = Path(path), read_only
-        self._writer, self._not_before = threading.Lock(), 0.0
-        self._gate = Gate()  # cursors, or one that closes the database or puts another file in its place
         self._missing = 0, NONE_REMOVED  # the last removal that was seen, and the ids that were removed, in ranges
         self.new_names, self._intake = new_names or NewNames(), Intake()
         # the last batch, event and retraction, once they were read; one process writes at a time
         self._last: tuple[int, int, int] | None = None
         self._at: Snapshot | None = None  # the store as it is now, where that was written here
-        self._soon: threading.Timer | None = None  # the checkpoint of all that is written till then
         self.max_ahead: int | None = None  # steps that a batch may leap after the last event; None for any number
         if not self.path.exists():
             if read_only or not create:
@@ -102,7 +95,7 @@ class EventStore:
                 # a faster process may have stored events in it by now
                 if not self.path.exists():
                     create_file(self.path)
-        self._database: duckdb.DuckDBPyConnection | None = connect(self.path, self.read_only)
+        self._database = Database(self.path, self.read_only)
         about = self._about()
         self.clock = Clock(*json.loads(about["clock"])) if "clock" in about else None
         self._origin, self._told = about.get("origin"), False  # whether clock and origin are surely in the file
@@ -114,13 +107,8 @@ class EventStore:
                 cursor.execute("INSERT INTO about VALUES ('duplicates', ?)", [self.duplicates])
 
     def close(self) -> None:
-        """Let the file go once nobody reads; a store that is not closed loses nothing either."""
-        if (soon := self._soon) is not None:
-            soon.cancel()
-        with self._writer, self._gate.alone():
-            if self._database is not None:
-                self._database.close()
-            self._database = None
+        """Close the file once no one reads it; a store that is not closed loses nothing either."""
+        self._database.close()
 
     def __enter__(self) -> EventStore:
         return self
@@ -129,10 +117,10 @@ class EventStore:
         self.close()
 
     def follow(self, base: EventLog, origin: str | None = None) -> None:
-        """Continue a log: take over its clock, and let its events count where late ones and duplicates are told.
+        """Continue a log: take over its clock, and count its events when late ones and duplicates are found.
 
         origin: which data the store's events came after, if that is known; they may count already in any other. Clock
-        and origin are written with the first events: a store without any follows whatever it is opened for next.
+        and origin are written with the first events: a store without any follows the next log it is opened for.
         """
         self.clock, self._origin = self.clock or base.clock, self._origin or origin
         if self.clock != base.clock:
@@ -165,7 +153,7 @@ class EventStore:
     def append_all(self, batches: Sequence[Batch], *, checkpoint: bool = True) -> list[Receipt | DataError]:
         """Write batches that came together in one transaction: the receipt of each, or why it was refused.
 
-        A batch is written as a whole or not at all, whatever becomes of the others. checkpoint: at once, else soon.
+        A batch is written as a whole or not at all, independently of the others. checkpoint: at once, else soon.
         """
         clock = self.clock or Clock()
         outcomes = [_or_refused(Checked.of, batch, clock) for batch in batches]
@@ -240,22 +228,15 @@ class EventStore:
 
     @contextmanager
     def removing(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction that may delete events; whatever is kept in memory of them is read again."""
+        """A transaction that may delete events; what memory holds of them is read again."""
         with self._writing() as cursor:
             yield cursor
             self._intake.forget()
             self._last = None
 
     def rewrite(self) -> None:
-        """Write the file anew, so that nothing is left of deleted rows; other threads wait."""
-        with self._writer, self._gate.alone():
-            if self._database is None:
-                raise StoreError(f"{self.path} was closed; open it again.")
-            database, self._database = self._database, None
-            try:
-                rewrite(self.path, database)
-            finally:
-                self._database = connect_soon(self.path)
+        """Rewrite the file, so that nothing is left of deleted rows; other threads wait."""
+        self._database.rewrite()
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -263,7 +244,7 @@ class EventStore:
         """The store as it is now."""
         if (at := self._at) is not None:
             return at
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             return self.snapshot_of(cursor)
 
     def events(self, base: EventLog | None = None, at: Snapshot | None = None) -> EventLog:
@@ -293,14 +274,14 @@ class EventStore:
             names = Vocabulary("entity", ()), Vocabulary("relation", ())
             base = EventLog(none, none, none, none, *names, self.clock or Clock())
         elif self.clock not in (None, base.clock):
-            raise DataError(f"{self.path} counts time otherwise than the log it is read after; use a store of its own.")
+            raise DataError(f"{self.path} counts time differently from the log that it follows; use another store.")
         known = np.full(len(base), -1, np.int64) if known is None else known
         columns, gone, ranges = None, np.zeros(0, np.int64), NONE_REMOVED
         # where nothing was ever taken back nothing was removed either
         if at is not None and not at.retractions and until is again_from is None:
             columns = self._intake.written(since, at.batches)
         if at is None or columns is None:
-            with self._reading() as cursor:
+            with self.reading() as cursor:
                 at = at or self.snapshot_of(cursor)
                 gone, ranges = _retracted(cursor, at), self._removed_ranges(cursor)
                 columns = cursor.execute(
@@ -324,7 +305,7 @@ class EventStore:
 
     def gone(self, ids: np.ndarray, at: Snapshot) -> np.ndarray:
         """Which stored events, by their numbers int64 [n], were retracted up to a snapshot, or removed; bool [n]."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             return np.isin(ids, _retracted(cursor, at)) | in_ranges(ids, self._removed_ranges(cursor))
 
     def _removed_ranges(self, cursor: duckdb.DuckDBPyConnection) -> np.ndarray:
@@ -340,7 +321,7 @@ class EventStore:
 
     def stored_event(self, event_id: str) -> Stored:
         """A stored event with what is known of it."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             found = cursor.execute(f"{_STORED} WHERE events.id = ?", [event_number(event_id)]).fetchone()
         if found is None:
             raise NotFoundError(
@@ -350,7 +331,7 @@ class EventStore:
 
     def stored(self, source: str | None = None, last: int | None = None) -> list[Stored]:
         """What the store holds, retracted or not, in the order in which it came; of one source, and the last alone."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             found = cursor.execute(
                 f"{_STORED} WHERE $1 IS NULL OR source = $1 ORDER BY events.id DESC LIMIT $2", [source, last]
             ).fetchall()
@@ -358,7 +339,7 @@ class EventStore:
 
     def sources(self) -> list[Source]:
         """Who sent what is stored, by name, and where each was left off."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             found = cursor.execute(
                 "SELECT source, count(*), sum(size)::BIGINT, sum(duplicates)::BIGINT, arg_max(key, id), "
                 'arg_max("offset", id) '
@@ -369,7 +350,7 @@ class EventStore:
     def counts(self) -> dict[str, int]:
         """How many events, batches and retractions are stored."""
         tables = ("events", "batches", "retractions")
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             return {table: cursor.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in tables}
 
     def last_offset(self, source: str) -> str | None:
@@ -378,13 +359,13 @@ class EventStore:
 
     def sender(self, key: str) -> str | None:
         """The first source that sent a batch under a key."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             found = cursor.execute("SELECT source FROM batches WHERE key = ? ORDER BY id LIMIT 1", [key]).fetchone()
         return None if found is None else found[0]
 
     def receipts(self) -> list[Receipt]:
         """The receipts of all batches, in the order in which they came."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             batches = [row[0] for row in cursor.execute("SELECT id FROM batches ORDER BY id").fetchall()]
             return [self._receipt(cursor, batch) for batch in batches]
 
@@ -408,7 +389,7 @@ class EventStore:
     # ---- the file --------------------------------------------------------------------------------------------------
 
     def _about(self) -> dict[str, str]:
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             return dict(cursor.execute("SELECT name, value FROM about").fetchall())
 
     def _tell(self, cursor: duckdb.DuckDBPyConnection, clock: Clock) -> None:
@@ -419,36 +400,19 @@ class EventStore:
                 [name, value],
             )
 
-    @contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction that sees the store as it is now, whatever is written meanwhile."""
-        with self._transaction("read") as cursor:
-            yield cursor
-
-    @contextmanager
-    def _writing(self, checkpoint: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A transaction of its own for the holder of the lock; it is on the disk when this ends."""
-        with self._writer:
-            try:
-                with self._transaction("written") as cursor:
-                    yield cursor
-                if checkpoint:
-                    self._checkpoint()
-                elif self._soon is None:
-                    self._soon = threading.Timer(SOON, self._checkpoint_late)
-                    self._soon.daemon = True
-                    self._soon.start()
-            except BaseException:
-                # what was not written may count among what is kept
-                self._intake.forget()
-                self._last = None
-                raise
-            finally:
-                self._at = None if self._last is None else Snapshot(self._last[0], self._last[2])
-
     def reading(self) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
-        """A transaction that sees the store as it is now."""
-        return self._reading()
+        """A transaction that sees the store as it is now, whatever is written meanwhile."""
+        return self._database.reading()
+
+    def _writing(self, checkpoint: bool = True) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+        """A transaction of its own for the holder of the lock; it is on the disk when this ends."""
+        return self._database.writing(checkpoint, ended=self._written)
+
+    def _written(self, well: bool) -> None:
+        if not well:  # what was not written may count among what is kept
+            self._intake.forget()
+            self._last = None
+        self._at = None if self._last is None else Snapshot(self._last[0], self._last[2])
 
     @contextmanager
     def writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -464,12 +428,12 @@ class EventStore:
 
     def new_today(self) -> int:
         """How many entities that the followed log lacks came for the first time today, in UTC."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             return self._intake.new_today(cursor)
 
     def holds_batch(self, source: str, key: str) -> bool:
         """Whether a batch of a source was stored under a key."""
-        with self._reading() as cursor:
+        with self.reading() as cursor:
             found = cursor.execute("SELECT 1 FROM batches WHERE source = ? AND key = ?", [source, key]).fetchone()
         return found is not None
 
@@ -478,63 +442,7 @@ class EventStore:
 
         It is safe in the write-ahead log already: where this fails, such as on a full disk, a later one makes it good.
         """
-        with self._writer:
-            self._checkpoint()
-
-    def _checkpoint_late(self) -> None:
-        self._soon = None
-        with suppress(StoreError):  # as after any other that fails
-            self.checkpoint()
-
-    def _checkpoint(self) -> None:
-        import duckdb
-
-        if self._database is None or time.monotonic() < self._not_before:
-            return
-        try:
-            with self._cursor() as cursor:
-                cursor.execute("CHECKPOINT")
-        except (duckdb.Error, OSError) as problem:
-            self._not_before = time.monotonic() + NEXT_CHECKPOINT
-            if isinstance(problem, duckdb.FatalException):
-                self._reopen()
-
-    @contextmanager
-    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A connection of its own for one thread; the database is not closed meanwhile."""
-        with self._gate.one_of_many():
-            if self._database is None:
-                raise StoreError(f"{self.path} was closed; open it again.")
-            with self._database.cursor() as cursor:
-                yield cursor
-
-    def _reopen(self) -> None:
-        """After a fatal error DuckDB lets nobody in any more; what was committed is safe in the file."""
-        with self._gate.alone():
-            if self._database is not None:
-                self._database.close()
-                self._database = connect(self.path, self.read_only)
-
-    @contextmanager
-    def _transaction(self, done: str) -> Iterator[duckdb.DuckDBPyConnection]:
-        import duckdb
-
-        try:
-            with self._cursor() as cursor:
-                cursor.execute("BEGIN")
-                try:
-                    yield cursor
-                except BaseException:
-                    cursor.execute("ROLLBACK")
-                    raise
-                cursor.execute("COMMIT")
-        except duckdb.FatalException as problem:
-            self._reopen()
-            raise StoreError(f"{self.path} cannot be {done}: {reason(problem)}; try again.") from None
-        except (duckdb.Error, OSError) as problem:
-            raise StoreError(
-                f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again."
-            ) from None
+        self._database.checkpoint()
 
 
 def _or_refused(make: Callable[..., Made], *given: Any) -> Made | DataError:

@@ -165,7 +165,7 @@ class Follower:
     """Takes a feed into a store. The store is held while there are lines, and let go while none come.
 
     opened: opens the store for the run that it follows. rejects: where lines go that cannot be used; None: the first
-    of them ends it, unless `skip` says to pass them by. remark: is told in a sentence what a user should know.
+    of them ends it, unless `skip` says to pass them by. remark: called with a sentence that a user should see.
     """
 
     feed: Feed

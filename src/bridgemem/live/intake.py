@@ -1,4 +1,4 @@
-"""Intake: what is told of a batch before it is written: its new names, its duplicates and its late events."""
+"""Intake: the new names, duplicates and late events of a batch, found before it is written."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Intake:
         self.follow(None)
 
     def follow(self, base: EventLog | None) -> None:
-        """Let the events of a log count where late ones, duplicates and new names are told."""
+        """Count the events of a log when late ones, duplicates and new names are found."""
         self._base = base
         names: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._base_ids = names if base is None else (ids_of(base.entities), ids_of(base.relations))

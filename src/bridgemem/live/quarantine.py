@@ -2,7 +2,7 @@
 
 A row is kept as `--rejects` writes it: the file or source it came from, its line, the reason, its values, and the row
 itself where it could not be cut into values. The rows of a batch replace those that an earlier try of it left, and go
-when it is taken in after all. The quarantine is bounded: the oldest rows give way.
+when it is taken in after all. The quarantine is bounded: the oldest rows are dropped.
 """
 
 from __future__ import annotations

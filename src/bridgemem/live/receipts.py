@@ -1,4 +1,4 @@
-"""What an event store tells: receipts of batches, stored events, sources, snapshots, and events read from it."""
+"""What an event store returns: receipts of batches, stored events, sources, snapshots, and events read from it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Source:
-    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told.
+    """A source of batches: how much it sent, the key of its last batch, and its last offset.
 
     duplicates: how many of its events were known already when they came.
     """

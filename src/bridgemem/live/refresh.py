@@ -1,6 +1,6 @@
 """Refresh: a run brought up to date with an event store, without training its backbone or choosing again.
 
-Everything known now, test split included, becomes what the run was fitted on. The count table is not counted anew: the
+Everything known now, test split included, becomes what the run was fitted on. The count table is not counted again: the
 pairs to which something was added, or from which something was taken back, are counted as they were and as they are,
 and the difference is merged in. The reader goes on from its weights for a few epochs ("warm") or is fitted anew. The
 backbone stays frozen, and selection and calibration stay those that the run's own validation made.

@@ -1,4 +1,4 @@
-"""Ids of events that are no longer in a store: given once, never again, and known by their absence."""
+"""Ids of removed events: no id is given twice, so a missing id is a removed event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: events removed from a store for good, by age, by source, or because they name somebody.
+"""Retention: events removed from a store permanently, by age, by source or by name.
 
 A removed event is gone from the file, and from every copy that is made of it later. What stays is a tombstone: how many
 events were removed, when and why, and never a name that was erased. So the counts add up: a store holds as many events
@@ -119,9 +119,9 @@ Condition = tuple[str, list[Any]]
 def _remove(
     store: EventStore, kind: str, what: str, events: Condition, rejected: Condition, name: str | None = None
 ) -> Removal:
-    """Delete rows and note a tombstone in one transaction, then write the file anew without them."""
+    """Delete rows and note a tombstone in one transaction, then rewrite the file without them."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    Ledger(store).resolve()  # what the events decide is told before they are gone
+    Ledger(store).resolve()  # while the events that decide them are still there
     with store.removing() as cursor:
         counted = _retract_one(cursor, events, kind, now)
         (reaches,) = cursor.execute(f"SELECT max(step) FROM events WHERE {events[0]}", events[1]).fetchall()[0]

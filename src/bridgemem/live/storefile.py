@@ -1,4 +1,4 @@
-"""The file of an event store: made whole, opened, copied, written anew, and what is said where it cannot be."""
+"""The file of an event store: created, opened, copied and rewritten, with one sentence for each failure."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def digest(cursor: duckdb.DuckDBPyConnection) -> str:
 
 
 def rewrite(path: Path, database: duckdb.DuckDBPyConnection) -> None:
-    """Put a new file of the same rows in the place of a store, which is closed; nobody else may have it open.
+    """Put a new file of the same rows in the place of a store, which is closed; no other process may have it open.
 
     DuckDB leaves the bytes of deleted rows in a file; a new one never had them. A kill leaves the old file or the new.
     """
@@ -166,14 +166,14 @@ def rewrite(path: Path, database: duckdb.DuckDBPyConnection) -> None:
             found = digest(copy)
             copy.close()
             if found != expected:
-                raise StoreError("the copy did not come out equal")
+                raise StoreError("the copy differs")
             database.close()
             if path.with_name(f"{path.name}.wal").exists():  # which belongs to the old file alone
                 raise StoreError("what was written last could not be brought into it")
             exits.enter_context(_kept_closed(path))
     except (duckdb.Error, OSError, StoreError) as problem:
         raise StoreError(
-            f"{path} could not be written anew ({reason(problem)}), so bytes of removed rows may be left in the file; "
+            f"{path} could not be rewritten ({reason(problem)}), so bytes of removed rows may be left in the file; "
             "fix that and give the same command again."
         ) from None
     finally:

@@ -1,7 +1,7 @@
 """Switch: the live forecaster that is served, replaced by another one between two requests.
 
 The new run is loaded and tried next to the old one, on the same store. Forecasts go on meanwhile; batches wait while
-the new run reads the store. What is refused changes nothing: the old one goes on.
+the new run reads the store. A refused run changes nothing: the old one is served on.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RefusedRunError(RunError):
 
 
 class Switch:
-    """A live forecaster whose run can be changed; whatever asks it sees one run and one view at a time.
+    """A live forecaster whose run can be changed; every request sees one run and one view.
 
     source: the run folder, or a link to it that may be moved to another. load: how a run folder is opened.
     """
@@ -117,7 +117,7 @@ class Switch:
 
 
 def _check_names(new: LiveForecaster, old: LiveForecaster) -> None:
-    """Refuse a run that lacks names of what is served: whatever can be asked now can be asked afterwards."""
+    """Refuse a run that lacks names of what is served, so that every query that is possible now stays possible."""
     for kind in ("entities", "relations"):
         before, after = (getattr(live.view.events, kind).names for live in (old, new))
         if lost := set(before).difference(after):

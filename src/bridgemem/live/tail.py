@@ -71,7 +71,7 @@ class Block:
 
 
 class Tail:
-    """The lines of a file from a position on. remark: is told in a sentence what happened to the file."""
+    """The lines of a file from a position on. remark: called with a sentence on what happened to the file."""
 
     def __init__(
         self, path: Path, position: Position | None, *, from_start: bool = False, remark: Callable[[str], None]
@@ -197,7 +197,7 @@ class Tail:
         if found is None:
             raise DataError(
                 f"{self.path} is not the file that was read up to byte {position.offset:,}, and no file next to it "
-                "is; put that one back (unpacked, if it was compressed), or use --from-start to give up what was not "
+                "is; put that one back (unpacked, if it was compressed), or use --from-start to skip what was not "
                 "read of it."
             )
         self._open(found, position)
@@ -205,7 +205,7 @@ class Tail:
             self._remark(f"{self.path.name} was rotated; the rest of it is read from {found.name}.")
 
     def _find_copy(self) -> None:
-        """After a truncation: read the rest of what was there from its copy, if there is one, then the file anew."""
+        """After a truncation: read the rest of what was there from its copy, if there is one, then the file again."""
         found = self._located(self.position)
         if found is not None and found != self.path:
             self._remark(f"{self.path.name} was truncated; the rest of it is read from its copy {found.name}.")

@@ -1,4 +1,4 @@
-"""Track record: what the issued forecasts of a ledger were worth, next to naive rules.
+"""Track record: how good the issued forecasts of a ledger were, next to naive rules.
 
 p_event and p_given_event are scored apart. A claim whose condition was never met, and one whose window is not over,
 is not scored. A claim of which some of several events came true counts as that share of a hit.
@@ -107,7 +107,7 @@ def track_record(ledger: Ledger, *, by: str = "all") -> TrackRecord:
         by: "all", or the rows of each "month", "relation" or "horizon".
     """
     if by not in GROUPINGS:
-        raise SettingsError(f"scores are told by {', '.join(GROUPINGS[:-1])} or {GROUPINGS[-1]}, not {by!r}.")
+        raise SettingsError(f"scores are grouped by {', '.join(GROUPINGS[:-1])} or {GROUPINGS[-1]}, not {by!r}.")
     if not ledger.store.read_only:
         ledger.resolve()
     issued = ledger.forecasts()

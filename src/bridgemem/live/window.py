@@ -79,7 +79,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 def _ordered(window: EventLog) -> EventLog:
-    """The events by step and names, whatever their ids are and in which order they came."""
+    """The events by step and names, independent of their ids and of the order in which they came."""
     entities, relations = (np.array(v.names, object) for v in (window.entities, window.relations))
     names = entities[window.object], relations[window.relation], entities[window.subject]
     keys = [np.unique(column.astype(str), return_inverse=True)[1] for column in names]

@@ -186,7 +186,7 @@ class Index:
 
 
 class CutIndex(Index):
-    """A log in memory without its events from a step on: they are cut off in every read, and nothing is built anew.
+    """A log in memory without its events from a step on: they are cut off in every read, and nothing is built again.
 
     No event before the step has a later name than the first ones. What is not shared is made of the events.
     """

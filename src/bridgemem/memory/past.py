@@ -117,7 +117,7 @@ class Past:
 
     @cached_property
     def _facts(self) -> Index:
-        """The new facts of the delta: a fact at one step counts once, however often it was told."""
+        """The new facts of the delta: a fact at one step counts once, even if several events state it."""
         assert self._delta is not None
         return Index(self.delta.take(~self.repeated), self.device) if self.repeated.any() else self._delta
 

@@ -1,1 +1,1 @@
-"""Engines: who sorts the events of a corpus too large for memory; the kernel that reads them is the same for all."""
+"""Engines that sort the events of a corpus too large for memory, and the one kernel that reads them."""

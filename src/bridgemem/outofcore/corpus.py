@@ -473,7 +473,7 @@ class Corpus:
 
 
 def _create(path: Path) -> None:
-    """A new database that is there whole or not at all, also where the disk is full from the start."""
+    """A new database, whole or absent, even if the disk is full from the start."""
     aside = path.with_suffix(".new")
     for left in path.parent.glob(f"{aside.name}*"):
         left.unlink()

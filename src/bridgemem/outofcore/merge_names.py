@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def merge_names(db: duckdb.DuckDBPyConnection, names: Sequence[str], aliases: Aliases, kind: str) -> dict[str, Any]:
-    """Number the events anew, and keep the names that are left; what was found, as plain JSON.
+    """Number the events again, and keep the names that are left; what was found, as plain JSON.
 
     names: of the ids so far. kind: TABLE or VIEW, what the events are; a table they are after it.
     """

@@ -1,4 +1,4 @@
-"""Joining segments: whatever partitions an engine mined, its index becomes one segment in the order of pairs."""
+"""Joining segments: the index of all partitions becomes one segment in the order of pairs."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Mined:
         shards = [self._shard(number) for number in range(self.about["shards"])]
         tokens, target, step = (np.concatenate(part) for part in zip(*shards, strict=True))
         if len(target) != self.about["sampled"]:
-            raise RunError(f"{self.folder} holds {len(target):,} examples, and {DONE} tells of others; mine again.")
+            raise RunError(f"{self.folder} holds {len(target):,} examples, and {DONE} counts others; mine again.")
         return Examples(
             torch.from_numpy(tokens), torch.from_numpy(target.astype(np.int64)), torch.from_numpy(step.astype(np.int64))
         )
@@ -108,7 +108,7 @@ class Mined:
         path = self._verified(f"{kind}.txt")
         names, expected = read_names(path), self.about[f"n_{kind}"]
         if len(names) != expected:
-            raise RunError(f"{path} holds {len(names):,} names, and {DONE} tells of {expected:,}; mine again.")
+            raise RunError(f"{path} holds {len(names):,} names, and {DONE} counts {expected:,}; mine again.")
         return names
 
     def prior_before(self, step: int | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Files of a corpus for mining: which they are, how each holds its events, and that all do it alike."""
+"""Files of a corpus for mining: which they are, how each holds its events, and a check that all agree."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rows_of(
 def _published(file: Source, layout: SourceLayout, table: str, row: str = "") -> str:
     """SQL of the four roles of a published layout as texts, with a row for each two parties, as `pair_rows` has them.
 
-    What stands for nobody is empty. A row between too many parties has no time, so that it is rejected. Nothing here
+    A missing party is empty. A row between too many parties has no time, so that it is rejected. Nothing here
     may become a join, which does not keep the order of the rows. row: a further column that is passed on.
     """
     missing = literal("|".join(map(re.escape, sorted({"", *layout.missing}))))

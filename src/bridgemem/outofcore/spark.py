@@ -141,7 +141,7 @@ def session(master: str) -> Iterator[SparkSession]:
 
 
 def check_master(master: str) -> None:
-    """Refuse a master URL that Spark does not know or that nobody answers, before a Java machine is started for it."""
+    """Refuse a master URL that Spark does not know or that does not answer, before a Java machine is started for it."""
     if not re.match(r"(local(\[.+\])?$|spark://.+|yarn$|k8s://.+)", master):
         raise SettingsError(f"{master!r} is not a Spark master: give spark://HOST:PORT, yarn, k8s://URL or local[N].")
     if not master.startswith("spark://"):

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from bridgemem.errors import DataError, RunError, SettingsError
-from bridgemem.events.log import DAY, Clock
+from bridgemem.events.clock import DAY, Clock
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import INTEGER, Heading, joined_parts
 from bridgemem.events.readers.values import lacking

@@ -1,4 +1,4 @@
-"""The folder that an engine mines into: what may lie in it, what is not finished yet, and what starts over."""
+"""The folder that an engine mines into: what it may hold, and how an unfinished mining continues or starts over."""
 
 from __future__ import annotations
 

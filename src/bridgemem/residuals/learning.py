@@ -149,7 +149,7 @@ def earlier_sources(
     epochs: int,
     progress: Progress = SILENT,
 ) -> list[Source]:
-    """Queries of late train, the oldest first; backbone and transitions are fitted anew on what came before each block.
+    """Queries of late train, the oldest first; backbone and transitions are fitted on what came before each block.
 
     Blocks are added while they hold fewer queries than are enough, or than are wanted.
     """

@@ -108,8 +108,7 @@ class LogGraph(Graph):
 class TouchedGraph(Graph):
     """All pairs, of base and delta, of the entities that have an event in the delta: owners int64 [owners].
 
-    Their rows are copied from the base, and the pairs of the delta put in their places: what is computed anew are those
-    pairs alone.
+    Their rows are copied from the base, and the pairs of the delta put in their places: only those pairs are computed.
     """
 
     def __init__(self, base: LogGraph, delta: LogGraph) -> None:
@@ -187,7 +186,7 @@ class Neighbours:
     """The graph of all pairs of a history. A pair weighs log(1 + its decayed events), normalised by both degrees.
 
     The graph of the base is shared by all histories on it. What a delta changes are the pairs and the degrees of the
-    entities that it touches: their slices are put together anew, all others are read from the base.
+    entities that it touches: their slices are put together again, all others are read from the base.
     """
 
     def __init__(self, past: Past) -> None:

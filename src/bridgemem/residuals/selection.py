@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from bridgemem.backbones.naive import naive_backbones
 from bridgemem.config import NotNegative, Range, Settings, check
 from bridgemem.errors import SelectionError, SettingsError
+from bridgemem.events.clock import DAY
 from bridgemem.events.dataset import Dataset
-from bridgemem.events.log import DAY
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.intervals import beyond, paired_gain

@@ -24,7 +24,7 @@ SEED = 0  # of that draw
 # each step that is asked is a pass over all events for common neighbours: of more events than this, wherever they lie,
 # queries are drawn from that many steps
 MANY_EVENTS, MOST_STEPS = 10_000_000, 64
-KEPT_BYTES = 1 << 28  # of scores that a fit keeps; queries beyond are scored anew in every pass
+KEPT_BYTES = 1 << 28  # of scores that a fit keeps; queries beyond are scored again in every pass
 
 
 def most_steps(events: EventLog) -> int | None:

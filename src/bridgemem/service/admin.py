@@ -15,10 +15,10 @@ from bridgemem.errors import BridgeMemError, SettingsError
 from bridgemem.live.backup import backup
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.switching import RefusedRunError, Switched
+from bridgemem.service.admin_models import BackedUp, BackupWanted, Compacted, Reloaded
 from bridgemem.service.keeping import PATHS as KEEPING
 from bridgemem.service.logs import Noted, log_fields, note
 from bridgemem.service.metrics import Metrics
-from bridgemem.service.models import BackedUp, BackupWanted, Compacted, Reloaded
 
 LOG = logging.getLogger(__name__)
 ADMIN = frozenset({"/v1/reload", "/v1/backup", "/v1/compact"}) | KEEPING

@@ -1,6 +1,6 @@
-"""What the service is asked about what, with whom, whether and what if, and what it answers.
+"""Requests and answers about what, partners, whether and the outlook.
 
-Two probabilities are told apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
+Two probabilities are kept apart everywhere. p_event: that it happens at all within the horizon. p_given_event: that it
 is this one, given that it happens.
 """
 
@@ -48,14 +48,14 @@ class WhatQuery(AheadAsked):
 
 
 class PartnersQuery(AheadAsked):
-    """(actor, ?, ?): whom it deals with, under any relation and in either role."""
+    """(actor, ?, ?): its next partners, under any relation and in either role."""
 
     actor: Name
     top: int = Field(10, ge=1, le=MOST_CANDIDATES)
 
 
 class WhetherQuery(AheadAsked):
-    """Whether and when (subject, relation, object) happens; one of them may be left out for anybody or anything."""
+    """Whether and when (subject, relation, object) happens; one of them may be left out for anyone or anything."""
 
     subject: Name | None = None
     relation: Name | None = None
@@ -78,7 +78,7 @@ class OutlookQuery(Asked):
 
 
 class ServedAhead(FromModel):
-    """What was asked, from the events strictly before `time`; null is what is asked for, or anybody."""
+    """What was asked, from the events strictly before `time`; null is what is asked for, or anyone."""
 
     subject: str | None
     relation: str | None
@@ -115,7 +115,7 @@ class RelationAnswer(Answer):
 
 
 class PartnerAnswer(Answer):
-    """One that the actor may deal with. p_event: under any relation within the horizon.
+    """A possible partner of the actor. p_event: under any relation within the horizon.
 
     subject, relation, object: the likeliest event between the two; p_given_event: of it, given that they interact.
     """
@@ -145,7 +145,7 @@ class ServedWhat(ServedAhead):
 
 
 class ServedPartners(ServedAhead):
-    """Those that the actor dealt with before, by how likely it does again, best first."""
+    """Earlier partners of the actor, by how likely another event with them is, best first."""
 
     candidates: list[PartnerAnswer]
 

@@ -205,12 +205,12 @@ def _health(ready: asyncio.Event) -> APIRouter:
 
     @router.get("/healthz", summary="Whether the process lives", responses={421: {"model": Refusal, **WHY[421]}})
     async def healthz() -> State:
-        """The process lives."""
+        """The process is running."""
         return State(state="alive")
 
     @router.get("/readyz", summary="Whether forecasts are quick", response_model=State, responses=_refusals())
     async def readyz() -> State | JSONResponse:
-        """The memory is in place and forecasts are quick."""
+        """The memory is loaded and forecasts are quick."""
         if ready.is_set():
             return State(state="ready")
         return retry_later(503, "the memory is being made ready; try again in a moment.")
@@ -246,24 +246,24 @@ def _stored(service: Service, metrics: Metrics) -> APIRouter:
 
     @router.get("/v1/events", summary="List stored events", responses=_refusals(422))
     def stored(source: Whose = None, last: Last = 20) -> StoredEvents:
-        """What was stored last, with the ids that /v1/retract takes."""
+        """The latest stored events, with the ids that /v1/retract takes."""
         return service.stored(source, last)
 
     @router.get("/v1/events/{id}", summary="One stored event", responses=_refusals(404, 422))
     def one(id: EventId) -> StoredEvent:
-        """A stored event with what became of it."""
+        """A stored event, and when it was retracted."""
         return service.stored_event(id)
 
     @router.post("/v1/retract", summary="Take events back", responses=_refusals(404, 422))
     def retract(retraction: Retraction) -> Retracted:
-        """Take events back, all or none. The next forecast is as if they had never come."""
+        """Retract events, all or none. The next forecast is as if they had never come."""
         done = service.retract(retraction)
         metrics.retracted.inc(len(done.retracted))
         return done
 
     @router.get("/v1/sources", summary="Who sent events", responses=_refusals())
     def sources() -> KnownSources:
-        """Everyone who sent a batch, and where to go on: the last key and the last offset."""
+        """All sources of batches, with the last key and the last offset of each."""
         return service.sources()
 
     return router
@@ -288,19 +288,19 @@ def _queries(service: Service) -> APIRouter:
         "/v1/partners", summary="Whom an actor deals with", response_model=ServedPartners, responses=_refusals(404, 422)
     )
     async def partners(query: PartnersQuery) -> Response:
-        """Whom an actor deals with, under any relation and in either role, and the likeliest event with each."""
+        """The likely partners of an actor, under any relation and in either role, and the likeliest event with each."""
         return await _answered(service, query)
 
     @router.post("/v1/whether", summary="Whether and when", response_model=ServedWhether, responses=_refusals(404, 422))
     async def whether(query: WhetherQuery) -> Response:
-        """Whether (subject, relation, object) happens within the horizon, and when; left out: anybody, anything."""
+        """Whether and when (subject, relation, object) happens; one of them may be left out."""
         return await _answered(service, query)
 
     _add_outlook(router, service)
 
     @router.post("/v1/forecasts", summary="Forecast several queries", responses=_refusals(422))
     def forecasts(queries: ForecastQueries) -> Forecasts:
-        """The likeliest answers to each query, in their order; where one cannot be asked, all of those are named."""
+        """The likeliest answers to each query, in their order; an error names all queries that cannot be asked."""
         note(queries=len(queries.queries))
         return service.forecasts(queries)
 
@@ -332,22 +332,22 @@ def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
 
     @router.get("/v1/limits", summary="What a request may hold", responses=_refusals())
     def known_limits() -> KnownLimits:
-        """What one request may hold, and what a client may take of the service."""
+        """The limits of one request and of one client."""
         return service.limits(limits)
 
     @router.get("/v1/model", summary="What is served", responses=_refusals())
     def model() -> Model:
-        """What is served, and what it knows by now."""
+        """The served model and the events it knows."""
         return service.model()
 
     @router.get("/v1/entities", summary="Find entities", responses=_refusals(422))
     def entities(q: Wanted = "", limit: Most = 20) -> NamesFound:
-        """Entities by what people type: beginning, words, case, accents, spelling; the most active first."""
+        """Search entities by beginning, words or spelling, without case and accents; the most active first."""
         return service.entities(q, limit)
 
     @router.get("/v1/relations", summary="Find relations", responses=_refusals(422))
     def relations(q: Wanted = "", limit: Most = 20) -> NamesFound:
-        """Relations by what people type: beginning, words, case, accents, spelling; the most frequent first."""
+        """Search relations by beginning, words or spelling, without case and accents; the most frequent first."""
         return service.relations(q, limit)
 
     @router.get(
@@ -357,7 +357,7 @@ def _about(service: Service, metrics: Metrics, limits: Limits) -> APIRouter:
         responses={**_refusals(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     def counted() -> Response:
-        """What the service counts about itself, for Prometheus."""
+        """Metrics of the service, for Prometheus."""
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
     return router

@@ -52,7 +52,7 @@ class PatientConnection(HttpToolsProtocol):
     uvicorn has a deadline for a connection where nothing arrives between two requests. It has none for the headers of a
     request, for the rest of a body that was answered before it was whole, or for a client that does not read. Here one
     timer runs from the moment the server waits for a request until its headers are whole, and while an answer cannot be
-    sent on. What arrives in pieces does not start it anew. The body's own deadline is the guard's, which answers 408.
+    sent on. What arrives in pieces does not restart it. The body's own deadline is the guard's, which answers 408.
     Nor has it a limit on the length of headers, which are refused here beyond MOST_HEADERS.
     """
 
@@ -181,7 +181,7 @@ class PatientConnection(HttpToolsProtocol):
     def _make_room(self) -> None:
         """Where there are too many connections, the one that has waited longest gives way to the new one.
 
-        A client that opens many and sends nothing loses them first, and nobody is kept out meanwhile.
+        A client that opens many and sends nothing loses them first; other clients are not locked out.
         """
         every = [c for c in self.connections if isinstance(c, PatientConnection) and not c.given_up]
         counts = Counter(c.address for c in every)

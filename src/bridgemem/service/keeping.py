@@ -11,9 +11,7 @@ from bridgemem.events.readers.text import Reject
 from bridgemem.live.eventstore import Receipt
 from bridgemem.live.quarantine import MOST, Quarantine, Repaired, drop, in_quarantine, rejected, replay
 from bridgemem.live.retention import Removal, Remove, erase, prune
-from bridgemem.service.asking import Live
-from bridgemem.service.logs import note
-from bridgemem.service.models import (
+from bridgemem.service.admin_models import (
     Dropped,
     DropWanted,
     EraseWanted,
@@ -25,6 +23,8 @@ from bridgemem.service.models import (
     RepairedRows,
     ReplayedRows,
 )
+from bridgemem.service.asking import Live
+from bridgemem.service.logs import note
 
 PATHS = frozenset({"/v1/prune", "/v1/erase", "/v1/rejected", "/v1/rejected/drop", "/v1/replay"})
 Whose = Annotated[str | None, Query(max_length=1000, description="Only what came from this source.")]
@@ -33,7 +33,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def keeping_router(live: Live, quarantine: Quarantine, responses: Responses) -> APIRouter:
-    """The routes; live: what is told of each removal."""
+    """The routes; live: applies each removal."""
     router = APIRouter(tags=["admin"])
 
     def removed(remove: Remove) -> Removed:
@@ -43,7 +43,7 @@ def keeping_router(live: Live, quarantine: Quarantine, responses: Responses) -> 
 
     @router.post("/v1/prune", summary="Remove events by age or source", responses=responses)
     def prune_events(wanted: PruneWanted) -> Removed:
-        """Remove events for good. The next forecast is as if they had never come."""
+        """Remove events permanently. The next forecast is as if they had never come."""
         before = None if wanted.before is None else str(wanted.before)
         return removed(lambda store: prune(store, before=before, source=wanted.source))
 
@@ -61,7 +61,7 @@ def _quarantine(router: APIRouter, live: Live, quarantine: Quarantine, responses
 
     @router.get("/v1/rejected", summary="Rows in quarantine", responses=responses)
     def rows(source: Whose = None, last: Last = 1000) -> RejectedRows:
-        """Rows that were rejected, as files of rejected rows have them."""
+        """The rejected rows in quarantine, with the columns of files of rejected rows."""
         found = [RejectedRow.model_validate(row) for row in rejected(store, source=source, last=last)]
         return RejectedRows(rows=found, known=in_quarantine(store))
 

@@ -29,7 +29,7 @@ Number = Annotated[
 
 
 class ClaimTold(Answer):
-    """One probability of an issued forecast; null stands for anybody or anything.
+    """One probability of an issued forecast; null stands for anyone or anything.
 
     base_rate, persistence: what naive rules said. hits of total: events, once the window is over. changes: how often
     it was resolved.
@@ -51,7 +51,7 @@ class ClaimTold(Answer):
 
 
 class IssuedTold(Answer):
-    """A forecast as it was issued, from what was known before `as_of`, and what became of it."""
+    """A forecast as it was issued, from what was known before `as_of`, and its outcome."""
 
     id: int
     issued: str = Field(description="When.")
@@ -75,7 +75,7 @@ class IssuedForecasts(Answer):
 
 
 class ScoreTold(Answer):
-    """What the probabilities of one group were worth, next to both naive rules; lower is better."""
+    """Scores of the probabilities of one group, next to both naive rules; lower is better."""
 
     probability: Literal["p_event", "p_given_event"]
     by: Grouping
@@ -92,7 +92,7 @@ class ScoreTold(Answer):
 
 
 class TrackRecordTold(Answer):
-    """What issued forecasts were worth. open: claims whose window is not over; void: whose condition was never met."""
+    """Scores of issued forecasts. open: claims whose window is not over; void: whose condition was never met."""
 
     forecasts: int
     claims: int
@@ -141,13 +141,13 @@ def ledger_router(store: EventStore, refusals: Callable[..., dict[int | str, dic
 
     @router.get("/v1/ledger", summary="List issued forecasts", responses=refusals(404, 422))
     def issued(last: Last = 20, forecast: Number = None) -> IssuedForecasts:
-        """What was issued last, by this service or by a command, and what became of it."""
+        """The latest issued forecasts, of this service or of a command, and their outcomes."""
         ledger.resolve()
         return issued_told(ledger.forecasts(last=last, forecast=forecast))
 
     @router.get("/v1/ledger/score", summary="Score issued forecasts", responses=refusals(422))
     def score(by: Grouping = "all") -> TrackRecordTold:
-        """Brier score, log score and calibration of what was issued, by month, relation or horizon, next to rules."""
+        """Brier score, log score and calibration of issued forecasts by month, relation or horizon, next to rules."""
         return TrackRecordTold.model_validate(ledger.score(by=by))
 
     return router

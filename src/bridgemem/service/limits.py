@@ -1,4 +1,4 @@
-"""Who is let in: the right token and host, bodies of a bearable size, and not too many requests at once."""
+"""Limits: tokens, hosts, the size of bodies, and the number of concurrent requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bridgemem.service.logs import note, note_names
 from bridgemem.service.metrics import App, Message, Receive, Scope, Send
 
 HEALTH = frozenset({"/healthz", "/readyz"})
-OPEN = HEALTH | DOCS  # told without the token
+OPEN = HEALTH | DOCS  # answered without the token
 RETRY_SECONDS = 1
 # why a request was refused, in a word for the log; where an error has a code of its own, that is the word
 REASONS = {
@@ -77,7 +77,7 @@ def retry_later(status: int, error: str, reason: str | None = None) -> JSONRespo
 
 @dataclass(frozen=True)
 class Tokens:
-    """client: what clients must send, None for nothing. admin: what the operator sends, None for nobody."""
+    """client: the token of clients; None: none is needed. admin: the token of the operator; None: no operator."""
 
     client: str | None = None
     admin: str | None = None
@@ -105,7 +105,7 @@ class CrowdedError(Exception):
 
 
 class Guard:
-    """The application under its limits. Health is told to anyone; all else needs the token, where there is one.
+    """The application under its limits. Health is open to anyone; all else needs the token, if there is one.
 
     admin: the paths that need the admin token.
 

@@ -63,7 +63,7 @@ class Metrics:
 class Measured:
     """The application, with every answer counted, timed and logged, and named after the model that gave it.
 
-    Labels come from the routes, never from what a caller sent, so that nobody can make up new ones. paths: those of the
+    Labels come from the routes, never from what a caller sent, so that no request can add new ones. paths: those of the
     routes, for requests that are refused before they get there. version: of the model that is served now.
     """
 

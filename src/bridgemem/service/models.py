@@ -1,4 +1,4 @@
-"""What the service is asked and what it answers, as checked shapes; they are its OpenAPI document too."""
+"""Requests and answers of the service, as checked shapes; its OpenAPI document is made of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LONGEST_HORIZON = 10_000
 
 
 def told_as(what: str) -> WrapValidator:
-    """Says what was wanted in one sentence, where a choice of types would have one for each of them."""
+    """Say what was wanted in one sentence, where a choice of types would give one for each of them."""
 
     def check(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -54,13 +54,13 @@ OrInfinite = Annotated[float | None, BeforeValidator(lambda value: None if value
 
 
 class Asked(BaseModel):
-    """What comes in: nothing is converted, and nothing that is not known is let pass."""
+    """A request: values are not converted, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Answer(BaseModel):
-    """What goes out."""
+    """An answer."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
 
@@ -84,7 +84,9 @@ class NewEvents(Asked):
 
     source: Name
     key: Name = Field(description="The batch's own name in its source, by which a second delivery of it is known.")
-    offset: Offset | None = Field(None, description="Where in its source the batch lies; /v1/sources tells the last.")
+    offset: Offset | None = Field(
+        None, description="Position of the batch in its source; /v1/sources lists the last one."
+    )
     events: list[NewEvent] = Field(min_length=1, max_length=MOST_EVENTS)
 
 
@@ -134,7 +136,7 @@ class StoredEvents(Answer):
 
 
 class KnownSource(Answer):
-    """One that sends batches: how much it sent, the key of its last batch, and the last offset that it told."""
+    """A source of batches: how much it sent, the key of its last batch, and its last offset."""
 
     source: str
     batches: int
@@ -145,7 +147,7 @@ class KnownSource(Answer):
 
 
 class KnownSources(Answer):
-    """Everyone who sent a batch, by name."""
+    """All sources of batches, by name."""
 
     sources: list[KnownSource]
 
@@ -155,7 +157,7 @@ Assume = Annotated[
     Field(
         min_length=1,
         max_length=MOST_ASSUMED,
-        description="What if: answer as if these events had happened, and tell what they change; none is kept.",
+        description="What if: answer as if these events had happened, and say what they change; none is kept.",
     ),
 ]
 
@@ -429,152 +431,10 @@ class ServedLearned(LearnedExplained, FromModel):
 ServedExplanation = Annotated[ServedBridgeMem | ServedLearned, Field(discriminator="residual_name")]
 
 
-class BackupWanted(Asked):
-    """A file of the machine that the service runs on."""
-
-    to: str = Field(min_length=1, max_length=4000, description="Its whole path, from the root on.")
-    replace: bool = Field(False, description="Whether a file that is there gives way.")
-
-
-class BackedUp(Answer):
-    """A copy of the store, read back. digest: of all rows at its moment."""
-
-    path: str
-    events: int
-    batches: int
-    retractions: int
-    bytes: int
-    digest: str
-
-
-class PruneWanted(Asked):
-    """Which events to remove for good: those before a time, those of a source, or those of a source before a time."""
-
-    before: Time | None = None
-    source: Name | None = None
-
-
-class EraseWanted(Asked):
-    """A name whose events are removed for good."""
-
-    name: Name
-
-
-class Removed(Answer):
-    """What was removed for good; what: of a prune, which events; never a name that was erased."""
-
-    kind: Literal["prune", "erase"]
-    what: str
-    when: str
-    events: int = Field(description="Removed from the store.")
-    counted: int = Field(description="Of these, events that were in force.")
-    rejected: int = Field(description="Rows removed from the quarantine.")
-    texts: int = Field(description="Other texts that were blanked, such as reasons of retractions.")
-    claims: int = Field(description="Of issued forecasts that named it.")
-    carried: int = Field(description="Batches that carry the name in their source, key or offset, which stay.")
-    left: int = Field(description="Events that the store holds now.")
-
-
-class RejectedRow(Answer):
-    """A row in quarantine, as files of rejected rows have it; row: as it came, where it has no values."""
-
-    source: str
-    when: str
-    file: str
-    line: int
-    reason: str
-    subject: str
-    relation: str
-    object: str
-    time: str
-    row: str
-
-
-class RejectedRows(Answer):
-    """Rows in quarantine, in the order in which they came, and how many there are in all."""
-
-    rows: list[RejectedRow]
-    known: int
-
-
-class NewReject(Asked):
-    """A row that was rejected before it was sent as an event."""
-
-    file: str = Field(max_length=4000)
-    line: int
-    reason: str = Field(max_length=4000)
-    text: str = Field(max_length=4000)
-    row: list[str] = Field(max_length=4)
-
-
-class NewRejects(Asked):
-    """Rows of a batch that were rejected by the client that read it, to be kept in quarantine."""
-
-    source: Name
-    key: Name
-    rows: list[NewReject] = Field(max_length=MOST_EVENTS)
-
-
-class DropWanted(Asked):
-    """Whose rows are dropped from the quarantine; all without a source."""
-
-    source: Name | None = None
-
-
-class Dropped(Answer):
-    """How many rows were dropped from the quarantine."""
-
-    dropped: int
-
-
-class RepairedRow(Asked):
-    """A row of the quarantine, by file and line, with the event that it is."""
-
-    file: str = Field(max_length=4000)
-    line: int
-    subject: Name
-    relation: Name
-    object: Name
-    time: Time
-
-
-class RepairedRows(Asked):
-    """Repaired rows, which are stored under the sources that they came from."""
-
-    rows: list[RepairedRow] = Field(min_length=1, max_length=MOST_EVENTS)
-
-
-class ReplayedRows(Answer):
-    """What became of repaired rows; left: rows in quarantine now."""
-
-    events: int
-    accepted: int
-    duplicates: int
-    late: int
-    left: int
-
-
-class Compacted(Answer):
-    """The store after its new events were merged into the base. merged: how many that were."""
-
-    merged: int
-    events: int
-    batches: int
-    retractions: int
-    bytes: int
-
-
-class Reloaded(FromModel):
-    """What is served now, and what was before; changed: whether they are two versions."""
-
-    before: str
-    changed: bool
-
-
 class Model(FromModel):
-    """What is served, and what it knows by now."""
+    """The served model and the events it knows."""
 
-    version: str = Field(description="Of the program.")
+    version: str = Field(description="Version of the program.")
     dataset: str
     fingerprint: str
     backbone: str
@@ -584,21 +444,21 @@ class Model(FromModel):
     entities: int
     relations: int
     first_time: str
-    last_time: str | None = Field(description="Of the last known event; null while there is none.")
-    next_time: str | None = Field(description="The first unknown step, which is asked for unless told otherwise.")
+    last_time: str | None = Field(description="Time of the last known event; null while there is none.")
+    next_time: str | None = Field(description="The first unknown step, the default of `at`.")
 
 
 class KnownLimits(Answer):
-    """What one request may hold, and what a client may take."""
+    """Limits of one request and of one client."""
 
-    body_bytes: int = Field(description="Of a request.")
-    concurrent: int = Field(description="Requests in work at once; more are answered with 429.")
+    body_bytes: int = Field(description="Bytes of a request's body.")
+    concurrent: int = Field(description="Requests at the same time; more are answered with 429.")
     timeout_seconds: float = Field(description="For the headers of a request, and again for its body.")
     connections: int
     connections_per_client: int
-    events: int = Field(description="Of a batch.")
-    queries: int = Field(description="Of one request to /v1/forecasts.")
-    candidates: int = Field(description="Of a query: `top`.")
+    events: int = Field(description="Events of a batch.")
+    queries: int = Field(description="Queries of one request to /v1/forecasts.")
+    candidates: int = Field(description="Candidates of a query: `top`.")
     answers: int = Field(description="Candidates of all queries of one request.")
     horizon: int
     retracted: int = Field(description="Events of one retraction.")
@@ -606,10 +466,10 @@ class KnownLimits(Answer):
     issued: int = Field(description="Forecasts of one list of the ledger.")
     names: int = Field(description="Names of one search.")
     assumed: int = Field(description="Assumed events of one query: `assume`.")
-    new_relations: int = Field(description="That a store takes besides those of its run.")
-    new_entities: int = Field(description="That a store takes besides those of its run.")
+    new_relations: int = Field(description="Relations that a store takes besides those of its run.")
+    new_entities: int = Field(description="Entities that a store takes besides those of its run.")
     new_entities_per_batch: int
-    new_entities_per_day: int = Field(description="In UTC; how many came today is in /metrics.")
+    new_entities_per_day: int = Field(description="Per day in UTC; /metrics has today's number.")
     max_ahead: int | None = Field(description="Steps after the last event that a new one may lie; null for any.")
 
 

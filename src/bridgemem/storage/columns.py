@@ -1,4 +1,4 @@
-"""Columns: numbers in .npy files that grow by blocks and are read by memory map, so that none is ever held whole."""
+"""Columns: numbers in .npy files that grow by blocks and are read by memory map; none is held in memory whole."""
 
 from __future__ import annotations
 

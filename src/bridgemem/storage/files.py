@@ -24,10 +24,10 @@ FORMAT = 2
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file while it is read, changed and written anew; any other process or thread waits.
+    """Hold a file while it is read, changed and rewritten; any other process or thread waits.
 
     What is locked is a file next to it, which is gone afterwards. Where the system has no fcntl, or the disk knows no
-    locks, nobody waits: of two that write at once the later one wins, and what the other one added is lost.
+    locks, no one waits: of two writers at the same time the later one wins, and what the other one added is lost.
     """
     fcntl = fcntl_or_none()
     if fcntl is None:

@@ -1,7 +1,7 @@
 """Known files: the names that the folder of a backbone or a run may hold, and no link or special file among them.
 
-A folder may come from anybody. A symbolic link in it could lead to any file of this machine, and what a run holds is
-copied, read and sent to a hub.
+A folder may come from an untrusted source. A symbolic link in it could lead to any file of this machine, and what a run
+holds is copied, read and sent to a hub.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def refuse_links(folder: Path) -> None:
 
 
 def backbone_files(folder: Path) -> list[Path]:
-    """The files that make a saved backbone, without whatever else lies in the folder."""
+    """The files that make a saved backbone, without other files of the folder."""
     refuse_links(folder)
     return sorted(path for path in Path(folder).iterdir() if BACKBONE_FILE.fullmatch(path.name) and path.is_file())

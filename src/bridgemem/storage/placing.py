@@ -234,7 +234,7 @@ def _tidy(path: Path, sole: bool) -> None:
 
 
 def put_folder(aside: Path, path: Path, replace: bool) -> None:
-    """Give a whole folder its name; one that is there gives way in the same step where `replace` says so.
+    """Give a whole folder its name; with `replace` an existing one is replaced in the same step.
 
     FileExistsError where something is there and is not to be replaced.
     """

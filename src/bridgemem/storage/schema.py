@@ -1,4 +1,4 @@
-"""Schema: plain values, files of a run and texts of the command line as what a dataclass declares, or one sentence.
+"""Schema: values, files and texts of the command line, read as a dataclass declares them or refused in one sentence.
 
 Types, names and nesting are checked by pydantic, which is imported when the first value is read; ranges are checked by
 the dataclasses themselves (`config.Declared`), so that nothing but reading needs it.

@@ -36,7 +36,7 @@ def write_table(path: Path, columns: dict[str, np.ndarray]) -> Path:
 
 
 def write_parquet(path: Path, columns: dict[str, np.ndarray], replace: bool = True) -> None:
-    """Columns as Parquet, whole or not at all; replace: a file that is there gives way."""
+    """Columns as Parquet, whole or not at all; replace: an existing file is replaced."""
     with _needed_duckdb(path).connect() as connection:
         connection.register("ranks", columns)
         _copy(connection, "ranks", path, replace)

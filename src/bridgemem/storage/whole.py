@@ -27,7 +27,7 @@ MODEL = ("model.safetensors", "weights.safetensors")  # one of them is in every 
 def whole_folder(path: Path, replace: bool = False, marks: tuple[str, ...] = MODEL) -> Iterator[Path]:
     """A folder to fill: it appears under its name when all is written, and not at all when anything fails.
 
-    The name is reserved meanwhile, and one that is replaced gives way in one step. What appears under the name all the
+    The name is reserved meanwhile, and an existing folder is replaced in one step. What appears under the name all the
     same, and may not be replaced, stays: the new folder then gets the next free name, and an error says so.
     """
     path = Path(path)

@@ -1,1 +1,1 @@
-"""Studies: whatever compares, checks or reports whole runs."""
+"""Studies: everything that compares, checks or reports whole runs."""

@@ -47,7 +47,7 @@ def choice_changes(choice: Choice) -> dict[str, Choice]:
 
 
 def settings_changes(settings: Settings) -> dict[str, Settings]:
-    """Changes of what is remembered or how it is read: the transitions are fitted anew."""
+    """Changes of what is remembered or how it is read: the transitions are fitted again."""
     changes = {
         "direction=none": replace(settings, directions=False),
         "bins=none": replace(settings, bins=()),
@@ -152,7 +152,7 @@ def ablated_settings(run: Run) -> LearnedSettings:
 def ablate_learned(
     run: Run, dataset: Dataset | None = None, split: str = "test", device: str = "cpu", progress: Progress = SILENT
 ) -> list[Record]:
-    """One record per change of the learned residual and filter, each fitted anew, without a filter."""
+    """One record per change of the learned residual and filter, each fitted again, without a filter."""
     as_fitted = ablated_settings(run)
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     dataset = dataset or run.dataset

@@ -309,7 +309,7 @@ def _metrics(run: Run, split: str) -> Finding:
 def _ranks(
     run: Run, dataset: Dataset, split: str, sample: int | None, seed: int, device: str, progress: Progress
 ) -> Finding:
-    """The table asks the queries of the split, and they, or a sample of them, scored anew are ranked as it says."""
+    """The table asks the queries of the split, and they, or a sample of them, scored again are ranked as it says."""
     check, columns = "ranks from scores", read_table(run.ranks_path(split))
     queries = queries_of(dataset, split, max(len(columns["step"]), 1))
     assert queries.answer is not None
@@ -334,7 +334,7 @@ def _ranks(
 
 
 def _unlike(made: Mapping[str, np.ndarray], stored: Mapping[str, np.ndarray], methods: Sequence[Method]) -> str | None:
-    """What a table says otherwise than the same queries ranked anew, first of all their ranks; None where nothing."""
+    """Where a table differs from the same queries ranked again, ranks first; None where it does not."""
     n = len(made["step"])
     for method in methods:
         for f in FILTERS:

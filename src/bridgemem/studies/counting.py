@@ -64,7 +64,7 @@ def _last_partners(queries: Queries, past: Past) -> tuple[Tensor, Tensor]:
 
 
 def changed_settings(settings: TypedSettings) -> dict[str, TypedSettings]:
-    """Changes of the settings, each of which is counted anew."""
+    """Changes of the settings, each of which is counted again."""
     return {
         "without the triple": replace(settings, triple=0.0, frequencies=(0.0,)),
         "without the times of the triple": replace(settings, frequencies=(0.0,)),

@@ -301,7 +301,7 @@ def leakage(
 
 
 def scorer_of(given: Any, dataset: Dataset, *, seed: int = 42, device: str = "cpu") -> Backbone:
-    """A model of one's own, trained here where it is a class; or a training-free backbone by its name."""
+    """Your own model, trained here if it is a class; or a training-free backbone by its name."""
     made: Any = own_backbone(backbone_class(given) if isinstance(given, str) else given, dataset)
     if isinstance(made, type) and issubclass(made, Backbone):
         with blaming(made):

@@ -1,4 +1,4 @@
-"""evaluate: a model of one's own in one table: alone, with each residual, next to naive forecasters, with intervals."""
+"""evaluate: your own model in one table, alone and with each residual, next to naive forecasters, with intervals."""
 
 from __future__ import annotations
 

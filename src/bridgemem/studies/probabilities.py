@@ -1,4 +1,4 @@
-"""Probabilities in tables: how far they were right."""
+"""Tables of calibrated probabilities and of how far they were right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _measured(records: list[Record]) -> list[Record]:
     found = [r for r in records if r.method.startswith(CALIBRATION)]
     if not found:
         raise DataError(
-            "no record of calibrated probabilities was found; `bridgemem report RUN --by calibration` adds."
+            "no record of calibrated probabilities was found; `bridgemem report RUN --by calibration` adds them."
         )
     return sorted(found, key=lambda r: (r.dataset, r.split, r.backbone, r.method, r.selected_by or "", r.seed))
 

@@ -1,4 +1,4 @@
-"""Remake: every row of a file of records once more, from the raw files: a plan, an estimate, and work that goes on."""
+"""Remake: recompute every row of a file of records from the raw files, with a plan and an estimate; resumable."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ELSEWHERE = {
 class Job:
     """One fit and what is read of it. work: "bridgemem" or "learned", then studies of the run; or one that needs none.
 
-    rows: how many records it makes anew. minutes: about what it takes, as recorded on the device of the records.
+    rows: how many records it recomputes. minutes: about what it takes, as recorded on the device of the records.
     """
 
     dataset: str
@@ -72,7 +72,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What tells it from the others, and what is done of it once it is."""
+        """The name that tells the job from others and says what it does."""
         crossed = f", cross-fit {self.cross_fit:g}" if self.cross_fit else ""
         past = "" if self.history == "rolling" else f", {self.history}"
         seeds = f"seeds {self.backbone_seed}/{self.seed}"
@@ -117,7 +117,7 @@ class _Group:
 
 
 def plan(records: Iterable[Record], *, only: Sequence[str] = (), next_to: Path | None = None) -> Plan:
-    """The jobs that make records anew, by data set.
+    """The jobs that recompute records, by data set.
 
     Args:
         records: What was measured.
@@ -168,7 +168,7 @@ def plan(records: Iterable[Record], *, only: Sequence[str] = (), next_to: Path |
 
 
 def _impossible(r: Record) -> str | None:
-    """Why a record cannot be made anew from raw files; None where it can."""
+    """Why a record cannot be recomputed from raw files; None where it can."""
     if r.dataset not in CATALOG and r.dataset != "world":
         return "it is of no named data set"
     if r.backbone not in BACKBONES and r.backbone != "relations":

@@ -1,4 +1,4 @@
-"""Steps: optimizer steps, recorded once on a GPU and replayed where their inputs stay in place."""
+"""Captured steps: optimizer steps as CUDA graphs, recorded once and replayed where their inputs stay in place."""
 
 from __future__ import annotations
 

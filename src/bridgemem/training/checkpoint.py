@@ -1,4 +1,4 @@
-"""Training: with which seed, on which device, and where a long one keeps its state, so that it goes on after a kill."""
+"""Checkpoints: the seed, device and saved state of a long training, which resumes after a kill."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Training:
     checkpoint: Path | None = None
 
     def state(self, name: str, fingerprint: str, settings: Any, net: nn.Module, **more: Any) -> Checkpoint:
-        """The checkpoint of a network; more: what else tells this training of a backbone from any other."""
+        """The checkpoint of a network; more: what else identifies this training of a backbone."""
         training = {
             "backbone": name,
             "layout": LAYOUT,

@@ -1,4 +1,4 @@
-"""Newline-delimited JSON: a line is an event, and is judged by itself, whatever stands around it."""
+"""Newline-delimited JSON: each line is an event and is checked by itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = 1_000  # sets of field names whose roles are remembered
 
 @dataclass(frozen=True)
 class Line:
-    """What became of a line: an event, a reason why it is none, or neither where it is blank.
+    """The outcome of a line: an event, a reason why it is none, or neither if it is blank.
 
     offset: where in its source the line says it stands; None where it does not say.
     """

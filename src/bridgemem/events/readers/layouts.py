@@ -1,4 +1,4 @@
-"""The layouts of published event data, as data: GDELT, ICEWS, POLECAT and ACLED, and how to tell them."""
+"""The layouts of published event data, as data: GDELT, ICEWS, POLECAT and ACLED, and how to recognise them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ GDELT_1 = tuple(heading for heading in GDELT_2 if not heading.endswith("ADM2Code
 class SourceLayout:
     """One kind of published file.
 
-    marks: headings that together tell it. columns: for each role the headings that may hold it, the usual one first.
+    marks: headings that identify it together. columns: for each role the headings that may hold it, usual first.
     moment: the column with a time of day, if there is one. headless: its columns where files come without a heading.
-    missing: what stands for nobody. separator: what stands between several parties, if a row may name several.
+    missing: texts that mean no party. separator: stands between several parties, if a row may name several.
     """
 
     name: str
@@ -84,7 +84,7 @@ class SourceLayout:
         )
 
     def parties(self, text: str) -> tuple[str, ...]:
-        """The different names in a field, none where it names nobody."""
+        """The distinct names in a field; empty if it names no party."""
         parts = text.split(self.separator) if self.separator else [text]
         names = dict.fromkeys(unquoted(part) for part in parts)
         return tuple(name for name in names if name and name not in self.missing)
@@ -148,13 +148,13 @@ FORMATS = ("auto", *LAYOUTS, "plain")
 
 
 def detect(headings: Sequence[str]) -> SourceLayout | None:
-    """The layout that a row of headings tells, if any."""
+    """The layout that a row of headings identifies, if any."""
     found = {plainly(heading) for heading in headings}
     return next((x for x in LAYOUTS.values() if all(plainly(mark) in found for mark in x.marks)), None)
 
 
 def detect_headless(row: Sequence[str]) -> SourceLayout | None:
-    """The layout that a first row of values tells, if any: by its width, a number and a day in front."""
+    """The layout that a first row of values identifies, if any: by its width, a number and a day in front."""
     if len(row) < 2 or not row[0].strip().isdecimal() or not DIGITS.fullmatch(row[1].strip()):
         return None
     return next((x for x in LAYOUTS.values() if len(row) in map(len, x.headless)), None)

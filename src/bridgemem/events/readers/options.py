@@ -36,15 +36,15 @@ class ReadOptions:
     subject, relation, object, time: the heading of each; left out, it is found by the usual names. Several headings
         with commas between them (or a tuple) are joined: year, month and day to a date, others by a colon.
     relation_is: the relation of every row, where no column has one.
-    format: gdelt, icews, polecat or acled for a file in that published layout, plain for any other; auto tells by the
-        headings or the number of columns.
+    format: gdelt, icews, polecat or acled for a file in that published layout, plain for any other; auto decides by
+        the headings or the number of columns.
     step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
         "day", "week", "15min", "7d" or a number of seconds. Left out, it is the longest step that fits all times.
     time_format: how times are written, where that is not plain: day-first, month-first, epoch, epoch-ms, number, or
         as for `datetime.strptime`, such as %d/%m/%y.
     na: the texts that stand for a missing value, next to an empty one; () for none. Left out, `MISSING` in plain
         tables, and what a published layout has for it.
-    known: names that are never missing values, whatever else is.
+    known: names that are never read as missing values.
     """
 
     subject: str | Sequence[str] = ""
@@ -80,7 +80,7 @@ class ReadOptions:
         return replace(self, step=None) != ReadOptions()
 
     def layout(self, headings: Sequence[str]) -> SourceLayout | None:
-        """The published layout that was named, or that the headings tell."""
+        """The published layout that was named, or that the headings identify."""
         return detect(headings) if self.format == "auto" else LAYOUTS.get(self.format)
 
     def candidates(self, layout: SourceLayout | None) -> dict[str, tuple[Headings, ...]]:

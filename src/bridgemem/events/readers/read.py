@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bridgemem.errors import DataError
+from bridgemem.events.clock import DAY
 from bridgemem.events.limits import MOST_PAIRS, Budget
-from bridgemem.events.log import DAY, EventLog, Vocabulary
+from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.readers.lakes import fetched
 from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
@@ -266,7 +267,7 @@ class Rows:
 
     @property
     def chosen_layout(self) -> SourceLayout | None:
-        """The published layout, with what stands for nobody as it was asked for."""
+        """The published layout, with the missing values of the options in place of its own."""
         if self.layout is None or self.options.na is None:
             return self.layout
         return replace(self.layout, missing=frozenset(self.options.na))

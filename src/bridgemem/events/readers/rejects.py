@@ -23,7 +23,7 @@ HEADER = ",".join(COLUMNS)
 
 
 class RejectedError(DataError):
-    """Rows that refuse a whole file, with all of them; sentences: what is wrong with each, where that is told."""
+    """Rows that refuse a whole file, with all of them; sentences: what is wrong with each, if known."""
 
     def __init__(self, message: str, rejects: Sequence[Reject], sentences: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ class RejectsLog:
 
     Rows are added before what they belong to is acknowledged, so that none is lost; after a kill in between they come
     again, in the first block, and are known there by line and text; the file may have been renamed. A row that a kill
-    cut off is written anew.
+    cut off is written again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -87,7 +87,7 @@ class RejectsLog:
 
 
 def _key(row: Sequence[str | int]) -> tuple[str, ...]:
-    """What tells a written row from others: its line and its values."""
+    """What identifies a written row: its line and its values."""
     return tuple(map(str, (*row[1:2], *row[3:])))
 
 

@@ -205,7 +205,7 @@ def _above_times(row: Sequence[str], later: Sequence[Sequence[str]], form: str) 
 
 
 class Heading:
-    """A row of a table read as its heading: the layout that it tells, and where it names each role (None: nowhere)."""
+    """A row read as a heading: the layout that it identifies, and where it names each role (None: no column)."""
 
     def __init__(self, row: Sequence[str], options: ReadOptions, layout: SourceLayout | None = None) -> None:
         self.row, self.options, self.layout = row, options, layout or options.layout(row)

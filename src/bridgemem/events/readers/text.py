@@ -1,4 +1,4 @@
-"""Text files made ready for DuckDB's CSV reader: what it cannot promise of a file is seen to here, and nowhere else.
+"""Text files prepared for DuckDB's CSV reader: what that reader does not guarantee is handled here and nowhere else.
 
 DuckDB cuts and unquotes fields far faster than Python. But it does not say on which line a row stands, takes whatever
 follows an open quote for one row, refuses a whole file for mixed line ends, lets NUL bytes through, and neither opens a

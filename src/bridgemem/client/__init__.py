@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import random
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote
 
-from bridgemem.config import Positive, Size, check
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
+from bridgemem.client.sending import BaseClient, ServiceError, given, read_token
+from bridgemem.errors import DataError
+
+__all__ = ["Client", "ServiceError", "read_token"]
 
 Events = Sequence[Sequence[Any] | Mapping[str, Any]]  # each (subject, relation, object, time) or a dict of these
-AGAIN = (408, 429, 502, 503, 504)  # answered so, the same request may succeed a moment later
 EVENT = ("subject", "relation", "object", "time")
-FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds; doubled from one try to the next
 
 
-class ServiceError(BridgeMemError):
-    """The service cannot be reached, or refuses a request. status: of HTTP, 0 where nothing was answered."""
-
-    code = "service"
-
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Client:
+class Client(BaseClient):
     """Ask a running `bridgemem serve`.
 
     Methods give the service's JSON answers as dicts. A request that fails for a moment (no connection, 408, 429, 502,
@@ -46,7 +32,7 @@ class Client:
         retries: How many times a request is sent again.
 
     Raises:
-        SettingsError: The address is none, or two tokens are given.
+        SettingsError: The address is not a URL, or two tokens are given.
         ServiceError: By every method: the service cannot be reached, or refused the request.
 
     Example:
@@ -54,30 +40,6 @@ class Client:
         >>> client
         Client('http://127.0.0.1:8008')
     """
-
-    def __init__(
-        self,
-        address: str = "http://127.0.0.1:8008",
-        *,
-        token: str | None = None,
-        token_file: Path | str | None = None,
-        timeout: float = 30.0,
-        retries: int = 5,
-    ) -> None:
-        parts = urlsplit(address)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{address!r} is not the address of a service; write it as http://127.0.0.1:8008.")
-        if token is not None and token_file is not None:
-            raise SettingsError("give the token or the file that holds it, not both.")
-        check("timeout", timeout, Positive)
-        check("retries", retries, Size)
-        self.address, self.timeout, self.retries = address.rstrip("/"), timeout, retries
-        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
-        self._before = parts.path.rstrip("/")
-        self._token = token if token_file is None else read_token(Path(token_file))
-
-    def __repr__(self) -> str:
-        return f"Client({self.address!r})"
 
     def forecast(
         self,
@@ -99,7 +61,7 @@ class Client:
             at: A time of the data set (default: the first unknown step).
             horizon: Any of that many steps from `at` on.
             top: How many candidates.
-            assume: Events to answer as if they had happened; none is kept, and `assumed` tells what they change.
+            assume: Events to answer as if they had happened; none is kept, and `assumed` says what they change.
 
         Returns:
             The service's JSON answer.
@@ -110,7 +72,7 @@ class Client:
             [1, 2, 3]
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon, "top": top}
-        return self.post("/v1/forecast", _given({**asked, "assume": _rows(assume)}))
+        return self.post("/v1/forecast", given({**asked, "assume": _rows(assume)}))
 
     def what(
         self,
@@ -141,7 +103,7 @@ class Client:
             [1, 2]
         """
         asked = {"subject": subject, "object": object, "at": at, "horizon": horizon, "top": top}
-        return self.post("/v1/what", _given({**asked, "assume": _rows(assume)}))
+        return self.post("/v1/what", given({**asked, "assume": _rows(assume)}))
 
     def partners(
         self,
@@ -152,7 +114,7 @@ class Client:
         top: int = 10,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Rank those that an actor may deal with, under any relation.
+        """Rank the next partners of an actor, under any relation.
 
         Args:
             actor: By name.
@@ -170,7 +132,7 @@ class Client:
             [1, 2]
         """
         asked = {"actor": actor, "at": at, "horizon": horizon, "top": top}
-        return self.post("/v1/partners", _given({**asked, "assume": _rows(assume)}))
+        return self.post("/v1/partners", given({**asked, "assume": _rows(assume)}))
 
     def whether(
         self,
@@ -182,7 +144,7 @@ class Client:
         horizon: int = 1,
         assume: Events | None = None,
     ) -> dict[str, Any]:
-        """Tell whether and when (subject, relation, object) happens; one of them may be left out.
+        """Forecast whether and when (subject, relation, object) happens; one of them may be left out.
 
         `p_event` is the probability within the horizon, `within` that of other horizons.
 
@@ -203,7 +165,7 @@ class Client:
             True
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "horizon": horizon}
-        return self.post("/v1/whether", _given({**asked, "assume": _rows(assume)}))
+        return self.post("/v1/whether", given({**asked, "assume": _rows(assume)}))
 
     def outlook(
         self,
@@ -233,7 +195,7 @@ class Client:
         """
         names = None if watch is None else [one if isinstance(one, str) else list(one) for one in watch]
         asked = {"horizon": horizon, "top": top, "surprising": surprising, "watch": names, "at": at}
-        return self.post("/v1/outlook", _given(asked))
+        return self.post("/v1/outlook", given(asked))
 
     def forecasts(
         self, queries: Sequence[Mapping[str, Any]], *, top: int = 10, horizon: int | None = None
@@ -253,7 +215,7 @@ class Client:
             >>> len(client.forecasts(queries, top=2))
             3
         """
-        body = _given({"queries": [_given(query) for query in queries], "top": top, "horizon": horizon})
+        body = given({"queries": [given(query) for query in queries], "top": top, "horizon": horizon})
         return self.post("/v1/forecasts", body)["forecasts"]
 
     def explain(
@@ -277,7 +239,7 @@ class Client:
             1
         """
         asked = {"subject": subject, "relation": relation, "object": object, "at": at, "candidate": candidate}
-        return self.post("/v1/explain", _given(asked))
+        return self.post("/v1/explain", given(asked))
 
     def add(
         self,
@@ -307,7 +269,7 @@ class Client:
             True
         """
         body = {"source": source, "key": key or uuid.uuid4().hex, "offset": offset, "events": _rows(events)}
-        return self.post("/v1/events", _given(body))
+        return self.post("/v1/events", given(body))
 
     def retract(self, ids: Sequence[str], *, reason: str = "") -> dict[str, Any]:
         """Take events back by their ids, all or none.
@@ -394,7 +356,7 @@ class Client:
             >>> admin.prune(source="trial")["events"]
             1
         """
-        return self.post("/v1/prune", _given({"before": before, "source": source}))
+        return self.post("/v1/prune", given({"before": before, "source": source}))
 
     def erase(self, name: str) -> dict[str, Any]:
         """Remove every event that names an entity or relation for good; needs the admin token.
@@ -476,7 +438,7 @@ class Client:
         return self.post("/v1/reload", {})
 
     def sources(self) -> list[dict[str, Any]]:
-        """List who sent events, and the last key and offset of each.
+        """List the sources of events, with the last key and offset of each.
 
         Returns:
             The sources.
@@ -489,7 +451,7 @@ class Client:
         return self.get("/v1/sources")["sources"]
 
     def ledger(self, *, last: int = 20, forecast: int | None = None) -> list[dict[str, Any]]:
-        """List issued forecasts, and what became of them.
+        """List issued forecasts and their outcomes.
 
         Args:
             last: How many, those that were issued last.
@@ -520,7 +482,7 @@ class Client:
         return self.get("/v1/ledger/score", by=by)
 
     def model(self) -> dict[str, Any]:
-        """Describe what is served, and what it knows by now.
+        """Describe the served model and the events it knows.
 
         Returns:
             The service's JSON answer.
@@ -532,7 +494,7 @@ class Client:
         return self.get("/v1/model")
 
     def limits(self) -> dict[str, Any]:
-        """Tell what one request may hold.
+        """Get the limits of one request.
 
         Returns:
             The service's JSON answer.
@@ -544,10 +506,10 @@ class Client:
         return self.get("/v1/limits")
 
     def entities(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find entities by what one would type.
+        """Find entities by a few letters or words of their names.
 
         Args:
-            text: What one would type.
+            text: Letters or words.
             limit: How many.
 
         Returns:
@@ -560,10 +522,10 @@ class Client:
         return self.get("/v1/entities", q=text, limit=limit)["names"]
 
     def relations(self, text: str = "", *, limit: int = 20) -> list[dict[str, Any]]:
-        """Find relations by what one would type.
+        """Find relations by a few letters or words of their names.
 
         Args:
-            text: What one would type.
+            text: Letters or words.
             limit: How many.
 
         Returns:
@@ -575,97 +537,6 @@ class Client:
         """
         return self.get("/v1/relations", q=text, limit=limit)["names"]
 
-    def get(self, path: str, **asked: Any) -> dict[str, Any]:
-        """Send a GET request.
-
-        Args:
-            path: The address.
-            **asked: Parameters of the query.
-
-        Returns:
-            The service's JSON answer.
-
-        Example:
-            >>> sorted(client.get("/v1/limits")) == sorted(client.limits())
-            True
-        """
-        words = urlencode(_given(asked))
-        return self._answer("GET", f"{path}?{words}" if words else path, None)
-
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a POST request with a JSON body.
-
-        Args:
-            path: The address.
-            body: What is sent.
-
-        Returns:
-            The service's JSON answer.
-
-        Raises:
-            DataError: The body cannot be written as JSON.
-
-        Example:
-            >>> asked = {"subject": data.entities[0], "relation": "consult", "top": 1}
-            >>> len(client.post("/v1/forecast", asked)["candidates"])
-            1
-        """
-        try:
-            sent = json.dumps(body, allow_nan=False, default=str).encode()
-        except ValueError as problem:
-            raise DataError(f"the request cannot be written as JSON: {problem}.") from None
-        return self._answer("POST", path, sent)
-
-    def _answer(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
-        """Send a request until it is answered, refused for good, or was sent as often as it may be."""
-        for tried in range(self.retries + 1):
-            last = tried == self.retries
-            try:
-                status, after, found = self._once(method, path, body)
-            except (OSError, http.client.HTTPException) as problem:
-                if last:
-                    why = f"{_why(problem)}; check that it is running"
-                    raise ServiceError(f"{self.address} cannot be reached: {why}.") from None
-                after = None
-            else:
-                if status < 400:
-                    return found
-                if status not in AGAIN or last:
-                    raise _refused(status, found)
-            time.sleep(_wait(tried, after))
-        raise AssertionError("unreachable")
-
-    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, str | None, dict[str, Any]]:
-        """Status, Retry-After and JSON of one answer; a connection of its own, so that threads may share a client."""
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        headers = {"Accept": "application/json"} | ({} if body is None else {"Content-Type": "application/json"})
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        connection = kind(self._host, self._port, timeout=self.timeout)
-        try:
-            connection.request(method, self._before + path, body, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = {}
-        return answer.status, answer.headers.get("Retry-After"), found if isinstance(found, dict) else {}
-
-
-def read_token(path: Path) -> str:
-    """The token that clients send: the first line of a file."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        lines = []
-    token = lines[0].strip() if lines else ""
-    if not token or not token.isascii() or not token.isprintable():
-        raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")
-    return token
-
 
 def _rows(events: Events | None) -> list[dict[str, Any]] | None:
     """Events as the service takes them."""
@@ -675,27 +546,3 @@ def _rows(events: Events | None) -> list[dict[str, Any]] | None:
         return [dict(e) if isinstance(e, Mapping) else dict(zip(EVENT, e, strict=True)) for e in events]
     except (TypeError, ValueError):
         raise DataError("an event must be (subject, relation, object, time), or a dict of these names.") from None
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _refused(status: int, found: Mapping[str, Any]) -> BridgeMemError:
-    """The service's own sentence, as the error that the library itself would raise."""
-    said = str(found.get("error") or f"the service answered with {status}.")
-    kind = {404: NotFoundError, 422: DataError}.get(status)
-    problem = ServiceError(said, status) if kind is None else kind(said)
-    problem.suggestions = tuple(found.get("suggestions") or ())
-    return problem
-
-
-def _why(problem: Exception) -> str:
-    return str(getattr(problem, "strerror", None) or problem or type(problem).__name__).rstrip(".")
-
-
-def _wait(tried: int, after: str | None) -> float:
-    """Seconds until the next try: what the service asks for, else doubled each time; spread, so that not all come at
-    once."""
-    asked = float(after) if after is not None and after.isdecimal() and len(after) < 6 else FIRST_WAIT * 2**tried
-    return min(asked, LONGEST_WAIT) * random.uniform(1.0, 1.25)
