@@ -143,7 +143,24 @@ def test_assumed_events_change_the_answer_and_are_not_kept(
     assert plain["assumed"] is None
     shown = bridgemem(*options, "--assume", events)
     assert "As if 3 events had happened; nothing is kept." in shown.out
-    assert "What the assumed events change" in shown.out
+    which = "p_given_event" if "--relation" in asked and "--object" not in asked else found["assumed"]["probability"]
+    assert f"What the assumed events change in {which}" in shown.out
+
+
+def test_assumed_events_show_what_moves_most_even_where_it_is_not_among_the_answers(
+    recurrence_run: Path, tmp_path: Path
+) -> None:
+    events = tmp_path / "events.csv"
+    events.write_text("subject,relation,object,time\n" + "Arvan,visit,Kel,2024-02-20\n" * 3)
+    asked = ("forecast", recurrence_run, "--subject", "Arvan", "--object", "Kel", "--assume", events, "--json")
+    whole, one = (json.loads(bridgemem(*asked, "--top", top).out)["assumed"] for top in ("50", "1"))
+    assert whole["probability"] == "p_given_event"
+    assert json.loads(bridgemem(*asked, "--horizon", "3").out)["assumed"]["probability"] == "p_event"
+    moved = {c["answer"]: abs((c["assumed"] or 0) - (c["plain"] or 0)) for c in whole["changes"]}
+    shown, *others = [c["answer"] for c in one["changes"]]
+    expected = sorted((a for a in moved if a != shown and moved[a] >= 0.01), key=lambda a: -moved[a])[:3]
+    assert others == expected
+    assert len(others) > 0
 
 
 def test_events_that_cannot_be_assumed_are_refused(recurrence_run: Path, tmp_path: Path) -> None:

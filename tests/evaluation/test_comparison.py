@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from bridgemem.evaluation.comparison import evaluation_table
+from bridgemem.evaluation.comparison import evaluation_table, held_out_table
 from bridgemem.evaluation.result import Evaluation
+from bridgemem.residuals.learning import HeldOut
 from measurements import backbone, learned, residual
 
 
@@ -34,6 +35,19 @@ def test_gains_are_those_of_the_residual_that_forecasts_use(model: str) -> None:
     rows = {row[0]: row[-1] for row in evaluation_table([*own, naive(model)]).rows}
     assert rows["cenet"].startswith("+0.2000" if model == "learned" else "+0.1000")
     assert rows["cenet + bridgemem"] == ("+0.1000 [+0.0500, +0.1500]" if model == "learned" else "")
+
+
+def test_the_note_says_why_a_residual_is_used_or_that_none_is() -> None:
+    both = [backbone(), residual(), learned(), naive("learned")]
+    assert evaluation_table(both).note.endswith("cenet + learned, the residual that ranked better on later validation.")
+    off = residual(settings={"lambda": 0.0, "gate": "uncertain", "tau": 100.0})
+    assert evaluation_table([backbone(), off, naive("bridgemem")]).note == "Forecasts use cenet alone."
+
+
+def test_the_fit_shows_the_gain_over_its_own_backbone() -> None:
+    held = HeldOut(50, 0.3, 0.31, 0.32, (0.01, 0.005, 0.015), {}, (0.02, 0.01, 0.03))
+    rows = {row[0]: row[-1] for row in held_out_table(held, "cenet", held.better).rows}
+    assert rows["cenet"] == "+0.0200 [+0.0100, +0.0300]"
 
 
 def test_some_of_the_records_have_a_table_too() -> None:

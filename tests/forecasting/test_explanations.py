@@ -227,7 +227,7 @@ def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> No
     settings = Settings(width=8, hidden=8, max_epochs=1)
     # so few queries do not tell the two apart
     own = Forecaster("recurrence", residual="learned", settings=settings).fit(dataset)
-    with pytest.warns(UserWarning, match="the learned residual is not better than the paper.s by one standard error"):
+    with pytest.warns(UserWarning, match="the learned residual does not rank better than the paper.s"):
         assert own.predictor.learned is None
     model = fit(dataset, "recurrence", settings, residual="learned")
     best = model.forecast(0, 1, top=1)[0]

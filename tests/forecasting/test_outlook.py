@@ -69,6 +69,8 @@ def test_a_watch_file_is_read_with_or_without_a_heading(tmp_path: Path) -> None:
     headed.write_text(f"name,partner\n{one},{two}\n\n{relation},\n")
     assert fitted().outlook(watch=plain) == fitted().outlook(watch=str(headed))
     assert fitted().outlook(watch=plain) == fitted().outlook(watch=[(one, two), relation])
+    headed.write_text(f"group\n{one}\n")
+    assert fitted().outlook(watch=headed) == fitted().outlook(watch=[one])
 
 
 def test_events_that_came_after_the_fit_count_once() -> None:

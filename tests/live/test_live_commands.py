@@ -48,7 +48,7 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
 ) -> None:
     store, new = tmp_path / "events.duckdb", tmp_path / "new"
     taken = bridgemem("ingest", store, news, "--run", recurrence_run, "--ids").out
-    assert taken.startswith("Batch 1: 3 events; 3 of them count.\nIds, in the file's order: e1, e2, e3.\n")
+    assert taken.startswith("Batch 1: 3 events; 3 new.\nIds, in the file's order: e1, e2, e3.\n")
     assert bridgemem("retract", store, "e3", "--reason", "wrong day").out.startswith("e3 is retracted: Arvan, consult")
     refreshed = bridgemem("refresh", recurrence_run, "--store", store, "--out", new, "-q")
     assert refreshed.code == 0, refreshed.err

@@ -113,7 +113,7 @@ def test_a_file_with_bad_rows_leaves_them_in_quarantine_until_they_are_replayed(
     assert "2024-02-3x" in bridgemem(*repair).refused()
     export.write_text(export.read_text().replace("2024-02-3x", "2024-02-13"))
     assert bridgemem(*repair).out.splitlines() == [
-        "Stored 1 repaired row; 1 of them count.",
+        "Stored 1 repaired row; 1 new.",
         "Known already: 0; late: 0.",
         "In quarantine now: 1 row.",
     ]

@@ -386,6 +386,21 @@ def test_a_value_of_no_possible_type_is_told_what_was_wanted(client: Any) -> Non
     assert refused(client.post("/v1/events", json=sent), 422)["error"].startswith("offset: this should be an offset")
 
 
+@pytest.mark.parametrize(
+    ("path", "sent", "told"),
+    [
+        ("forecast", {**ASKED, "foo": 1}, "foo: is no field of this request; leave it out."),
+        ("forecast", {**ASKED, "top": "ten"}, "top: is no whole number; send one."),
+        ("forecast", {**ASKED, "top": 0}, "top: is too small; send 1 or more."),
+        ("events", {"source": "s", "key": "k", "events": []}, "events: is empty; send 1 or more."),
+        ("events", {"source": "s", "events": [event("Arvan", "visit", "Kel", NEXT)]}, "key: is missing; send it."),
+        ("events", batch(event("", "visit", "Kel", NEXT)), "event 1, subject: is empty; send 1 or more characters."),
+    ],
+)
+def test_what_is_often_sent_wrongly_is_told_with_its_remedy(client: Any, path: str, sent: Any, told: str) -> None:
+    assert refused(client.post(f"/v1/{path}", json=sent), 422)["error"] == told
+
+
 def test_other_addresses_and_methods_are_refused_in_the_same_shape(client: Any) -> None:
     refused(client.get("/v2/forecast"), 404)
     answer = client.get("/v1/forecast")

@@ -47,7 +47,7 @@ def answer_one(
         _show_reasons(reasons)
         if assumed is not None:
             changes = [[one.answer, _shown(one.plain), _shown(one.assumed)] for one in assumed.changes]
-            table("\nWhat the assumed events change", ["answer", "plain", "assumed"], changes)
+            table(f"\nWhat the assumed events change in {assumed.probability}", ["answer", "plain", "assumed"], changes)
         _say_all(remark, f"Issued as forecast {issued}." if issued else "")
 
     emit({**result, "reasons": reasons, "assumed": assumed, "issued": issued, "stored_events": stored}, as_json, whole)

@@ -157,7 +157,7 @@ def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
     if receipt.replayed:
         say(f"Batch {receipt.batch} was stored before; nothing changed.")
         return
-    say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} of them count.")
+    say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} new.")
     if ids:
         say(f"Ids, in the file's order: {', '.join(receipt.ids)}.")
     say(f"Known already: {receipt.duplicates:,}{_counted_how(receipt)}; late: {receipt.late:,}.")

@@ -126,7 +126,7 @@ def _replay(store: Path, file: Path, run: Path | None, data_dir: Path | None, as
         if not done["events"]:
             say("These rows were replayed before; nothing changed.")
         else:
-            say(f"Stored {counted(done['events'], 'repaired row')}; {done['accepted']:,} of them count.")
+            say(f"Stored {counted(done['events'], 'repaired row')}; {done['accepted']:,} new.")
             say(f"Known already: {done['duplicates']:,}; late: {done['late']:,}.")
         say(f"In quarantine now: {counted(done['left'], 'row')}.")
 

@@ -304,8 +304,8 @@ def _compared(run: Run) -> list[str]:
     header = ["filter", "queries", "backbone", "bridgemem", "learned", "learned over bridgemem", "better"]
     about = (
         "MRR on the later part of validation, with the learned residual as fitted on the part before. Forecasts use "
-        f"the {run.preferred()} residual unless told otherwise; the learned one takes a gain of more than a standard "
-        "error without a filter or under the time-aware one:"
+        f"the {run.preferred()} residual unless told otherwise: the learned one where its MRR is higher without a "
+        "filter or under the time-aware one:"
     )
     return [about, _table(header, rows)]
 

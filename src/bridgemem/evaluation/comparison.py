@@ -12,6 +12,7 @@ from bridgemem.residuals.selection import Fitted
 
 REPORTED = "time"  # the filter of the field's tables
 GAIN = "gain of the model [95 %]"
+BETTER = "the residual that ranked better on later validation"
 
 
 def evaluation_table(records: Sequence[Record]) -> Table:
@@ -28,10 +29,18 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         rows.append([label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
     whole = first.settings.get("sampled_from")
     asked = f"{first.queries:,} queries" if whole is None else f"a sample of {first.queries:,} of {whole:,} queries"
-    # a part of the split, where the record says which
-    part = f"{first.settings['from']} to {first.settings['to']}" if "from" in first.settings else first.split
-    title = f"{first.dataset}, {part}, {asked}, {FILTER_WORDS[REPORTED]}"
-    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {first.backbone} + {model}.")
+    title = f"{first.dataset}, {part_of(first)}, {asked}, {FILTER_WORDS[REPORTED]}"
+    used = f"{first.backbone} + {model}"
+    if len({r.method for r in own}) > 2:
+        used += f", {BETTER}"
+    elif any(r.method == model and r.settings.get("lambda") == 0 for r in own):
+        used = f"{first.backbone} alone"
+    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}.")
+
+
+def part_of(record: Record) -> str:
+    """What was measured: the split, or the part of it that the record names."""
+    return f"{record.settings['from']} to {record.settings['to']}" if "from" in record.settings else record.split
 
 
 def preferred(records: Sequence[Record]) -> str:
@@ -59,9 +68,9 @@ def selection_table(fitted: Fitted, backbone: str) -> Table:
 def held_out_table(held: HeldOut, backbone: str, model: str) -> Table:
     """The same for later validation, as a fit measured it. model: the residual that forecasts use."""
     rows = [[name, figure(mrr), interval(gain)] for name, (mrr, *gain) in held.naive.items()]
-    rows.append([backbone, figure(held.backbone), ""])
+    rows.append([backbone, figure(held.backbone), interval(list(held.over_backbone)) if held.over_backbone else ""])
     over = interval(list(held.gain)) if held.better == "learned" else ""
     rows.append([f"{backbone} + bridgemem", figure(held.bridgemem), over])
     rows.append([f"{backbone} + learned", figure(held.learned), ""])
     title = f"Later validation, {held.queries:,} queries, {FILTER_WORDS[REPORTED]}"
-    return Table(title, ["method", "MRR", GAIN], rows, f"Forecasts use {backbone} + {model}.")
+    return Table(title, ["method", "MRR", GAIN], rows, f"Forecasts use {backbone} + {model}, {BETTER}.")

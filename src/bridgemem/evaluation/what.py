@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.evaluation.comparison import GAIN
+from bridgemem.evaluation.comparison import GAIN, part_of
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, fitted_here, interval
 from bridgemem.events.dataset import Dataset
@@ -181,5 +181,7 @@ def what_table(records: Sequence[Record], direction: str = DIRECTIONS[0]) -> Tab
         gain = r.settings.get("model_gain")
         rows.append([said, *(figure(getattr(r, m)) for m in METRICS), interval(gain) if gain else ""])
     first = shown[0]
-    title = f"{first.dataset}, {first.split}, {first.queries:,} events (s, ?, o), {direction}, {FILTER_WORDS['time']}"
+    title = (
+        f"{first.dataset}, {part_of(first)}, {first.queries:,} events (s, ?, o), {direction}, {FILTER_WORDS['time']}"
+    )
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows)

@@ -17,6 +17,7 @@ import numpy as np
 
 from bridgemem.config import parse_json
 from bridgemem.errors import DataError, SettingsError
+from bridgemem.evaluation.comparison import part_of
 from bridgemem.evaluation.tables import Table
 from bridgemem.evaluation.what import heads_of
 from bridgemem.events.dataset import Dataset
@@ -287,7 +288,7 @@ def whether_table(records: Sequence[OccurrenceRecord]) -> Table:
     ]
     first = records[0]
     note = "Keys that occurred before, at every step; skill is 1 - Brier score / that of the rule."
-    return Table(f"{first.dataset}, {first.split}: at least one event within that many steps", header, rows, note)
+    return Table(f"{first.dataset}, {part_of(first)}: at least one event within that many steps", header, rows, note)
 
 
 def skill_cell(skill: list[float]) -> str:

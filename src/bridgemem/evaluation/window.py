@@ -61,8 +61,8 @@ def window_of(
         )
     if begin >= stop or not len(known.between(begin, stop)):
         raise DataError(
-            f"there is no event from {clock.label(begin)} to {clock.label(max(stop - 1, begin))}, and the last one "
-            f"is at {clock.label(known.end - 1)}; choose an earlier window."
+            f"there is no event from {clock.label(begin)} to {end or clock.label(max(stop - 1, begin))}, and the last "
+            f"one is at {clock.label(known.end - 1)}; choose an earlier window."
         )
     return Dataset(own.name, known.prefix(stop).take(slice(None)), own.valid_start, begin)
 

@@ -185,7 +185,7 @@ class Forecaster(Asked):
         held = parts.held_out("raw")
         if held is not None and parts.preferred() == "bridgemem":
             warnings.warn(
-                "on later validation the learned residual is not better than the paper's by one standard error "
+                "on later validation the learned residual does not rank better than the paper's "
                 f"(MRR {held.learned:.4f} and {held.bridgemem:.4f}); forecasts use the paper's.",
                 stacklevel=2,
             )

@@ -437,7 +437,7 @@ class Ahead:
             p_event=p,
             past_events=int(before.sum()),
             meaning=meaning,
-            remark=f"Probabilities like these: {remark}." if remark else "",
+            remark=f"Calibration of p_event: {remark}." if remark else "",
             relation_label=None if relation is None else self.names.relations.label(relation),
         )
 

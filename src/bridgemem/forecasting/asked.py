@@ -9,6 +9,9 @@ from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, Relati
 from bridgemem.forecasting.answers import Answers
 from bridgemem.forecasting.predictor import Predictor
 
+MOVED = 3  # answers that are not shown, but whose probability assumed events move most
+LEAST = 0.01  # by so much at least
+
 Found = Answers | Ranked[RelationCandidate] | Ranked[PartnerCandidate] | Chance
 
 
@@ -53,9 +56,13 @@ class Change:
 
 @dataclass(frozen=True)
 class Assumed:
-    """How many events were assumed, and what they change."""
+    """How many events were assumed, and what they change in which probability: p_event or p_given_event.
+
+    changes: of every answer that is shown, then of the others whose probability moves most.
+    """
 
     events: int
+    probability: str
     changes: tuple[Change, ...]
 
 
@@ -70,9 +77,13 @@ def suppose(predictor: Predictor, asked: Asked, events: Any) -> tuple[Predictor,
     supposing = predictor.assume(events)
     count = len(supposing.events) - len(predictor.events)
     asked = replace(asked, at=supposing.events.clock.label(supposing.end) if asked.at is None else asked.at)
-    found, before = asked.of(supposing), dict(_told(_plainly(predictor, asked)))
-    changes = tuple(Change(answer, before.get(answer), now) for answer, now in _told(found))
-    return supposing, asked, found, Assumed(count, changes)
+    found, column = asked.of(supposing), _probability(asked)
+    before, now = (dict(_told(each, column)) for each in (_plainly(predictor, asked), _whole(supposing, asked)))
+    shown = [answer for answer, _ in _told(found, column)]
+    moved = {answer: abs((p or 0.0) - (before.get(answer) or 0.0)) for answer, p in now.items() if answer not in shown}
+    others = [answer for answer in sorted(moved, key=lambda a: -moved[a])[:MOVED] if moved[answer] >= LEAST]
+    changes = tuple(Change(answer, before.get(answer), now.get(answer)) for answer in [*shown, *others])
+    return supposing, asked, found, Assumed(count, column, changes)
 
 
 def _plainly(predictor: Predictor, asked: Asked) -> Found | None:
@@ -81,22 +92,28 @@ def _plainly(predictor: Predictor, asked: Asked) -> Found | None:
     named = ((asked.subject, events.entities), (asked.object, events.entities), (asked.relation, events.relations))
     if any(name is not None and name not in known and name not in predictor.groups for name, known in named):
         return None
-    return asked.of(predictor, predictor.events.n_entities)
+    return _whole(predictor, asked)
 
 
-def _told(found: Found | None) -> list[tuple[str, float | None]]:
-    """Each answer and its probability: of a chance and of partners p_event, else p_given_event."""
+def _whole(predictor: Predictor, asked: Asked) -> Found:
+    """All answers, however few are shown."""
+    return asked.of(predictor, max(predictor.events.n_entities, 2 * predictor.events.n_relations))
+
+
+def _probability(asked: Asked) -> str:
+    """Which probability is compared: p_given_event of who, and of what in a single step, else p_event."""
+    who = asked.kind != "whether" and asked.relation is not None and None in (asked.subject, asked.object)
+    what = asked.kind != "whether" and asked.relation is None and None not in (asked.subject, asked.object)
+    return "p_given_event" if who or (what and asked.horizon is None) else "p_event"
+
+
+def _told(found: Found | None, column: str) -> list[tuple[str, float | None]]:
+    """Each answer and its probability."""
     if found is None:
         return []
     if isinstance(found, Chance):
         return [(f"within {one.steps:,} step{'s' * (one.steps != 1)}", one.p_event) for one in found.within]
-    made: list[tuple[str, float | None]] = []
-    for one in found:
-        if isinstance(one, RelationCandidate):
-            made.append((one.cells()[0], one.p_given_event))
-        else:
-            made.append((one.name, one.p_event if isinstance(one, PartnerCandidate) else one.p_given_event))
-    return made
+    return [(one.cells()[0] if isinstance(one, RelationCandidate) else one.name, getattr(one, column)) for one in found]
 
 
 def with_anybody(found: Answers, predictor: Predictor, asked: Asked) -> float | None:

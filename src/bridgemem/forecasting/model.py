@@ -134,7 +134,7 @@ class Parts(ABC):
     def preferred(self) -> str:
         """The residual that forecasts use unless told otherwise: bridgemem or learned.
 
-        With both, the learned one where it gained enough on the later part of validation, without a filter or under the
+        With both, the learned one where it ranked better on the later part of validation, without a filter or under the
         time-aware one, or where that was not measured.
         """
         if not self.fit_names():

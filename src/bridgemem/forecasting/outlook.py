@@ -170,7 +170,7 @@ def outlook(
             f"p_event: that it happens at least once{in_steps(horizon)}. usual: the same at its mean rate so far. "
             "surprise: how far p_event is above it, in bits."
         ),
-        remark=f"Probabilities like these: {remark}." if remark else "",
+        remark=f"Calibration of p_event: {remark}." if remark else "",
     )
     return Outlook(rows, query)
 

@@ -18,7 +18,7 @@ from bridgemem.events.names import UnknownNameError
 from bridgemem.events.readers.pairs import read_rows
 from bridgemem.forecasting.occurrence import Keys
 
-HEADINGS = ({"name", "watch", "actor"}, {"partner", "other", "object"})
+HEADINGS = ({"name", "watch", "actor", "group", "relation", "subject"}, {"partner", "other", "object"})
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,24 @@ NO_STORE = "the event store cannot be used now ({}); send the same request again
 NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
 
+# what is sent wrongly most often, by pydantic's name for it
+PLAIN = {
+    "extra_forbidden": "is no field of this request; leave it out",
+    "missing": "is missing; send it",
+    "too_short": "is empty; send {min_length} or more",
+    "too_long": "is too long; send at most {max_length}",
+    "string_too_short": "is empty; send {min_length} or more characters",
+    "string_too_long": "is too long; send at most {max_length} characters",
+    "string_type": "is no text; send a string",
+    "int_parsing": "is no whole number; send one",
+    "int_type": "is no whole number; send one",
+    "int_from_float": "is no whole number; send one",
+    "bool_type": "is neither true nor false; send one of them",
+    "list_type": "is no list; send one",
+    "greater_than_equal": "is too small; send {ge} or more",
+    "less_than_equal": "is too large; send {le} or less",
+}
+
 _LATER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
 WHY: dict[int, dict[str, Any]] = {
     401: {"description": "The token is missing or wrong."},
@@ -464,5 +482,8 @@ def _place(where: Sequence[Any]) -> str:
 
 
 def _said(problem: Any) -> str:
-    """What is wrong, without repeating what was sent: that may be no number, or long."""
+    """What is wrong and what to do, without repeating what was sent: that may be no number, or long."""
+    plain = PLAIN.get(problem["type"])
+    if plain is not None:
+        return plain.format(**problem.get("ctx", {}))
     return problem["msg"].removeprefix("Value error, ").rstrip(".")

@@ -259,9 +259,10 @@ class ChangeTold(Answer):
 
 
 class AssumedTold(Answer):
-    """How many events were assumed, and what they change. Of who and what: p_given_event, else p_event."""
+    """How many events were assumed, and what they change: of every answer shown, then of others that move most."""
 
     events: int
+    probability: str = Field(description="Which one changes: p_event or p_given_event.")
     changes: list[ChangeTold]
 
 

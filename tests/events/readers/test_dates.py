@@ -11,6 +11,7 @@ from bridgemem.events.dates import parse_date, read_date
 from bridgemem.events.loading import load
 from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.naming import new_events
+from bridgemem.events.readers.check import check_events
 from bridgemem.events.readers.read import Reading, ReadOptions, read_events
 from bridgemem.outofcore.duckdb import mine_files
 from bridgemem.outofcore.mined import Mined
@@ -200,6 +201,15 @@ def test_events_that_follow_a_log_of_numbers_have_numbers():
 
 
 # ---- what is said --------------------------------------------------------------------------------------------------
+
+
+def test_help_with_dates_is_given_where_dates_are_at_fault_alone(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_bytes(b"subject,relation,object,time\nK\xff,visit,L,2024-01-31\nA\0,visit,L,2024-01-31\n")
+    for read in (read_events, check_events):
+        with pytest.raises(DataError, match="the line is not UTF-8") as error:
+            read(path)
+        assert "Understood" not in str(error.value)
 
 
 def test_where_no_time_can_be_read_the_value_and_the_formats_are_shown_and_no_heading_is_blamed(tmp_path):

@@ -111,7 +111,8 @@ class _Check:
         rejects = in_order(rows, self.bad)
         dropped = dict(self.dropped) or lacking([(*what, count) for what, count in self.lacking.items()])
         if not self.counts[2].any():
-            raise no_events(rows.files, rejects, dropped, "" if self.timed or rows.options.time_format else UNDERSTOOD)
+            untimed = self.times.faults and not self.timed and not rows.options.time_format
+            raise no_events(rows.files, rejects, dropped, UNDERSTOOD if untimed else "")
         used = np.flatnonzero(self.counts[2])
         step = step_of(rows.options.step, self.layout, self.times.kind, self.values.moments.texts)
         clock = clock_for(self.times.values[used], self.times.kind, step)

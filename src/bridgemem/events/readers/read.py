@@ -297,7 +297,7 @@ def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | N
     if strict:
         _check_strict(rejects)
     if not good.any():
-        untimed = not (~left_out & values.moments.valid()).any() and not left_out.all()
+        untimed = times.faults and not (~left_out & values.moments.valid()).any() and not left_out.all()
         raise no_events(given.files, rejects, dropped, UNDERSTOOD if untimed and not options.time_format else "")
 
     moment = times.values[values.moments.columns[0][good]]
