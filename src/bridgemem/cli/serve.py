@@ -229,7 +229,7 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
         raise KeyboardInterrupt
 
     _leave_a_core()
-    # what is there for good is not searched for garbage again and again, which stops all threads for a while
+    # what stays in memory is not searched for garbage again and again, which stops all threads for a while
     gc.collect()
     gc.freeze()
     host, port = place.getsockname()[:2]

@@ -342,7 +342,7 @@ class Client(BaseClient):
         return self.post("/v1/backup", {"to": str(to), "replace": replace})
 
     def prune(self, *, before: str | int | None = None, source: str | None = None) -> dict[str, Any]:
-        """Remove events before a time or of a source for good; needs the admin token.
+        """Permanently remove events before a time or of a source; needs the admin token.
 
         Args:
             before: A time of the data set.
@@ -359,7 +359,7 @@ class Client(BaseClient):
         return self.post("/v1/prune", given({"before": before, "source": source}))
 
     def erase(self, name: str) -> dict[str, Any]:
-        """Remove every event that names an entity or relation for good; needs the admin token.
+        """Permanently remove every event that names an entity or relation; needs the admin token.
 
         Args:
             name: An entity or a relation, by name.
