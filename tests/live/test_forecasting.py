@@ -389,6 +389,22 @@ def test_a_delta_that_has_grown_is_merged_in_the_background(
     same_answers(live, LiveForecaster(loaded(live.run), live.store))
 
 
+def test_freed_memory_goes_back_now_and_then_and_not_with_every_batch(
+    live: LiveForecaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned: list[None] = []
+    monkeypatch.setattr(forecasting, "return_freed", lambda: returned.append(None))
+    monkeypatch.setattr(forecasting, "FREED_EACH", 0.0)
+    live.add(LATER[:1], "wire", "1")
+    live.tidy(wait=True)
+    assert returned
+    before = len(returned)
+    monkeypatch.setattr(forecasting, "FREED_EACH", 3600.0)
+    live.add(LATER[1:2], "wire", "2")
+    live.tidy(wait=True)
+    assert len(returned) == before
+
+
 def test_batches_that_come_at_once_are_each_answered(live: LiveForecaster) -> None:
     given: list[list[NewEvent]] = [[event] for event in LATER[:12]]
     given[5] = [("Arvan", "visit", "", "2024-02-10")]

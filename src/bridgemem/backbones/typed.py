@@ -231,7 +231,9 @@ class Usual:
             return self.of_relations(relation, smoothing, weight).clamp_(min=EPSILON).log_()
         if (kept := self._logs.get((smoothing, weight))) is None:
             unknown = torch.zeros(relations, dtype=torch.bool, device=relation.device)
-            kept = self._logs.setdefault((smoothing, weight), (self.share.new_empty(relations, entities), unknown))
+            # written to at once: memory that is taken as relations are asked looks like a leak
+            table = self.share.new_full((relations, entities), 0.0)
+            kept = self._logs.setdefault((smoothing, weight), (table, unknown))
         table, known = kept
         asked = relation.unique()
         missing = asked[~known[asked]]

@@ -34,6 +34,7 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
 from bridgemem.errors import BridgeMemError, SettingsError
+from bridgemem.storage.allocator import few_arenas
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -229,6 +230,7 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
         raise KeyboardInterrupt
 
     _leave_a_core()
+    few_arenas()
     # what stays in memory is not searched for garbage again and again, which stops all threads for a while
     gc.collect()
     gc.freeze()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from bridgemem.live.together import Together
 from bridgemem.memory.overlay import Overlay
 from bridgemem.memory.past import Past
 from bridgemem.runs import Run
+from bridgemem.storage.allocator import return_freed
 from bridgemem.storage.tensors import read_tensors
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ UPDATED = -2  # in place of such an event, for one that the run was updated with
 # events of a delta from which on it is made part of its base, and the share of the base that it then is at least: each
 # batch indexes its delta anew, and each merge everything
 LARGE, SHARE = 1 << 13, 1 / 256
+FREED_EACH = 2.0  # seconds after which memory that was freed meanwhile goes back to the system
 TRIES = 10  # of a merge that retractions get in the way of
 COLUMNS = ("subject", "relation", "object", "step")
 
@@ -106,6 +109,7 @@ class LiveForecaster:
         self.merged = np.empty(0, np.int64) if mapped else merged_ids(run, self.base)
         self._follow(opened.events)
         self._updating, self._asking = threading.Lock(), asking or threading.Lock()
+        self._freed = time.monotonic()
         self._adding: Together[Batch, Receipt] = Together(self._add, "adding")
         self._tidying: Together[None, None] = Together(self._tidy, "tidying")
         self._base = Base(opened.past, self.merged, np.full(len(opened.past.delta), -1, np.int64))
@@ -277,10 +281,17 @@ class LiveForecaster:
             view.predictor.prepare(view.events.end + 1)
             if not self.store.read_only:
                 Ledger(self.store).resolve()
+            self._return_freed()
         except BridgeMemError as problem:
             # such as a store that was closed meanwhile; forecasts go on from base and delta as they are
             LOG.warning("could not merge new events or resolve forecasts: %s", problem)
         return [None] * len(asked)
+
+    def _return_freed(self) -> None:
+        """Every batch and view frees much that the allocator would keep, in pieces that the next ones do not fit."""
+        if (now := time.monotonic()) - self._freed >= FREED_EACH:
+            self._freed = now
+            return_freed()
 
     def merge(self) -> bool:
         """Make the delta part of the base, which is indexed anew while forecasts and batches go on.

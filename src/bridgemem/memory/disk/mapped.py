@@ -6,11 +6,9 @@ resident is the pages that were read last.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +22,11 @@ from bridgemem.events.mapped import EVENTS, MANIFEST, Home, MappedLog, open_mapp
 from bridgemem.memory.disk.segments import Segment, Segments, open_segments
 from bridgemem.memory.dyads import BLOCK_ROWS, DyadMemory
 from bridgemem.memory.timeline import Timeline
+from bridgemem.storage.allocator import return_large
 from bridgemem.storage.checksums import VERIFIED, verify_file
 from bridgemem.storage.columns import HEADER, again, forget, open_column
 
 RESIDENT = 256 << 20  # bytes of mapped pages that may stay after a read
-M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of glibc's mallopt
 
 # the columns next to the segments: whose entries they belong to, and their types
 COLUMNS = {
@@ -61,19 +59,6 @@ class PageBudget:
         if _file_bytes() - self._before > self.most:
             forget(self.columns)
             self._before = _file_bytes()  # none of these pages are the columns' now
-
-
-@cache
-def return_memory() -> None:
-    """Have large blocks that are freed go back to the system at once, where its C library is glibc.
-
-    By default it keeps blocks of up to 32 MB for later, in pieces for each thread: on 2.5 million events that was half
-    a gigabyte of 1.2 that nobody used.
-    """
-    with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_THRESHOLD, 1 << 20)
-        libc.mallopt(M_ARENA_MAX, 2)
 
 
 def _file_bytes() -> int:
@@ -127,7 +112,7 @@ class Memory:
     """A folder written by `write_memory`, opened; `resident` bounds the mapped pages that reads leave behind."""
 
     def __init__(self, home: Home, segments: Segments, resident: int = RESIDENT) -> None:
-        return_memory()
+        return_large()
         folder, lengths, checksums = home.folder, home.manifest["columns"], home.manifest["checksums"]
         self.folder, self.segments, self.end = folder, segments, segments.end
         self._checksums = {name: checksums[name] for name in COLUMNS}
