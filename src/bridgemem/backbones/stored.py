@@ -174,7 +174,7 @@ def write_scores(
     splits are validation and test where none are named, or validation alone where there is no test.
 
     score takes queries and returns `Scores`, or log scores as a tensor or array [n, E]; it must look at facts before
-    each query's step alone, which nobody can check afterwards. history says how far it looks: "rolling", to that step;
+    each query's step alone, which cannot be checked afterwards. history says how far it looks: "rolling", to that step;
     "frozen", to the start of the split. name is what tables call the model.
     """
     with score_writer(folder, dataset, form, history, name=name) as writer:

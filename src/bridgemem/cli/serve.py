@@ -231,7 +231,7 @@ def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits
 
     _leave_a_core()
     few_arenas()
-    # what is there for good is not searched for garbage again and again, which stops all threads for a while
+    # what stays in memory is not searched for garbage again and again, which stops all threads for a while
     gc.collect()
     gc.freeze()
     host, port = place.getsockname()[:2]

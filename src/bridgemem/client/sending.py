@@ -14,6 +14,7 @@ from urllib.parse import urlencode, urlsplit
 from bridgemem.config import Positive, Size, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 
+EVENT = ("subject", "relation", "object", "time")
 AGAIN = (408, 429, 502, 503, 504)  # answered so, the same request may succeed a moment later
 FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0  # seconds; doubled from one try to the next
 

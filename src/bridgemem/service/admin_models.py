@@ -28,14 +28,14 @@ class BackedUp(Answer):
 
 
 class PruneWanted(Asked):
-    """Which events to remove for good: those before a time, those of a source, or those of a source before a time."""
+    """Events to remove permanently: those before a time, of a source, or of a source before a time."""
 
     before: Time | None = None
     source: Name | None = None
 
 
 class EraseWanted(Asked):
-    """A name whose events are removed for good."""
+    """A name whose events are removed permanently."""
 
     name: Name
 
@@ -47,7 +47,7 @@ class Removed(Answer):
     what: str
     when: str
     events: int = Field(description="Removed from the store.")
-    counted: int = Field(description="Of these, events that were in force.")
+    counted: int = Field(description="Of these, events that counted until then.")
     rejected: int = Field(description="Rows removed from the quarantine.")
     texts: int = Field(description="Other texts that were blanked, such as reasons of retractions.")
     claims: int = Field(description="Of issued forecasts that named it.")

@@ -43,7 +43,7 @@ class FeedIngested(Document):
 
 
 class StoredListed(Document):
-    """The latest events of a store; `retracted` null: in force."""
+    """The latest events of a store; `retracted` is null while an event counts."""
 
     events: list[Stored]
 
