@@ -6,8 +6,9 @@ events whose partner nothing in the scores foresaw. The probability of the best 
 curve, how often the best one came true where it had that probability; the others keep their shares of the rest.
 
 Several steps at once: that c comes at least once in a window, given that anybody does, is 1 - exp(-e^z) with
-z = (1 + slope ln h) ln(-ln(1 - p)) + steps ln h + (1 + draws) ln m, for a window of h steps that holds m events on
-average. With three zeros that is 1 - (1 - p)^m, m independent draws; real ones repeat, and a partner of the seventh
+z = (1 + slope ln h) ln(-ln(1 - p)) + steps ln h + (1 + draws) ln m + (1 + growth) ln(n / m), where a single step holds
+m events on average, and a window of h steps n. With four zeros that is 1 - (1 - p)^n, n independent draws. Real ones
+are not: the events of one step have different partners, those of later steps repeat them, and a partner of the seventh
 step is foreseen less well than one of the first.
 """
 
@@ -40,7 +41,7 @@ FEWEST = 40  # queries of a group
 PRIOR = 10.0  # queries that the probability itself counts for in each group
 LATE_SHARE = 0.8  # of the fitted queries that lie before the later part, which is measured
 TOLERATED = 0.1  # between what was stated and what came true, in a bin of later validation
-RIDGE = 1e-3  # holds the three numbers of a horizon near 0 where little speaks against it
+RIDGE = 1e-3  # holds the four numbers of a horizon near 0 where little speaks against it
 NEWTON_STEPS, HALVED = 50, 20  # at most
 LEAST_SLOPE = 0.1  # of ln(-ln(1 - p)), so that the order stays at any horizon
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
@@ -120,16 +121,17 @@ class OverSteps(Declared):
     slope: Finite = 0.0
     steps: Finite = 0.0
     draws: Finite = 0.0
+    growth: Finite = 0.0
 
     def at_least_once(self, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
-        """p float64 [n, k] of one event's partner; draws float64 [n]: mean events of a window of `horizon` steps."""
-        return _at_least_once(torch.tensor([self.slope, self.steps, self.draws]), p, draws, horizon)
+        """p float64 [n, k] of one event's partner; draws float64 [n, 2]: mean events of a step and of the window."""
+        return _at_least_once(torch.tensor([self.slope, self.steps, self.draws, self.growth]), p, draws, horizon)
 
     @classmethod
     def fit(cls, read: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> OverSteps:
         """The numbers under which what came is likeliest, each horizon counting the same; none are 0.
 
-        read: by horizon p float64 [n, k], draws float64 [n], and whether each came, bool [n, k].
+        read: by horizon p float64 [n, k], draws float64 [n, 2], and whether each came, bool [n, k].
         """
         read = [one for one in read if len(one[1])]
 
@@ -140,7 +142,7 @@ class OverSteps(Declared):
                 total = total - torch.where(came, stated, 1 - stated).log().sum() / (len(read) * len(p))
             return total
 
-        numbers = torch.zeros(3, dtype=torch.float64)
+        numbers = torch.zeros(4, dtype=torch.float64)
         return cls(*(_least(loss, numbers) if read else numbers).tolist())
 
 
@@ -167,10 +169,11 @@ def _least(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
 
 
 def _at_least_once(numbers: Tensor, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
-    slope, steps, more = numbers.to(p.device)
+    slope, steps, more, growth = numbers.to(p.device)
     far, inside = math.log(horizon), p.clamp(1e-300, 1 - 1e-12)
     z = (1 + slope * far).clamp(min=LEAST_SLOPE) * torch.log(-torch.log1p(-inside))
-    z = z + steps * far + ((1 + more) * draws.log())[:, None]
+    one, window = draws.log().unbind(1)
+    z = z + steps * far + ((1 + more) * one + (1 + growth) * (window - one))[:, None]
     return torch.where(p > 0, -torch.expm1(-z.exp()), 0.0)
 
 
