@@ -121,3 +121,14 @@ def test_weights_come_back_as_they_were() -> None:
         Occurrence.restore(QUICK, {**head.tensors(), "pair.span": torch.full((8,), 8)})
     with pytest.raises(ValueError, match=r"nothing is known of other\.x"):
         Occurrence.restore(QUICK, {**head.tensors(), "other.x": torch.zeros(1)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_others_do_under_other_relations_is_not_read(kind: str) -> None:
+    """What all keys of a step have in common would tell the few steps of a fit apart."""
+    own = [(0, 0, 1, step) for step in (1, 5, 8)]
+    others = [(2, 1, 3, step) for step in (6, 7, 7, 9)]
+    zero, one, step = (torch.tensor([value]) for value in (0, 1, 10))
+    quiet, busy = (PastTallies(Past(log_of(rows, 4, 2))) for rows in (own, own + others))
+    keys = Keys(kind, zero, zero, one, step)
+    assert torch.equal(features(keys, quiet), features(keys, busy))

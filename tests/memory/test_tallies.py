@@ -11,7 +11,7 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
 from builders import base_and_delta, random_log, rows_of, together
 
-KINDS = ("pair", "link", "triple", "actor", "role", "role_relation", "relation", "total")
+KINDS = ("pair", "link", "triple", "actor", "role", "role_relation", "relation")
 
 
 def asked(events: EventLog, seed: int) -> list[torch.Tensor]:
@@ -33,7 +33,6 @@ def slow(events: EventLog, kind: str, key: tuple[int, int, int], step: int) -> l
             "triple": (s, r, o) == (subject, relation, other),
             "actor": subject in (s, o),
             "relation": r == relation,
-            "total": True,
         }.get(kind)
         if kind == "role":  # as subject (0) or as object (1)
             same = (s, o)[relation] == subject

@@ -6,9 +6,10 @@ events whose partner nothing in the scores foresaw. The probability of the best 
 curve, how often the best one came true where it had that probability; the others keep their shares of the rest.
 
 Several steps at once: that c comes at least once in a window, given that anybody does, is 1 - exp(-e^z) with
-z = (1 + slope ln h) ln(-ln(1 - p)) + steps ln h + (1 + draws) ln m, for a window of h steps that holds m events on
-average. With three zeros that is 1 - (1 - p)^m, m independent draws; real ones repeat, and a partner of the seventh
-step is foreseen less well than one of the first.
+z = (1 + slope ln h) ln(-ln(1 - p)) + steps ln h + (1 + draws) ln m + (1 + growth) ln(n / m), where a single step holds
+m events on average, and a window of h steps n. With four zeros that is 1 - (1 - p)^n, n independent draws. Real ones
+are not: the events of one step have different partners, those of later steps repeat them, and a partner of the seventh
+step is foreseen less well than one of the first. The best candidate is then read from a rising curve of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ FEWEST = 40  # queries of a group
 PRIOR = 10.0  # queries that the probability itself counts for in each group
 LATE_SHARE = 0.8  # of the fitted queries that lie before the later part, which is measured
 TOLERATED = 0.1  # between what was stated and what came true, in a bin of later validation
-RIDGE = 1e-3  # holds the three numbers of a horizon near 0 where little speaks against it
+RIDGE = 1e-3  # holds the four numbers of a horizon near 0 where little speaks against it
 NEWTON_STEPS, HALVED = 50, 20  # at most
 LEAST_SLOPE = 0.1  # of ln(-ln(1 - p)), so that the order stays at any horizon
 EDGES = (0.0, 0.01, 0.02, 0.05, *(i / 10 for i in range(1, 11)))
@@ -115,21 +116,37 @@ class Stated(Declared):
 
 @dataclass(frozen=True)
 class OverSteps(Declared):
-    """How the probability of one event's partner becomes that of coming at least once in several steps."""
+    """How the probability of one event's partner becomes that of coming at least once in several steps.
+
+    knots: as of a `Calibration`, for the best candidate of more than one step.
+    """
 
     slope: Finite = 0.0
     steps: Finite = 0.0
     draws: Finite = 0.0
+    growth: Finite = 0.0
+    knots: tuple[tuple[Share, ...], ...] = ()
 
     def at_least_once(self, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
-        """p float64 [n, k] of one event's partner; draws float64 [n]: mean events of a window of `horizon` steps."""
-        return _at_least_once(torch.tensor([self.slope, self.steps, self.draws]), p, draws, horizon)
+        """Probabilities float64 [n, k] of coming at least once.
+
+        p float64 [n, k] of one event's partner, best first, two at least where there are two candidates; draws float64
+        [n, 2]: mean events of a step and of the window.
+        """
+        made = _at_least_once(torch.tensor([self.slope, self.steps, self.draws, self.growth]), p, draws, horizon)
+        if not self.knots or horizon == 1 or made.shape[1] < 2:
+            return made
+        best, second = made[:, :1], made[:, 1:2]
+        curve = torch.from_numpy(curve_at(self.knots, best.cpu().numpy())).to(best.device)
+        # it stays the best, and of two that are equally good neither gains
+        best = torch.where(best > second, torch.maximum(curve, second), best)
+        return torch.cat([best, made[:, 1:]], dim=1)
 
     @classmethod
     def fit(cls, read: Sequence[tuple[int, Tensor, Tensor, Tensor]]) -> OverSteps:
-        """The numbers under which what came is likeliest, each horizon counting the same; none are 0.
+        """The numbers under which what came is likeliest, each horizon counting the same; none are 0. And the curve.
 
-        read: by horizon p float64 [n, k], draws float64 [n], and whether each came, bool [n, k].
+        read: by horizon p float64 [n, k], best first, draws float64 [n, 2], and whether each came, bool [n, k].
         """
         read = [one for one in read if len(one[1])]
 
@@ -140,8 +157,12 @@ class OverSteps(Declared):
                 total = total - torch.where(came, stated, 1 - stated).log().sum() / (len(read) * len(p))
             return total
 
-        numbers = torch.zeros(3, dtype=torch.float64)
-        return cls(*(_least(loss, numbers) if read else numbers).tolist())
+        numbers = torch.zeros(4, dtype=torch.float64)
+        numbers = _least(loss, numbers) if read else numbers
+        ahead = [(_at_least_once(numbers, p[:, :1], draws, h), came[:, :1]) for h, p, draws, came in read if h > 1]
+        best, came = (torch.cat(column).flatten().numpy() for column in zip(*ahead, strict=True)) if ahead else ((), ())
+        slope, steps, draws, growth = numbers.tolist()
+        return cls(slope, steps, draws, growth, rising(np.asarray(best), np.asarray(came)))
 
 
 def _least(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
@@ -167,10 +188,11 @@ def _least(loss: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
 
 
 def _at_least_once(numbers: Tensor, p: Tensor, draws: Tensor, horizon: int) -> Tensor:
-    slope, steps, more = numbers.to(p.device)
+    slope, steps, more, growth = numbers.to(p.device)
     far, inside = math.log(horizon), p.clamp(1e-300, 1 - 1e-12)
     z = (1 + slope * far).clamp(min=LEAST_SLOPE) * torch.log(-torch.log1p(-inside))
-    z = z + steps * far + ((1 + more) * draws.log())[:, None]
+    one, window = draws.log().unbind(1)
+    z = z + steps * far + ((1 + more) * one + (1 + growth) * (window - one))[:, None]
     return torch.where(p > 0, -torch.expm1(-z.exp()), 0.0)
 
 
@@ -309,14 +331,21 @@ def _best_p(found: LogP, temperature: float, floor: float, entities: int) -> np.
 
 
 def _curve(found: LogP, temperature: float, floor: float, entities: int) -> tuple[tuple[float, ...], ...]:
-    """How often the best came true, by its probability: shares of groups, pooled until they rise."""
-    groups = min(GROUPS, len(found) // FEWEST)
+    """How often the best came true, by its probability."""
+    return rising(_best_p(found, temperature, floor, entities), found.hit)
+
+
+def rising(p: np.ndarray, hit: np.ndarray) -> tuple[tuple[float, ...], ...]:
+    """Knots of a curve from probabilities float64 [n] to how many came true, bool [n]; none where these are few.
+
+    Groups of close probabilities are pooled until their shares rise.
+    """
+    groups = min(GROUPS, len(p) // FEWEST)
     if groups < 2:
         return ()
-    p = _best_p(found, temperature, floor, entities)
     pooled: list[list[float]] = []  # probability, share and weight, the first two times the third
     for own in np.array_split(np.argsort(p, kind="stable"), groups):
-        stated, hits = float(p[own].sum()), float(found.hit[own].sum())
+        stated, hits = float(p[own].sum()), float(hit[own].sum())
         weight = len(own) + PRIOR
         mean = stated / len(own)
         pooled.append([mean * weight, hits + PRIOR * mean, weight])

@@ -224,7 +224,7 @@ class _Rules:
         if claim.measure == "once":
             actor, back = (subject, 0) if claim.asked == "object" else (object_, self.relations)
             query = Queries(*(torch.tensor([value]) for value in (actor[0], relation[0] + back, self.step)))
-            draws = float(Activity(self.past).draws(query, torch.tensor([self.end]), self.horizon))
+            draws = float(Activity(self.past).draws(query, torch.tensor([self.end]), self.horizon)[0, 1])
             made = [1 - (1 - min(p, 1 - 1e-12)) ** draws for p in made]
         return made[0], made[1]
 

@@ -2,9 +2,8 @@
 
 The single-step method is extended in the simplest way. The ranking is that of the first of the h steps, with all that
 happened before it and nothing later. The probability that a candidate comes at least once in them, given that anybody
-comes, is made from p, its probability as the partner of one event, and m, how many events such a window holds, on
-average over the actor's own windows of the past under this relation, and one more with a single event; see
-`calibration.OverSteps`.
+comes, is made from p, its probability as the partner of one event, and how many events one step and such a window hold,
+on average over the actor's own past under this relation, and one more with a single event; see `calibration.OverSteps`.
 """
 
 from __future__ import annotations
@@ -199,19 +198,22 @@ def _found(keys: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 class Activity:
-    """How many events a window of an actor and a directed relation holds, from the past alone."""
+    """How many events a step and a window of an actor and a directed relation hold, from the past alone."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
 
     def draws(self, queries: Queries, until: Tensor, horizon: int) -> Tensor:
-        """Mean events of the past windows that held any, counted back from `until` int64 [n]; float64 [n], at least 1.
+        """Mean events of the past steps, and of the past windows, that held any; float64 [n, 2], at least 1.
 
-        One window with a single event is counted besides, which is all there is where there is no past.
+        Windows are counted back from `until` int64 [n]. One with a single event is counted besides, which is all there
+        is where there is no past.
         """
         row, step = self._past.told(queries.actor, queries.relation, until)
-        window = (until[row] - 1 - step) // check_horizon(horizon)
-        fresh = torch.ones_like(row, dtype=torch.bool)
-        fresh[1:] = (row[1:] != row[:-1]) | (window[1:] != window[:-1])
-        events, windows = (torch.bincount(rows, minlength=len(queries)) for rows in (row, row[fresh]))
-        return (events + 1).double() / (windows + 1)
+        events, means = torch.bincount(row, minlength=len(queries)) + 1, []
+        for steps in (1, check_horizon(horizon)):
+            window = (until[row] - 1 - step) // steps
+            fresh = torch.ones_like(row, dtype=torch.bool)
+            fresh[1:] = (row[1:] != row[:-1]) | (window[1:] != window[:-1])
+            means.append(events.double() / (torch.bincount(row[fresh], minlength=len(queries)) + 1))
+        return torch.stack(means, dim=1)

@@ -104,7 +104,10 @@ def columns_of(tallied: Tallied, step: Tensor, *, own: bool) -> Tensor:
 
 
 def features(keys: Keys, tallies: PastTallies) -> Tensor:
-    """What was known before the step of each key, float32 [n, columns]."""
+    """What was known before the step of each key, float32 [n, columns].
+
+    Nothing but the weekday is the same for all keys of a step: a fit on few steps would tell them apart by it.
+    """
     s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
     relations = tallies.past.events.n_relations
     own = tallies.before(keys.kind, s, r, o, t)
@@ -125,13 +128,10 @@ def features(keys: Keys, tallies: PastTallies) -> Tensor:
         made += [torch.maximum(one, two), torch.minimum(one, two)]
     else:
         made += [read(name) for name in PARENTS[keys.kind]]
-    total = tallies.before("total", torch.zeros_like(s), r, o, t).level
-    # how busy the last days were for the time: the levels of a steady stream stand in the relation of their spans
-    rates = (total / torch.tensor([-1 / math.expm1(-1 / decay) for decay in DECAYS], dtype=torch.float64)).log1p()
     clock = tallies.past.events.clock
     # where a step is no day, seven of them are no cycle, and would only tell the dates of a fit apart
     week = F.one_hot(t % WEEK, WEEK).float() * float(clock.kind == "date" and clock.unit == DAY)
-    return torch.cat([*made, (rates[:, :-1] - rates[:, 1:]).float(), week], dim=1)
+    return torch.cat([*made, week], dim=1)
 
 
 def _in_windows(keys: Keys, tallies: PastTallies, events: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ def width_of(kind: Kind) -> int:
     """How many columns the features of a kind have."""
     own, other = 4 + len(DECAYS), 2 + len(DECAYS)
     parents = sum(own if name == "pair" else other for name in PARENTS[kind])
-    return own + len(WINDOWS) + parents + len(DECAYS) - 1 + WEEK
+    return own + len(WINDOWS) + parents + WEEK
 
 
 class HazardNet(nn.Module):

@@ -348,11 +348,12 @@ class Predictor:
         """One column [n, top] of probabilities, or no column where the run was never calibrated."""
         if self.calibration is None or part is self.later:
             return []
-        p = self.calibration.of_best(score, best)
         if horizon is None:
-            return [p]
+            return [self.calibration.of_best(score, best)]
         draws = Activity(part.past).draws(queries, part.past.cut(queries.step), horizon)
-        return [self.calibration.over_steps.at_least_once(p, draws, horizon)]
+        # what is stated of the best depends on the second, also where only one is asked for
+        p = self.calibration.of_best(score, best if best.shape[1] > 1 else best_first(score, 2))
+        return [self.calibration.over_steps.at_least_once(p, draws, horizon)[:, : best.shape[1]]]
 
     @cached_property
     def ahead(self) -> Ahead:

@@ -144,7 +144,7 @@ class Tallies:
     """All tallies of one log, each under the ids of that log alone.
 
     pair: two parties either way round; link: (subject, object); triple: a link by its rank and a relation; actor: in
-    either role; role: as subject or as object; role_relation: (actor, directed relation); relation; total: everything.
+    either role; role: as subject or as object; role_relation: (actor, directed relation); relation.
     """
 
     events: EventLog
@@ -155,7 +155,6 @@ class Tallies:
     role: Tally
     role_relation: Tally
     relation: Tally
-    total: Tally
 
     @classmethod
     def of(cls, index: Index) -> Tallies:
@@ -179,7 +178,6 @@ class Tallies:
             "role": (roles, twice),
             "role_relation": (directed.ravel(), twice),
             "relation": (relation, step),
-            "total": (np.zeros_like(step), step),
         }
         return cls(events, **{name: Tally(*of, device) for name, of in columns.items()})
 
@@ -200,7 +198,7 @@ class Tallies:
         elif kind == "role_relation":
             key = subject * 2 * relations + relation
         else:
-            key = relation if kind == "relation" else torch.zeros_like(relation)
+            key = relation
         return tally.find(key)
 
 
