@@ -49,7 +49,7 @@ def heads_of(run: Parts) -> Heads:
     """What answers what and whether, refused where the run has none."""
     found = run.heads()
     if found is None:
-        raise without_heads(run.where, mapped=bool(run.config.data))
+        raise without_heads(run.where)
     return found
 
 

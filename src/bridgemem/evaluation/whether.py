@@ -237,7 +237,7 @@ class _Measured:
 def _lag_and_rate(found: Outcomes, tallies: PastTallies, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Steps since the last event of each key, and its events a step since the first of all."""
     keys = found.keys
-    before = tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step)
+    before = tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
     lag = (keys.step - before.last).numpy()
     return lag, (before.events / (keys.step - first).clamp(min=1)).double().numpy()
 

@@ -145,8 +145,8 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
     known = past.events
     quick = replace(note.relations, queries=max(note.relations.queries // 4, 1))
     reader, head = RelationReader(past, known.n_relations), _what(past, cut, quick, seed, progress)
-    late = PairQueries.of(known.between(cut, known.end))
-    late = late.take(sample_rows(len(late), LATE_QUERIES, seed))
+    late_events = known.between(cut, known.end)
+    late = PairQueries.of(late_events, sample_rows(len(late_events), LATE_QUERIES, seed))
     losses = {"learned": 0.0, "shares": 0.0}
     for batch in late.batches(reader.batch):
         read = reader.read(batch)

@@ -21,7 +21,8 @@ from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Uni
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import sample_rows
 from bridgemem.memory.past import Past
-from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
+from bridgemem.memory.tallies import PastTallies
+from bridgemem.memory.tally import DECAYS, Tallied
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
@@ -33,6 +34,7 @@ _NEVER = 10.0  # the log lag of what never happened
 _CELLS = 1 << 18  # candidates that are read at once
 _RATE, _KEEP = 0.02, 20.0  # a candidate is learned from with probability rate + keep times its share
 _PRIOR = 2.0  # events that the shares of the two actors count for, next to those of the pair
+_ALL = slice(None)
 _COUNT, _LAG, _LATEST, _RECENT = 0, 1, 3, 4  # columns of what is read of a key: its count, lag, levels T = 7 and T = 30
 NAMES = (
     *("triple count", "triple lag", *(f"triple level {decay:g}" for decay in DECAYS)),
@@ -72,10 +74,11 @@ class PairQueries:
     answer: Tensor | None = None
 
     @classmethod
-    def of(cls, events: EventLog) -> PairQueries:
-        """One query an event, whose subject comes first."""
+    def of(cls, events: EventLog, rows: Tensor | slice = _ALL) -> PairQueries:
+        """One query an event, or each of some, whose subject comes first."""
+        at = rows.numpy() if isinstance(rows, Tensor) else rows
         columns = (events.subject, events.object, events.step, events.relation)
-        return cls(*(torch.from_numpy(column.astype("int64")) for column in columns))
+        return cls(*(torch.from_numpy(column[at].astype("int64")) for column in columns))
 
     def __len__(self) -> int:
         return len(self.step)
@@ -324,8 +327,7 @@ class RelationCases:
 def recent_queries(events: EventLog, settings: RelationSettings, seed: int) -> PairQueries:
     """What happened between pairs in the last share of some events, all of it or a sample."""
     first = min(int(len(events) * (1 - settings.share)), max(len(events) - 1, 0))
-    queries = PairQueries.of(events.rows(first, len(events)))
-    return queries.take(sample_rows(len(queries), settings.queries, seed))
+    return PairQueries.of(events, sample_rows(len(events) - first, settings.queries, seed) + first)
 
 
 def relation_cases(
