@@ -264,9 +264,10 @@ class RelationNet(nn.Module):
 
     def standardise(self, x: Tensor) -> None:
         """Learn mean and deviation of the features from examples float32 [m, columns]."""
-        wide = x.double()
-        self.mean.copy_(wide.mean(0))
-        self.inverse.copy_(wide.var(0, correction=0).clamp(min=1e-6).rsqrt())
+        for place, column in enumerate(x.unbind(1)):  # one at a time, since there may be millions of examples
+            wide = column.double()
+            self.mean[place] = wide.mean()
+            self.inverse[place] = wide.var(correction=0).clamp(min=1e-6).rsqrt()
 
     def forward(self, x: Tensor, relation: Tensor) -> Tensor:
         """x float32 [m, columns], relation int64 [m] directed -> [m]."""
@@ -335,6 +336,7 @@ def relation_cases(
 ) -> RelationCases:
     """Read the queries, keeping the answer, all relations that the pair had, and a sample of the others."""
     draw = torch.Generator().manual_seed(seed)
+    examples: list[Tensor] = []
     parts, counts = [], [torch.zeros(1, dtype=torch.int64)]
     with progress.task("reading what happened between pairs", total=len(queries)) as advance:
         batches = list(queries.batches(reader.batch))
@@ -344,12 +346,24 @@ def relation_cases(
             keep[read.seen] = 1.0
             keep[torch.arange(len(batch)), batch.answer] = 1.0
             row, relation = (torch.rand(keep.shape, generator=draw) < keep).nonzero().unbind(1)
-            kept = (read.columns(row, relation), read.base[row, relation], relation, -keep[row, relation].log())
+            examples.append(read.columns(row, relation))
+            kept = (read.base[row, relation], relation, -keep[row, relation].log())
             parts.append((*kept, relation == batch.answer[row]))
             counts.append(torch.bincount(row, minlength=len(batch)))
             advance(len(batch))
-    x, base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
-    return RelationCases(x, base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0))
+    base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
+    return RelationCases(_joined(examples), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Examples one below the other; each part is let go of as soon as it is copied, so that none is held twice."""
+    made, at = torch.empty((sum(map(len, parts)), len(NAMES))), 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        made[at : at + len(part)] = part
+        at += len(part)
+    return made
 
 
 def fit_relations(
