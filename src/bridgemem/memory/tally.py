@@ -176,18 +176,16 @@ def _levels(step: Tensor, place: Tensor, events: Tensor) -> Tensor:
     return level
 
 
-def last_levels(length: Tensor, step: Tensor, events: Tensor) -> Tensor:
+def last_levels(step: Tensor, events: Tensor) -> Tensor:
     """The levels right after the newest row of each of n keys, float64 [n, T], as `_levels` adds them up.
 
-    length int64 [n], each at least 1: how many rows each key has; step, events int64 [sum]: of these, the newest first.
-    Of the sums that `_levels` makes only those are made that the newest row is made of: each pass halves the rows.
+    step, events int [n, rows], the newest first; what is no row of a key has no events, and no later step. Of the sums
+    that `_levels` makes only those are made that the newest row is made of: each pass halves the rows.
     """
-    level = events.double()[:, None].repeat(1, len(DECAYS))
-    while int(length.max()) > 1:
-        start = length.cumsum(0) - length
-        place = torch.arange(len(step)) - start.repeat_interleave(length, output_size=len(step))
-        kept = (place % 2 == 0).nonzero().squeeze(1)
-        newer = (place % 2 == 1).nonzero().squeeze(1) - 1
-        level[newer] += level[newer + 1] * decayed(step[newer] - step[newer + 1])
-        level, step, length = level[kept], step[kept], (length + 1) // 2
-    return level
+    level = events.double()[..., None].repeat(1, 1, len(DECAYS))
+    while level.shape[1] > 1:
+        older = level[:, 1::2]
+        lag = step[:, ::2][:, : older.shape[1]] - step[:, 1::2]
+        step, level = step[:, ::2], level[:, ::2].clone()
+        level[:, : older.shape[1]] += older * decayed(lag.flatten()).view(older.shape)
+    return level[:, 0]

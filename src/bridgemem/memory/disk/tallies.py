@@ -28,6 +28,7 @@ LEVEL_ROWS = 1 << 19  # rows whose levels are added up at once, unless one key h
 # Beyond so many rows before the newest nothing is left of a level. A sum reaches that far in at most 21 leaps, one of
 # which is over 90,000 steps or more, and e^(-90,000 / T) is 0 for every T.
 REACH = 21 * 90_000
+_WIDTHS = torch.tensor([width << more for more in range(22) for width in (2, 3)]) // 2
 
 
 class MappedTally:
@@ -83,16 +84,19 @@ class MappedTally:
         """The levels after the last of some rows of one key each, float64 [n, T]; 0 where there is none."""
         length = (stop - start).clamp(max=REACH)
         made = Tallied.nothing(len(length), length.device).level
-        some = (length > 0).nonzero().squeeze(1)
-        for rows in some.split(_shares(length[some], LEVEL_ROWS)):
-            own = length[rows]
-            first = own.cumsum(0) - own
-            at = stop[rows].repeat_interleave(own) - 1 - torch.arange(int(own.sum()))
-            at += first.repeat_interleave(own)
-            events = self._counted[at].long()
-            earlier = at > start[rows].repeat_interleave(own)
-            events -= torch.where(earlier, self._counted[(at - 1).clamp(min=0)].long(), 0)
-            made[rows] = last_levels(own, self._step[at].long(), events)
+        # keys of about the same length at a time, filled up to the longest of them
+        width = torch.searchsorted(_WIDTHS, length)
+        for own in torch.unique(width[length > 0]).tolist():
+            alike = (width == own).nonzero().squeeze(1)
+            longest = int(length[alike].max())
+            back = torch.arange(longest)
+            for rows in alike.split(max(LEVEL_ROWS // longest, 1)):
+                inside = back < length[rows, None]
+                at = (stop[rows, None] - 1 - back).clamp_(min=0)
+                counted = torch.where(inside, self._counted[at].long(), 0)
+                events = torch.cat([counted[:, :-1] - counted[:, 1:], counted[:, -1:]], dim=1)
+                step = torch.where(inside, self._step[at].long(), 0)
+                made[rows] = last_levels(step, events)
         return made
 
     def next(self, rank: Tensor, step: Tensor) -> Tensor:
@@ -120,14 +124,6 @@ class MappedTally:
             rows = ((step >= since) & (step < min(until, self.end))).nonzero().squeeze(1)
             made.index_fill_(0, torch.searchsorted(self.start, rows + at, right=True) - 1, True)
         return made
-
-
-def _shares(length: Tensor, most: int) -> list[int]:
-    """How many keys at a time have about that many rows together, each at least one."""
-    if not len(length):
-        return []
-    share = (length.cumsum(0) - 1) // most
-    return torch.unique_consecutive(share, return_counts=True)[1].tolist()
 
 
 class TallyColumns:
