@@ -199,7 +199,7 @@ def _evaluate_head(
     records: Path | None,
     as_json: bool,
     quiet: bool,
-    **how: Path | None,
+    **how: Any,
 ) -> None:
     """What or whether: one reading, its tables, and its records."""
     from bridgemem.errors import SettingsError

@@ -115,6 +115,7 @@ def fit_heads(
     if note.learned:
         what = _what(past, known.end, relations, seed, progress)
     whether = _whether(past, known.end, occurrence, seed, progress)
+    past.return_free()
     return Heads(what, whether, replace(note, seconds=time.perf_counter() - began))
 
 

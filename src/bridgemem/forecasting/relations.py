@@ -9,7 +9,7 @@ or over one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -352,10 +352,13 @@ def relation_cases(
             counts.append(torch.bincount(row, minlength=len(batch)))
             advance(len(batch))
     base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
-    return RelationCases(_joined(examples), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0))
+    del parts
+    return RelationCases(
+        _joined(examples, reader.past.return_free), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0)
+    )
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _joined(parts: list[Tensor], return_free: Callable[[], None]) -> Tensor:
     """Examples one below the other; each part is let go of as soon as it is copied, so that none is held twice."""
     made, at = torch.empty((sum(map(len, parts)), len(NAMES))), 0
     parts.reverse()
@@ -363,6 +366,8 @@ def _joined(parts: list[Tensor]) -> Tensor:
         part = parts.pop()
         made[at : at + len(part)] = part
         at += len(part)
+        del part
+        return_free()
     return made
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.actors import LastEvents, last_of_both
+from bridgemem.memory.disk.mapped import return_free
 from bridgemem.memory.dyads import WIDTH, DyadMemory, PairStates
 from bridgemem.memory.index import Index, Occurrences
 from bridgemem.memory.overlay import Overlay, OverlayDyads
@@ -65,6 +66,11 @@ class Past:
     def on_disk(self) -> bool:
         """Whether the base is read by memory map: what is held next to it is to stay small too."""
         return self._base.memory is not None
+
+    def return_free(self) -> None:
+        """Where the base is on disk, give the system back the memory that reads left free."""
+        if self.on_disk:
+            return_free()
 
     @property
     def base(self) -> EventLog:
