@@ -33,7 +33,6 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.mapped import data_folder
 from bridgemem.forecasting.heads import fit_heads
 from bridgemem.forecasting.model import Model, RunConfig
-from bridgemem.memory.disk.mapped import memory_of
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
@@ -104,9 +103,8 @@ class Fitting:
             progress=self.progress,
         )
         config = self._config(dataset, backbone, fitted, note)
-        # what and whether read all events at once, so a log on disk has no heads for them
         heads = None
-        if self.history != "frozen" and memory_of(dataset.events) is None:
+        if self.history != "frozen":
             heads = fit_heads(dataset, seed=self.seed, progress=self.progress)
         model = Model(dataset, backbone, fitted, config, trained=note, own_heads=heads)
         model = self._calibrated(model, validation)

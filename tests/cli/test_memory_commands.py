@@ -38,6 +38,10 @@ def memory(walk: Walk, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("forecast", "--object", "Arvan", "--relation", "visit", "--horizon", "3"),
         ("forecast", "--subject", "Kel", "--relation", "consult", "--at", "2024-01-20"),
         ("explain", "--subject", "Arvan", "--relation", "visit", "--object", "Kel"),
+        ("forecast", "--subject", "Arvan", "--object", "Kel", "--horizon", "3"),
+        ("forecast", "--subject", "Arvan", "--relation", "visit", "--object", "Kel"),
+        ("forecast", "--subject", "Arvan"),
+        ("outlook", "--horizon", "3", "--surprising"),
     ],
 )
 def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, command):
@@ -45,8 +49,14 @@ def test_a_run_answers_from_its_memory_on_disk_as_from_its_data(walk, memory, co
     plain = bridgemem(name, walk.run, *options, "--json")
     mapped = bridgemem(name, walk.run, *options, "--json", "--memory-dir", memory)
     assert plain.code == 0, plain.err
-    # whether it happens at all is not read from a memory on disk
-    assert mapped.json == {**plain.json, **({"p_event": None} if "--horizon" in options else {})}
+    assert mapped.json == plain.json
+
+
+@pytest.mark.parametrize("query", [("what",), ("whether", "--horizon", "2")])
+def test_what_and_whether_are_measured_from_a_memory_on_disk(walk, memory, tmp_path, query):
+    asked = ("evaluate", Path(shutil.copytree(walk.run, tmp_path / "run")), "--query", *query, "--json", "-q")
+    assert bridgemem(*asked, "--memory-dir", memory).json == bridgemem(*asked).json
+    assert "no whole memory on disk" in bridgemem(*asked, "--memory-dir", tmp_path).refused()
 
 
 def test_queries_are_answered_from_a_memory_on_disk(walk, memory, tmp_path):
@@ -157,8 +167,8 @@ def test_a_memory_that_is_not_whole_is_refused_in_one_sentence(walk, memory, tmp
 
 def test_a_memory_is_verified_by_a_command(walk, memory, recurrence_run, tmp_path, monkeypatch):
     verify = ("memory", walk.run, "--verify", "--out")
-    assert "checksums of 25 files match" in bridgemem(*verify, memory).out
-    assert bridgemem(*verify, memory, "--json").json["files"] == 25
+    assert "checksums of 65 files match" in bridgemem(*verify, memory).out
+    assert bridgemem(*verify, memory, "--json").json["files"] == 65
     assert "leave --segments and --force out" in bridgemem(*verify, memory, "--force").refused()
     assert "no whole memory" in bridgemem(*verify, tmp_path).refused()
     monkeypatch.setattr(mapped, "VERIFIED", 0)

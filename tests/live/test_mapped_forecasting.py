@@ -71,6 +71,13 @@ def same_answers(plain: LiveForecaster, mapped: LiveForecaster) -> None:
             query = {"relation": relation, "top": 99, "horizon": 3 if actor == "Arvan" else None}
             query |= side(actor, actor == "Kel")
             assert mapped.forecast(**query) == plain.forecast(**query), query
+    here, there = (live.view.predictor for live in (plain, mapped))
+    for first, second in (("Arvan", "Belmor"), (plain.events.entities.names[-1], "Kel")):
+        assert there.what(first, second, horizon=2) == here.what(first, second, horizon=2)
+        assert there.whether(first, "consult", object=second) == here.whether(first, "consult", object=second)
+        assert there.whether(first, "visit") == here.whether(first, "visit")
+    assert there.partners("Arvan", horizon=3) == here.partners("Arvan", horizon=3)
+    assert there.outlook(horizon=3) == here.outlook(horizon=3)
     for asked in (("Arvan", "visit", "Belmor"), ("Kel", "consult", "Arvan")):
         assert asdict(mapped.explain(*asked)) == asdict(plain.explain(*asked))
 

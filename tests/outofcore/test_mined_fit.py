@@ -17,6 +17,7 @@ import bridgemem as bm
 from bridgemem.backbones import typed
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, RunError
+from bridgemem.evaluation import whether
 from bridgemem.evaluation.records import Record
 from bridgemem.events.mapped import MappedLog
 from bridgemem.memory.dyads import DyadMemory
@@ -78,8 +79,7 @@ def test_a_mined_folder_loads_as_the_events_that_were_mined(both: Both) -> None:
 def test_both_fits_are_the_same_to_the_bit(both: Both) -> None:
     for name in ("model.safetensors", "backbone/weights.safetensors"):
         here, there = (load_file(run / name) for run in both.runs)
-        # what and whether are asked of events in memory alone
-        assert {tensor for tensor in here if not tensor.startswith("heads.")} == there.keys()
+        assert here.keys() == there.keys()
         for tensor, values in there.items():
             assert torch.equal(values, here[tensor]), tensor
     here, there = both.runs
@@ -90,16 +90,47 @@ def test_both_fits_are_the_same_to_the_bit(both: Both) -> None:
     assert not (there / "data.npz").exists(), "the log is not copied into the run"
 
 
-def test_a_log_on_disk_is_not_asked_what_or_whether(both: Both) -> None:
-    here, there = (model.predictor for model in both.models)
-    first, second = here.events.entities.names[:2]
-    assert here.what(first, second)
-    with pytest.raises(RunError, match="fit it on a file of the events"):
-        there.what(first, second)
-    for query in ("what", "whether"):
-        refused = bridgemem("evaluate", both.runs[1], "--query", query)
-        assert refused.code == 2
-        assert "fit it on a file of the events" in refused.err
+def told(model: bm.Forecaster) -> dict[str, str]:
+    """What, with whom, whether and the outlook, of what happened before and of what never did, as they are printed."""
+    names, relations = model.dataset.events.entities.names, model.dataset.events.relations.names
+    last = model.dataset.events.rows(len(model.dataset.events) - 1, len(model.dataset.events))
+    first, second = names[last.subject[0]], names[last.object[0]]
+    clock, then = model.dataset.events.clock, model.dataset.test_start or 0
+    made: dict[str, object] = {
+        "known": model.what(first, second, horizon=3, top=6),
+        "itself": model.what(names[-1], names[-1], top=3),
+        "partners": model.partners(first, horizon=7, top=5),
+        "outlook": model.outlook(horizon=7, top=8),
+        "surprising": model.outlook(horizon=3, top=8, surprising=True),
+        "watched": model.outlook(horizon=3, top=8, watch=[(names[0], names[-1]), names[3]]),
+        "anybody": model.whether(first, relations[0], horizon=9),
+        "earlier": model.whether(first, relations[0], object=second, at=clock.label(then), horizon=2),
+    }
+    made |= {f"whether {r}": model.whether(first, r, object=second, horizon=5) for r in relations}
+    return {asked: f"{found!r} {found} {found.query}" for asked, found in made.items()}
+
+
+def test_both_are_asked_what_with_whom_and_whether_alike(both: Both) -> None:
+    made = both.models
+    assert told(made[0]) == told(made[1])
+    names, relations = made[0].dataset.events.entities.names, made[0].dataset.events.relations.names
+    time = made[0].dataset.events.clock.label(made[0].dataset.events.end)
+    for model in made:
+        model.update([(names[1], relations[1], "Newcomer", time), (names[0], relations[2], names[1], time)])
+    assert told(made[0]) == told(made[1])
+    found = [model.whether("Newcomer", relations[1], object=names[1]).within for model in made]
+    assert found[0] == found[1]
+
+
+def test_both_are_measured_on_what_and_whether_alike(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whether, "KEYS", 3_000)
+    monkeypatch.setattr(whether, "FEWEST_KEYS", 20)  # a sample of the keys of each step
+    made = both.models
+    for split in ("valid", "test"):
+        ranked = [[untimed(record) for record in model.evaluate_what(split).records] for model in made]
+        assert ranked[0] == ranked[1]
+        stated = [model.evaluate_whether(split, horizon=2).records for model in made]
+        assert stated[0] == stated[1]
 
 
 def untimed(record: Record) -> Record:
@@ -144,10 +175,13 @@ def test_no_step_of_a_fit_puts_the_log_together_in_memory(both: Both, monkeypatc
     monkeypatch.setattr("bridgemem.memory.sorted_rows.pair_rows", refused)
     monkeypatch.setattr("bridgemem.ranking.filters.each_once", refused)
     monkeypatch.setattr("bridgemem.residuals.activity.Activity", refused)
+    monkeypatch.setattr("bridgemem.memory.tallies.Tally", refused)
     quick = replace(LEARNED, train_queries=50, valid_queries=50)
     model = bm.Forecaster(settings=SETTINGS, learned_settings=quick).fit(both.mined)
     model.evaluate(queries=20)
     model.forecast(0, 0)
+    model.what(0, 1)
+    model.outlook(horizon=2, top=3)
 
 
 def test_a_run_says_where_its_data_was_and_follows_it_with_an_option(both: Both, tmp_path: Path) -> None:

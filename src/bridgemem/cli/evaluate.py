@@ -139,7 +139,9 @@ def evaluate(
         return
     if query != "who":
         _check_query(query, workers, master, shard, join, cells)
-        _evaluate_head(query, Path(run), split, horizon, records, data_dir, as_json, quiet)
+        _evaluate_head(
+            query, Path(run), split, horizon, records, as_json, quiet, data_dir=data_dir, memory_dir=memory_dir
+        )
         return
     part = None if shard is None else shards.Shard.parse(shard)
     model = Forecaster.load(Path(run), data_dir=data_dir, memory_dir=memory_dir)
@@ -195,9 +197,9 @@ def _evaluate_head(
     split: str,
     horizon: int | None,
     records: Path | None,
-    data_dir: Path | None,
     as_json: bool,
     quiet: bool,
+    **how: Any,
 ) -> None:
     """What or whether: one reading, its tables, and its records."""
     from bridgemem.errors import SettingsError
@@ -209,7 +211,7 @@ def _evaluate_head(
     what = query == "what"
     if what and horizon is not None:
         raise SettingsError("--horizon is for who and whether; what is asked of events as they come.")
-    model = Forecaster.load(run, data_dir=data_dir)
+    model = Forecaster.load(run, **how)
     _check_writable(model.run.folder)
     if records is not None and records.exists():  # a damaged file is better known before test is read
         read_records(records) if what else read_occurrence_records(records)

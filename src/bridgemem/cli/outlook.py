@@ -10,7 +10,7 @@ import typer
 
 from bridgemem.cli.ask import RunFolder, Store, opened_run, with_groups
 from bridgemem.cli.ledger import Issue, check_issue, issuing
-from bridgemem.cli.options import DataDir, Duplicates, Force, Groups, Json, RelationNames
+from bridgemem.cli.options import DataDir, Duplicates, Force, Groups, Json, MemoryDir, RelationNames
 from bridgemem.cli.output import check_new, emit, say, table
 
 
@@ -39,6 +39,7 @@ def outlook(
     store: Store = None,
     duplicates: Duplicates = None,
     data_dir: DataDir = None,
+    memory_dir: MemoryDir = None,
     relation_names: RelationNames = None,
     as_json: Json = False,
 ) -> None:
@@ -48,14 +49,14 @@ def outlook(
     if out is not None:
         check_format(out)
         check_new(out, force)
-    how: dict[str, Any] = {"data_dir": data_dir, "relation_names": relation_names}
+    how: dict[str, Any] = {"data_dir": data_dir, "memory_dir": memory_dir, "relation_names": relation_names}
     asked: dict[str, Any] = {"horizon": horizon, "top": top, "surprising": surprising, "watch": watch, "at": at}
     issued: int | None = None
     if issue is None:
         forecaster, stored, remark = with_groups(opened_run(run, store, duplicates, **how), groups)
         found = forecaster.outlook(**asked)
     else:
-        check_issue(issue, store)
+        check_issue(issue, store, memory_dir=memory_dir)
         with issuing(run, issue, duplicates, **how) as (ready, keep):
             forecaster, stored, remark = with_groups(ready, groups)
             found = forecaster.outlook(**asked)

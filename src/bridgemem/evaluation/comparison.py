@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bridgemem.evaluation.records import Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, MAIN_METHODS, Table, figure, fitted_here, interval
@@ -29,7 +30,7 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         rows.append([label(r) + fitted_here(r.method, r.split), *figures, interval(over) if over else ""])
     whole = first.settings.get("sampled_from")
     asked = f"{first.queries:,} queries" if whole is None else f"a sample of {first.queries:,} of {whole:,} queries"
-    title = f"{first.dataset}, {part_of(first)}, {asked}, {FILTER_WORDS[REPORTED]}"
+    title = f"{first.dataset}, {part_of(first.split, first.settings)}, {asked}, {FILTER_WORDS[REPORTED]}"
     used = f"{first.backbone} + {model}"
     if len({r.method for r in own}) > 2:
         used += f", {BETTER}"
@@ -38,9 +39,9 @@ def evaluation_table(records: Sequence[Record]) -> Table:
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}.")
 
 
-def part_of(record: Record) -> str:
-    """What was measured: the split, or the part of it that the record names."""
-    return f"{record.settings['from']} to {record.settings['to']}" if "from" in record.settings else record.split
+def part_of(split: str, settings: Mapping[str, Any]) -> str:
+    """What was measured: the split, or the part of it that the settings of a record name."""
+    return f"{settings['from']} to {settings['to']}" if "from" in settings else split
 
 
 def preferred(records: Sequence[Record]) -> str:

@@ -49,7 +49,7 @@ def heads_of(run: Parts) -> Heads:
     """What answers what and whether, refused where the run has none."""
     found = run.heads()
     if found is None:
-        raise without_heads(run.where, mapped=bool(run.config.data))
+        raise without_heads(run.where)
     return found
 
 
@@ -181,7 +181,6 @@ def what_table(records: Sequence[Record], direction: str = DIRECTIONS[0]) -> Tab
         gain = r.settings.get("model_gain")
         rows.append([said, *(figure(getattr(r, m)) for m in METRICS), interval(gain) if gain else ""])
     first = shown[0]
-    title = (
-        f"{first.dataset}, {part_of(first)}, {first.queries:,} events (s, ?, o), {direction}, {FILTER_WORDS['time']}"
-    )
+    part = part_of(first.split, first.settings)
+    title = f"{first.dataset}, {part}, {first.queries:,} events (s, ?, o), {direction}, {FILTER_WORDS['time']}"
     return Table(title, ["method", *HEADINGS.values(), GAIN], rows)

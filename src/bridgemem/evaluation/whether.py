@@ -238,7 +238,7 @@ class _Measured:
 def _lag_and_rate(found: Outcomes, tallies: PastTallies, first: int) -> tuple[np.ndarray, np.ndarray]:
     """Steps since the last event of each key, and its events a step since the first of all."""
     keys = found.keys
-    before = tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step)
+    before = tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
     lag = (keys.step - before.last).numpy()
     return lag, (before.events / (keys.step - first).clamp(min=1)).double().numpy()
 
@@ -288,7 +288,12 @@ def whether_table(records: Sequence[OccurrenceRecord]) -> Table:
     ]
     first = records[0]
     note = "Keys that occurred before, at every step; skill is 1 - Brier score / that of the rule."
-    return Table(f"{first.dataset}, {part_of(first)}: at least one event within that many steps", header, rows, note)
+    return Table(
+        f"{first.dataset}, {part_of(first.split, first.settings)}: at least one event within that many steps",
+        header,
+        rows,
+        note,
+    )
 
 
 def skill_cell(skill: list[float]) -> str:

@@ -23,7 +23,7 @@ from bridgemem.storage.columns import INDEX, again, forget, open_column
 from bridgemem.storage.files import read_json
 from bridgemem.storage.placing import recover
 
-FORMAT = 3
+FORMAT = 4
 MANIFEST = "memory.json"
 NAMES = "names.json"
 MINED = "mined.json"  # what makes a mined folder whole

@@ -15,12 +15,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from bridgemem.errors import NotFoundError, RunError, SettingsError
+from bridgemem.errors import NotFoundError, RunError
 from bridgemem.forecasting.heads import Heads
 from bridgemem.forecasting.occurrence import Keys, Kind, steps_of
 from bridgemem.forecasting.relations import PairQueries, RelationReader
-from bridgemem.memory.disk.mapped import memory_of
+from bridgemem.memory.disk.tallies import MappedTally
 from bridgemem.memory.past import Past
+from bridgemem.memory.tallies import Tallies
+from bridgemem.memory.tally import Tally
 from bridgemem.ranking.ranks import best_first
 from bridgemem.showing import as_frame, html_table
 
@@ -258,19 +260,15 @@ def percent(p: float) -> str:
     return f"{p:.1%}" if p >= 0.0005 or p == 0 else "<0.1%"
 
 
-def without_heads(where: str, *, mapped: bool) -> RunError:
-    """What a run says that is asked what or whether and was fitted without; mapped: its events are read from disk."""
-    why = "from a log on disk, which has no answers to these" if mapped else "without"
-    remedy = "fit it on a file of the events, which are read in memory" if mapped else "fit it again"
-    return RunError(f"{where} cannot tell what or whether: it was fitted {why}; {remedy}.")
+def without_heads(where: str) -> RunError:
+    """What a run says that is asked what or whether and was fitted without."""
+    return RunError(f"{where} cannot tell what or whether: it was fitted without; fit it again.")
 
 
 class Ahead:
     """Answers from a past by fitted heads, in ids; the relations are those of the fit."""
 
     def __init__(self, past: Past, heads: Heads) -> None:
-        if any(memory_of(index.events) is not None for index in past.indices):
-            raise SettingsError("what and whether read the events in memory; leave --memory-dir out.")
         self.heads, self.names = heads, past.events
         self.reader = RelationReader(past, heads.n_relations)
         self.past, self.tallies = self.reader.past, self.reader.tallies
@@ -293,7 +291,7 @@ class Ahead:
         horizon times that it is this one, float64 [n, horizons].
         """
         made = self.heads.occurrence.log_survival(keys, self.tallies, horizons)
-        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step)
+        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
         never = (before.events == 0).nonzero().squeeze(1)
         if len(never):
             if of_pair is not None:
@@ -332,8 +330,9 @@ class Ahead:
 
     def _first_time_rate(self, kind: Kind, step: int) -> float:
         """First times a step of late, for one partner of either side: such keys pair up at random."""
-        found = [_firsts(getattr(part, kind), step) for part in self.tallies.parts]
-        total, late = sum(len(f) for f in found), sum(int((f >= step - RECENT).sum()) for f in found)
+        found = [getattr(part, kind) for part in self.tallies.parts]
+        total, earlier = (sum(_begun(tally, at) for tally in found) for at in (step, step - RECENT))
+        late = total - earlier
         age = max(min(step, self.past.events.end) - self.past.events.start, 1)
         ends = 2 * total if kind == "pair" else total  # a pair is a partner to both of its parties
         return (2 if kind == "pair" else 1) * late / min(RECENT, age) / max(ends, 1) ** 2
@@ -425,7 +424,8 @@ class Ahead:
         """What was asked, by name, about keys that are events of it."""
         subject, relation, object_ = names
         label, remark = self.names.clock.label, self.heads.note.remark(keys.kind, horizon)
-        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step).events
+        asked = (keys.kind, keys.subject, keys.relation, keys.object, keys.step)
+        before = self.tallies.before(*asked, levels=False).events
         return AheadQuery(
             subject=subject,
             relation=relation,
@@ -460,17 +460,16 @@ def in_steps(horizon: int) -> str:
     return " in this step" if horizon == 1 else f" within {horizon:,} steps"
 
 
-def _firsts(tally: Any, step: int) -> Tensor:
-    """The steps at which the keys of a tally came for the first time, before a step."""
-    first = tally.step[tally.start[:-1]]
-    return first[first < step]
+def _begun(tally: Tally | MappedTally, step: int) -> int:
+    """How many keys of a tally occurred before a step."""
+    return sum(int(begun.sum()) for _, begun in tally.begun(step))
 
 
-def _actors_of(part: Any, directed: int, step: int) -> int:
+def _actors_of(part: Tallies, directed: int, step: int) -> int:
     """How many actors had a directed relation before a step."""
-    tally = part.role_relation
-    own = tally.keys % (2 * part.events.n_relations) == directed
-    return int((tally.step[tally.start[:-1]][own] < step).sum())
+    tally, relations = part.role_relation, 2 * part.events.n_relations
+    blocks = ((tally.keys[at : at + len(begun)], begun) for at, begun in tally.begun(step))
+    return sum(int(((keys % relations == directed) & begun).sum()) for keys, begun in blocks)
 
 
 def keys_of(kind: Kind, subject: int, relation: int, object: int, step: int) -> Keys:

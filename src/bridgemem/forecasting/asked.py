@@ -118,8 +118,8 @@ def _told(found: Found | None, column: str) -> list[tuple[str, float | None]]:
 
 def with_anybody(found: Answers, predictor: Predictor, asked: Asked) -> float | None:
     """p_event of such an event with anybody within a horizon; None without a horizon, or where it is not known."""
-    # a relation that came after the fit has no residual, and is not foreseen; events on disk are not tallied
-    if asked.horizon is None or predictor.heads is None or found.query.residual is None or predictor.mapped:
+    # a relation that came after the fit has no residual, and is not foreseen
+    if asked.horizon is None or predictor.heads is None or found.query.residual is None:
         return None
     who, what = {"object": asked.object, "at": asked.at}, (asked.subject, asked.relation)
     return predictor.whether(*what, **who, horizon=asked.horizon).query.p_event

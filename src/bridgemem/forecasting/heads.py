@@ -115,6 +115,7 @@ def fit_heads(
     if note.learned:
         what = _what(past, known.end, relations, seed, progress)
     whether = _whether(past, known.end, occurrence, seed, progress)
+    past.return_freed()
     return Heads(what, whether, replace(note, seconds=time.perf_counter() - began))
 
 
@@ -145,8 +146,8 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
     known = past.events
     quick = replace(note.relations, queries=max(note.relations.queries // 4, 1))
     reader, head = RelationReader(past, known.n_relations), _what(past, cut, quick, seed, progress)
-    late = PairQueries.of(known.between(cut, known.end))
-    late = late.take(sample_rows(len(late), LATE_QUERIES, seed))
+    late_events = known.between(cut, known.end)
+    late = PairQueries.of(late_events, sample_rows(len(late_events), LATE_QUERIES, seed))
     losses = {"learned": 0.0, "shares": 0.0}
     for batch in late.batches(reader.batch):
         read = reader.read(batch)

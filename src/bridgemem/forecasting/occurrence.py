@@ -22,8 +22,10 @@ from torch.nn import functional as F
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
 from bridgemem.events.log import DAY, EventLog
 from bridgemem.events.queries import renumbered
+from bridgemem.memory.disk.tallies import MappedTally
 from bridgemem.memory.past import Past
-from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied, Tallies
+from bridgemem.memory.tallies import PAIR_BITS, PastTallies, Tallies
+from bridgemem.memory.tally import DECAYS, Tallied, Tally
 from bridgemem.storage.tensors import part_of
 from bridgemem.training.checkpoint import seeded, shells, with_weights
 from bridgemem.training.one_cycle import OneCycle
@@ -42,7 +44,9 @@ PARENTS: dict[Kind, tuple[str, ...]] = {
 # the last steps whose events are counted: what went on at each of them until now is told apart from what just ended
 WINDOWS = (1, 2, 3, 7, 14)
 _NEVER = 10.0  # the log lag of what never happened
-_CHUNK = 1 << 16
+CHUNK = 1 << 16  # keys that are read at once
+_SECOND = (1 << PAIR_BITS) - 1  # of a key of two parties, the bits of the second
+LATELY = 30  # steps: half of the keys of a sample are among those that occurred in as many
 _DRAWN = threading.Lock()  # the first weights are drawn from the process's random numbers, by one fit at a time
 LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
@@ -86,7 +90,7 @@ class Keys:
     def take(self, rows: Tensor | slice) -> Keys:
         return Keys(self.kind, self.subject[rows], self.relation[rows], self.object[rows], self.step[rows])
 
-    def parts(self, size: int = _CHUNK) -> Iterator[Keys]:
+    def parts(self, size: int = CHUNK) -> Iterator[Keys]:
         for at in range(0, len(self), size):
             yield self.take(slice(at, at + size))
 
@@ -139,7 +143,7 @@ def _in_windows(keys: Keys, tallies: PastTallies, events: Tensor) -> Tensor:
     many = len(WINDOWS)
     s, r, o = (column.repeat(many) for column in (keys.subject, keys.relation, keys.object))
     back = torch.tensor(WINDOWS, device=keys.step.device)[:, None]
-    then = tallies.before(keys.kind, s, r, o, (keys.step - back).clamp(min=0).flatten()).events
+    then = tallies.before(keys.kind, s, r, o, (keys.step - back).clamp(min=0).flatten(), levels=False).events
     return (events - then.view(many, -1)).T.float().log1p()
 
 
@@ -220,16 +224,26 @@ class Outcomes:
 
 def seen_keys(kind: Kind, tallies: Tallies, step: int) -> Keys:
     """Every key of a kind that occurred before a step, in one log."""
-    tally = getattr(tallies, kind)
-    rank = (tally.step[tally.start[:-1]] < step).nonzero().squeeze(1)
-    key, relations = tally.keys[rank], tallies.events.n_relations
+    tally: Tally | MappedTally = getattr(tallies, kind)
+    return keys_at(kind, tallies, torch.cat([torch.zeros(0, dtype=torch.int64), *seen_ranks(tally, step)]), step)
+
+
+def seen_ranks(tally: Tally | MappedTally, step: int) -> Iterator[Tensor]:
+    """The ranks of the keys that occurred before a step, int64 [n], in blocks."""
+    for at, begun in tally.begun(step):
+        yield begun.nonzero().squeeze(1) + at
+
+
+def keys_at(kind: Kind, tallies: Tallies, rank: Tensor, step: int) -> Keys:
+    """Keys of one log by their ranks, int64 [n], asked at a step."""
+    key, relations = getattr(tallies, kind).keys[rank], tallies.events.n_relations
     nobody = torch.zeros_like(key)
     at = torch.full_like(key, step)
     if kind == "pair":
-        return Keys(kind, key >> 32, nobody, key & 0xFFFFFFFF, at)
+        return Keys(kind, key >> PAIR_BITS, nobody, key & _SECOND, at)
     if kind == "triple":
         link = tallies.link.keys[key // relations]
-        return Keys(kind, link >> 32, key % relations, link & 0xFFFFFFFF, at)
+        return Keys(kind, link >> PAIR_BITS, key % relations, link & _SECOND, at)
     return Keys(kind, key // (2 * relations), key % (2 * relations), nobody, at)
 
 
@@ -258,22 +272,37 @@ def outcomes(kind: Kind, past: Past, dates: list[int], most: int, seed: int, *, 
     (own,) = tallies.parts
     end, made = past.events.end if until is None else until, []
     for date in dates:
-        keys = seen_keys(kind, own, date)
-        weight = torch.ones(len(keys))
-        if len(keys) > most:
-            before = tallies.before(kind, keys.subject, keys.relation, keys.object, keys.step)
-            lately = (date - before.last <= 30).numpy()
-            rows = []
-            for stratum in (np.flatnonzero(lately), np.flatnonzero(~lately)):
-                size = min(len(stratum), most // 2)
-                chosen = np.sort(draw.choice(stratum, size, replace=False)) if size else stratum[:0]
-                weight[chosen] = len(stratum) / max(size, 1)
-                rows.append(chosen)
-            kept = torch.from_numpy(np.sort(np.concatenate(rows)))
-            keys, weight = keys.take(kept), weight[kept]
+        rank, weight = _drawn(getattr(own, kind), date, most, draw)
+        keys = keys_at(kind, own, rank, date)
         after = tallies.next(kind, keys.subject, keys.relation, keys.object, keys.step) - keys.step + 1
         made.append(Outcomes(keys, after, torch.full_like(after, end - date), weight))
     return Outcomes.joined(made)
+
+
+def _drawn(tally: Tally | MappedTally, date: int, most: int, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """The ranks of the keys of a date, int64 [n] ascending, and how many keys each stands for, float32 [n]."""
+    seen = sum(int(begun.sum()) for _, begun in tally.begun(date))
+    if seen <= most:
+        return torch.cat([torch.zeros(0, dtype=torch.int64), *seen_ranks(tally, date)]), torch.ones(seen)
+    active = tally.active(date - LATELY, date)
+    ranks, weights = [], []
+    for lately in (True, False):
+        # a mask of all keys, and the places of those drawn, are all that is held of them
+        stratum = [(at, begun & (active[at : at + len(begun)] == lately)) for at, begun in tally.begun(date)]
+        sizes = [int(mask.sum()) for _, mask in stratum]
+        total = sum(sizes)
+        size = min(total, most // 2)
+        if not size:
+            continue
+        places = torch.from_numpy(np.sort(draw.choice(total, size, replace=False)))
+        first = 0
+        for (at, mask), own in zip(stratum, sizes, strict=True):
+            inside = places[(places >= first) & (places < first + own)] - first
+            ranks.append(mask.nonzero().squeeze(1)[inside] + at)
+            first += own
+        weights.append(torch.full((size,), total / size))
+    rank, order = torch.cat(ranks).sort()
+    return rank, torch.cat(weights)[order]
 
 
 def _spans() -> tuple[Tensor, Tensor]:

@@ -9,16 +9,16 @@ far above what is usual.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bridgemem.forecasting.ahead import Ahead, Listed, Shown, in_steps, percent
 from bridgemem.forecasting.answer_files import write_answers
-from bridgemem.forecasting.occurrence import Keys, seen_keys
+from bridgemem.forecasting.occurrence import CHUNK, Keys, keys_at, seen_keys, seen_ranks
 from bridgemem.forecasting.watching import Watch
 
 _LEAST = 1e-9
@@ -141,19 +141,14 @@ def outlook(
     ahead: Ahead, step: int, *, horizon: int, top: int, surprising: bool = False, watch: Watch | None = None
 ) -> Outlook:
     """The events of the steps from one on, from what was known before it."""
-    keys = _candidates(ahead, step, watch)
-    p = ahead.p_event(keys, horizon)
-    before = ahead.tallies.before("triple", keys.subject, keys.relation, keys.object, keys.step)
-    since = max(step - ahead.past.events.start, 1)
-    usual = -torch.expm1(-before.events.double() / since * horizon)
-    surprise = divergence(p, usual)
-    best = (surprise if surprising else p).sort(descending=True, stable=True).indices[:top]
-    if surprising:
-        best = best[surprise[best] > 0]
+    compared, parts = 0, []
+    for keys in _candidates(ahead, step, watch):
+        compared += len(keys)
+        parts.append(_best(_Expected.of(ahead, keys, step, horizon), top, surprising))
+    best = _best(_Expected.joined(parts), top, surprising)
     clock = ahead.names.clock
-    columns = (keys.subject, keys.relation, keys.object, p, usual, surprise, before.events, before.last)
     rows = []
-    for rank, row in enumerate(zip(*(column[best].tolist() for column in columns), strict=True), 1):
+    for rank, row in enumerate(zip(*(column.tolist() for column in best), strict=True), 1):
         s, r, o, chance, often, bits, events, last = row
         when = clock.label(last) if events else None
         rows.append(ExpectedEvent(*ahead.fact(s, r, o), rank, chance, often, bits, events, when, ahead.label(r)))
@@ -165,7 +160,7 @@ def outlook(
         horizon=horizon,
         surprising=surprising,
         watch=() if watch is None else watch.names,
-        events=len(keys),
+        events=compared,
         meaning=(
             f"p_event: that it happens at least once{in_steps(horizon)}. usual: the same at its mean rate so far. "
             "surprise: how far p_event is above it, in bits."
@@ -175,31 +170,103 @@ def outlook(
     return Outlook(rows, query)
 
 
-def _candidates(ahead: Ahead, step: int, watch: Watch | None) -> Keys:
-    """Every triple that occurred before the step, and of watched pairs all of them, each once, by (s, o, r)."""
-    found = [seen_keys("triple", part, step) for part in ahead.tallies.parts]
-    columns = [torch.cat([getattr(keys, name) for keys in found]) for name in ("subject", "object", "relation")]
-    keys = _once(ahead, step, *columns)
-    if watch is None:
-        return keys
-    kept = keys.take(watch.holds(keys).nonzero().squeeze(1))
-    if not watch.pairs:
-        return kept
-    pairs = torch.tensor(sorted(watch.pairs)).T
-    ends = torch.cat([pairs, pairs.flip(0)], dim=1)
-    relations = torch.arange(ahead.heads.n_relations)
-    every = [ends[0].repeat_interleave(len(relations)), ends[1].repeat_interleave(len(relations))]
-    every.append(relations.repeat(ends.shape[1]))
-    own = (kept.subject, kept.object, kept.relation)
-    return _once(ahead, step, *(torch.cat(both) for both in zip(own, every, strict=True)))
+class _Expected(NamedTuple):
+    """What is told of n events, a column each."""
+
+    subject: Tensor
+    relation: Tensor
+    object: Tensor
+    p_event: Tensor
+    usual: Tensor
+    surprise: Tensor
+    events: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, ahead: Ahead, keys: Keys, step: int, horizon: int) -> _Expected:
+        p = ahead.p_event(keys, horizon)
+        asked = (keys.subject, keys.relation, keys.object, keys.step)
+        before = ahead.tallies.before("triple", *asked, levels=False)
+        since = max(step - ahead.past.events.start, 1)
+        usual = -torch.expm1(-before.events.double() / since * horizon)
+        return cls(*asked[:3], p, usual, divergence(p, usual), before.events, before.last)
+
+    @classmethod
+    def joined(cls, parts: list[_Expected]) -> _Expected:
+        return cls(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
-def _once(ahead: Ahead, step: int, subject: Tensor, object: Tensor, relation: Tensor) -> Keys:
-    """Each key once, by subject, object and relation: what comes later changes neither their order nor their number."""
-    entities, relations = ahead.past.events.n_entities, ahead.past.events.n_relations
-    code = torch.unique((subject * entities + object) * relations + relation)
-    link, r = code // relations, code % relations
-    return Keys("triple", link // entities, r, link % entities, torch.full_like(r, step))
+def _best(events: _Expected, top: int, surprising: bool) -> _Expected:
+    """The likeliest, or the most surprising, first; of equal ones those that come first."""
+    value = events.surprise if surprising else events.p_event
+    best = value.sort(descending=True, stable=True).indices[:top]
+    if surprising:
+        best = best[value[best] > 0]
+    return _Expected(*(column[best] for column in events))
+
+
+def _candidates(ahead: Ahead, step: int, watch: Watch | None) -> Iterator[Keys]:
+    """Every triple that occurred before the step, and of watched pairs all of them, each once, by (s, o, r), in parts.
+
+    There is at least one part, which may hold none.
+    """
+    code, waiting = _Code.of(ahead), torch.zeros(0, dtype=torch.int64)
+    for part in _once(ahead, step, code, watch):
+        waiting = torch.cat([waiting, part])
+        # as many at once as are read at once, however the events lie: a part changes the last digits
+        while len(waiting) > CHUNK:
+            yield code.keys(waiting[:CHUNK], step)
+            waiting = waiting[CHUNK:]
+    yield code.keys(waiting, step)
+
+
+@dataclass(frozen=True)
+class _Code:
+    """Triples as one number each, in the order (subject, object, relation), of that many entities and relations."""
+
+    entities: int
+    relations: int
+
+    @classmethod
+    def of(cls, ahead: Ahead) -> _Code:
+        return cls(ahead.past.events.n_entities, ahead.past.events.n_relations)
+
+    def __call__(self, keys: Keys) -> Tensor:
+        return (keys.subject * self.entities + keys.object) * self.relations + keys.relation
+
+    def keys(self, code: Tensor, step: int) -> Keys:
+        link, relation = code // self.relations, code % self.relations
+        subject, object_ = link // self.entities, link % self.entities
+        return Keys("triple", subject, relation, object_, torch.full_like(code, step))
+
+
+def _once(ahead: Ahead, step: int, code: _Code, watch: Watch | None) -> Iterator[Tensor]:
+    """The codes of all candidates, ascending, each once, in parts of which none is more than a block of keys.
+
+    What comes later changes neither their order nor their number.
+    """
+    base, *later = ahead.tallies.parts
+    own = [code(seen_keys("triple", part, step)) for part in later]
+    if watch is not None and watch.pairs:
+        pairs = torch.tensor(sorted(watch.pairs)).T
+        ends = torch.cat([pairs, pairs.flip(0)], dim=1).repeat_interleave(ahead.heads.n_relations, dim=1)
+        relation = torch.arange(ahead.heads.n_relations).repeat(2 * pairs.shape[1])
+        own.append(code(Keys("triple", ends[0], relation, ends[1], torch.full_like(relation, step))))
+    # few: of the events that came since, and of watched pairs
+    others = torch.unique(torch.cat([torch.zeros(0, dtype=torch.int64), *own]))
+    for rank in seen_ranks(base.triple, step):
+        for some in rank.split(CHUNK):
+            found = code(keys_at("triple", base, some, step))
+            if not len(found):
+                continue
+            before = int(torch.searchsorted(others, found[-1], right=True))
+            yield _watched(torch.unique(torch.cat([found, others[:before]])), step, code, watch)
+            others = others[before:]
+    yield _watched(others, step, code, watch)
+
+
+def _watched(codes: Tensor, step: int, code: _Code, watch: Watch | None) -> Tensor:
+    return codes if watch is None else codes[watch.holds(code.keys(codes, step))]
 
 
 def divergence(p: Tensor, usual: Tensor) -> Tensor:

@@ -359,7 +359,7 @@ class Predictor:
     def ahead(self) -> Ahead:
         """What answers what and whether over this past."""
         if self.heads is None:
-            raise without_heads("this run", mapped=self.mapped)
+            raise without_heads("this run")
         return Ahead(self.past, self.heads)
 
     def what(

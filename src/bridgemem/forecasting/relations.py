@@ -9,7 +9,7 @@ or over one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -21,7 +21,8 @@ from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Uni
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import sample_rows
 from bridgemem.memory.past import Past
-from bridgemem.memory.tallies import DECAYS, PastTallies, Tallied
+from bridgemem.memory.tallies import PastTallies
+from bridgemem.memory.tally import DECAYS, Tallied
 from bridgemem.memory.timeline import STEP_BITS, code, expand
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
@@ -33,6 +34,7 @@ _NEVER = 10.0  # the log lag of what never happened
 _CELLS = 1 << 18  # candidates that are read at once
 _RATE, _KEEP = 0.02, 20.0  # a candidate is learned from with probability rate + keep times its share
 _PRIOR = 2.0  # events that the shares of the two actors count for, next to those of the pair
+_ALL = slice(None)
 _COUNT, _LAG, _LATEST, _RECENT = 0, 1, 3, 4  # columns of what is read of a key: its count, lag, levels T = 7 and T = 30
 NAMES = (
     *("triple count", "triple lag", *(f"triple level {decay:g}" for decay in DECAYS)),
@@ -72,10 +74,11 @@ class PairQueries:
     answer: Tensor | None = None
 
     @classmethod
-    def of(cls, events: EventLog) -> PairQueries:
-        """One query an event, whose subject comes first."""
+    def of(cls, events: EventLog, rows: Tensor | slice = _ALL) -> PairQueries:
+        """One query an event, or each of some, whose subject comes first."""
+        at = rows.numpy() if isinstance(rows, Tensor) else rows
         columns = (events.subject, events.object, events.step, events.relation)
-        return cls(*(torch.from_numpy(column.astype("int64")) for column in columns))
+        return cls(*(torch.from_numpy(column[at].astype("int64")) for column in columns))
 
     def __len__(self) -> int:
         return len(self.step)
@@ -261,9 +264,10 @@ class RelationNet(nn.Module):
 
     def standardise(self, x: Tensor) -> None:
         """Learn mean and deviation of the features from examples float32 [m, columns]."""
-        wide = x.double()
-        self.mean.copy_(wide.mean(0))
-        self.inverse.copy_(wide.var(0, correction=0).clamp(min=1e-6).rsqrt())
+        for place, column in enumerate(x.unbind(1)):  # one at a time, since there may be millions of examples
+            wide = column.double()
+            self.mean[place] = wide.mean()
+            self.inverse[place] = wide.var(correction=0).clamp(min=1e-6).rsqrt()
 
     def forward(self, x: Tensor, relation: Tensor) -> Tensor:
         """x float32 [m, columns], relation int64 [m] directed -> [m]."""
@@ -324,8 +328,7 @@ class RelationCases:
 def recent_queries(events: EventLog, settings: RelationSettings, seed: int) -> PairQueries:
     """What happened between pairs in the last share of some events, all of it or a sample."""
     first = min(int(len(events) * (1 - settings.share)), max(len(events) - 1, 0))
-    queries = PairQueries.of(events.rows(first, len(events)))
-    return queries.take(sample_rows(len(queries), settings.queries, seed))
+    return PairQueries.of(events, sample_rows(len(events) - first, settings.queries, seed) + first)
 
 
 def relation_cases(
@@ -333,6 +336,7 @@ def relation_cases(
 ) -> RelationCases:
     """Read the queries, keeping the answer, all relations that the pair had, and a sample of the others."""
     draw = torch.Generator().manual_seed(seed)
+    examples: list[Tensor] = []
     parts, counts = [], [torch.zeros(1, dtype=torch.int64)]
     with progress.task("reading what happened between pairs", total=len(queries)) as advance:
         batches = list(queries.batches(reader.batch))
@@ -342,12 +346,29 @@ def relation_cases(
             keep[read.seen] = 1.0
             keep[torch.arange(len(batch)), batch.answer] = 1.0
             row, relation = (torch.rand(keep.shape, generator=draw) < keep).nonzero().unbind(1)
-            kept = (read.columns(row, relation), read.base[row, relation], relation, -keep[row, relation].log())
+            examples.append(read.columns(row, relation))
+            kept = (read.base[row, relation], relation, -keep[row, relation].log())
             parts.append((*kept, relation == batch.answer[row]))
             counts.append(torch.bincount(row, minlength=len(batch)))
             advance(len(batch))
-    x, base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
-    return RelationCases(x, base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0))
+    base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
+    del parts
+    return RelationCases(
+        _joined(examples, reader.past.return_freed), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0)
+    )
+
+
+def _joined(parts: list[Tensor], return_freed: Callable[[], None]) -> Tensor:
+    """Examples one below the other; each part is let go of as soon as it is copied, so that none is held twice."""
+    made, at = torch.empty((sum(map(len, parts)), len(NAMES))), 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        made[at : at + len(part)] = part
+        at += len(part)
+        del part
+        return_freed()
+    return made
 
 
 def fit_relations(

@@ -20,6 +20,7 @@ from bridgemem.memory.dyads import WIDTH, DyadMemory, PairStates
 from bridgemem.memory.index import Index, Occurrences
 from bridgemem.memory.overlay import Overlay, OverlayDyads
 from bridgemem.memory.timeline import STEP_BITS, expand
+from bridgemem.storage.allocator import return_freed
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Past:
     def on_disk(self) -> bool:
         """Whether the base is read by memory map: what is held next to it is to stay small too."""
         return self._base.memory is not None
+
+    def return_freed(self) -> None:
+        """Where the base is on disk, give the system back the memory that reads left free."""
+        if self.on_disk:
+            return_freed()
 
     @property
     def base(self) -> EventLog:

@@ -76,6 +76,22 @@ def expand(start: Tensor, stop: Tensor, size: int | None = None) -> tuple[Tensor
     return row, torch.arange(len(row), device=length.device).sub_((first - start).index_select(0, row))
 
 
+def halved(step: Tensor, low: Tensor, high: Tensor, limit: Tensor) -> Tensor:
+    """The first row at or after a limit in slices (low, high) of rows, ascending in each; int64 [n] each.
+
+    A slice is searched in its own rows, so that of a mapped column only their pages are read.
+    """
+    longest = int((high - low).max()) if len(low) else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) // 2
+        open_ = low < high
+        # a closed search stays where it is; its middle may lie after the last row
+        earlier = open_ & (step[torch.where(open_, middle, 0)] < limit)
+        low = torch.where(earlier, middle + 1, low)
+        high = torch.where(earlier, high, torch.where(open_, middle, high))
+    return low
+
+
 def changes(*columns: np.ndarray) -> np.ndarray:
     """True for the first row and wherever any of the sorted columns differs from the row before; bool [m]."""
     new = np.ones(len(columns[0]), dtype=bool)

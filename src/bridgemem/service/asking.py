@@ -175,7 +175,7 @@ class Service:
             # a backbone that cannot answer, such as stored scores that end before, says so to the caller
             with suppress(BridgeMemError):
                 self.kept.of(view.predictor).forecast(0, 0, top=1)
-            # likewise a run without what and whether, or over a memory on disk
+            # likewise a run without what and whether
             with suppress(BridgeMemError):
                 view.predictor.whether(0, 0, object=0)
         self.live.tidy()

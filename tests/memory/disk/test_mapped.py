@@ -178,9 +178,9 @@ def test_pages_are_let_go_when_more_are_held_than_may_be(home, monkeypatch):
     assert not let_go
     held[0] = 1001
     past.dyads.partners(actor, step, 3, 0)
-    assert let_go == [22], "all columns of the memory and of its index"
+    assert let_go == [57], "all columns of the memory and of its index"
     past.dyads.partners(actor, step, 3, 0)
-    assert let_go == [22], "pages of other files are not let go of again and again"
+    assert let_go == [57], "pages of other files are not let go of again and again"
     monkeypatch.undo()
     forget(memory_of(open_memory(home / "resident").events).columns.values())  # type: ignore[union-attr]
     equal(past.dyads.partners(actor, step, 3, 0), expected)
@@ -196,7 +196,7 @@ def test_a_memory_on_disk_on_a_device_is_refused(home):
 def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
     write_memory(dataset_of(random_log(21)), home / "whole")
     files = [file.name for file in (home / "whole").iterdir()]
-    assert len(files) == 25
+    assert len(files) == 60
     for name in files:
         spoilt = Path(shutil.copytree(home / "whole", tmp_path / "spoilt"))
         path = spoilt / name
@@ -210,7 +210,7 @@ def test_a_memory_that_is_not_whole_is_refused(home, tmp_path):
     values = json.loads((home / "whole" / MANIFEST).read_text())
     spoilt = Path(shutil.copytree(home / "whole", tmp_path / "other"))
     (spoilt / MANIFEST).write_text(json.dumps({**values, "format": 1}))
-    with pytest.raises(RunError, match="format 1, and this program reads 3; write the memory on disk again"):
+    with pytest.raises(RunError, match="format 1, and this program reads 4; write the memory on disk again"):
         open_memory(spoilt)
     names = json.loads((spoilt / NAMES).read_text())
     names["entities"][0] = "somebody else"

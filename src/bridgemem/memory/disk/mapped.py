@@ -20,8 +20,9 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
 from bridgemem.events.mapped import EVENTS, MANIFEST, Home, MappedLog, open_mapped
 from bridgemem.memory.disk.segments import Segment, Segments, open_segments
+from bridgemem.memory.disk.tallies import TALLY_COLUMNS, MappedTally
 from bridgemem.memory.dyads import BLOCK_ROWS, DyadMemory
-from bridgemem.memory.timeline import Timeline
+from bridgemem.memory.timeline import Timeline, halved
 from bridgemem.storage.allocator import return_large
 from bridgemem.storage.checksums import VERIFIED, verify_file
 from bridgemem.storage.columns import HEADER, again, forget, open_column
@@ -44,6 +45,7 @@ COLUMNS = {
     "roles.candidate": "<i4",
     "actors.codes": "<i8",
     "acts.codes": "<i8",
+    **TALLY_COLUMNS,
 }
 
 
@@ -81,16 +83,7 @@ class MappedDyads(DyadMemory):
     def _ends(self, rank: Tensor, limit: Tensor) -> Tensor:
         self._keep.trim()
         limit = limit.clamp(max=self.end)
-        low, high = self.start[rank], self.start[rank + 1]
-        longest = int((high - low).max()) if len(rank) else 0
-        for _ in range(longest.bit_length()):
-            middle = (low + high) // 2
-            open_ = low < high
-            # a closed search stays where it is; its middle may lie after the last row
-            earlier = open_ & (self.step[torch.where(open_, middle, 0)] < limit)
-            low = torch.where(earlier, middle + 1, low)
-            high = torch.where(earlier, high, torch.where(open_, middle, high))
-        return low
+        return halved(self.step, self.start[rank], self.start[rank + 1], limit)
 
     def blocks(self, rows: int = BLOCK_ROWS) -> Iterator[tuple[slice, slice]]:
         for block in super().blocks(rows):
@@ -177,6 +170,12 @@ class Memory:
     def acts(self) -> Tensor:
         """(actor, directed relation, step) of both sides of every event in one number, ascending, int64 [2n]."""
         return self._tensor("acts.codes")
+
+    def tally(self, kind: str, end: int) -> MappedTally:
+        """The events of each key of a kind, of which nothing at or after `end` is read."""
+        own = f"tally.{kind}."
+        columns = {name.removeprefix(own): column for name, column in self.columns.items() if name.startswith(own)}
+        return MappedTally(columns, end, self.trim)
 
     def trim(self) -> None:
         """Let go of pages where more are resident than may be."""

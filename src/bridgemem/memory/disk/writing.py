@@ -17,6 +17,7 @@ from bridgemem.events.log import Clock, EventLog, Vocabulary
 from bridgemem.events.mapped import BLOCK, EVENTS, FORMAT, MANIFEST, NAMES, MappedLog
 from bridgemem.memory.disk.mapped import COLUMNS, open_memory
 from bridgemem.memory.disk.segments import Note, Segment, Segments, SegmentWriter, seal, vocabulary_digest
+from bridgemem.memory.disk.tallies import TallyColumns, ranges_of
 from bridgemem.memory.occurrences import first_meetings, occurrence_lines
 from bridgemem.memory.timeline import STEP_BITS, changes
 from bridgemem.progress import SILENT, Progress
@@ -59,6 +60,7 @@ def write_memory(
         ):
             for at in range(0, len(events), block):
                 columns.add_events(*(getattr(events, name)[at : at + block] for name in EVENTS))
+            columns.tallies.add_overall(events.relation, events.step, events.n_relations, block)
             for low, high in _actor_blocks(events, block):
                 rows = _mined(segments, low, high) if segments is not None else _sorted(events, low, high, block)
                 writer.add(*rows)
@@ -90,6 +92,7 @@ def complete_memory(
         if 2 * len(events) != note["rows"]:
             raise RunError(f"{folder}: the index and the events are not of the same rows; {again(folder)}.")
         part = Segment(folder, note, sizes[1])
+        columns.tallies.add_overall(relation, step, sizes[1], MINING_BLOCK)
         segments = Segments(folder, {**_whole(sizes, note), "vocabulary": None, "fingerprint": None}, [part])
         for low, high in _actor_blocks(events, MINING_BLOCK):
             rows = _mined(segments, low, high)
@@ -151,13 +154,7 @@ def _actor_blocks(events: EventLog, block: int) -> Iterator[tuple[int, int]]:
     for at in range(0, len(events), block):
         for column in (events.subject, events.object):
             counts += np.bincount(column[at : at + block], minlength=events.n_entities)
-    reached = np.cumsum(counts)
-    low = 0
-    while low < events.n_entities:
-        before = int(reached[low - 1]) if low else 0
-        high = max(int(np.searchsorted(reached, before + block, side="right")), low + 1)
-        yield low, high
-        low = high
+    return ranges_of(counts, block)
 
 
 def _sorted(events: EventLog, low: int, high: int, block: int) -> Rows:
@@ -201,6 +198,7 @@ class _Columns:
         self.columns = {
             name: self._stack.enter_context(Column(folder / f"{name}.npy", dtype)) for name, dtype in COLUMNS.items()
         }
+        self.tallies = TallyColumns(self.columns)
 
     def __enter__(self) -> Self:
         return self
@@ -240,3 +238,4 @@ class _Columns:
         for index, values in made.items():
             for name, column in values.items():
                 self.columns[f"{index}.{name}"].add(np.asarray(column))
+        self.tallies.add_actors(rows, events.n_entities, events.n_relations)
