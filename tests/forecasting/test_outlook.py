@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bridgemem.errors import DataError, NotFoundError, SettingsError
+from bridgemem.forecasting import outlook
 from bridgemem.forecasting.outlook import divergence
 from bridgemem.forecasting.predictor import Predictor
 from builders import small_world
@@ -82,6 +83,27 @@ def test_events_that_came_after_the_fit_count_once() -> None:
     facts = [(e.subject, e.relation, e.object) for e in found]
     assert len(facts) == len(set(facts)) == fitted().outlook().query.events + 1
     assert ("Newcomer", relation, two) in facts
+
+
+def test_events_read_in_parts_are_those_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once and none left out, whether it happened before, came since or is of a watched pair."""
+    events = small_world().events
+    names, label = events.entities.names, events.clock.label(events.end)
+    fresh = [
+        ("Newcomer", events.relations.names[0], names[0], label),
+        (names[0], events.relations.names[1], names[1], label),
+    ]
+    model = predictor().assume(fresh)
+    for watch in (None, [names[0], (names[2], names[3]), ("Newcomer", names[1])]):
+        whole = model.outlook(horizon=3, top=10_000, watch=watch)
+        with monkeypatch.context() as patched:
+            patched.setattr(outlook, "CHUNK", 7)
+            parts = model.outlook(horizon=3, top=10_000, watch=watch)
+        assert parts.query.events == whole.query.events == len(whole)
+        told = [{(e.subject, e.relation, e.object): e.p_event for e in found} for found in (parts, whole)]
+        assert told[0] == pytest.approx(told[1], rel=1e-4)
+        assert len(told[0]) == len(parts)
+        assert [e.p_event for e in parts] == sorted((e.p_event for e in parts), reverse=True)
 
 
 def test_an_outlook_is_a_table_a_frame_and_a_file(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ TALLY_COLUMNS = {
 }
 BLOCK_ROWS = 1 << 22  # rows that a pass over all of them reads at a time
 LEVEL_ROWS = 1 << 19  # rows whose levels are added up at once, unless one key has more
-# Beyond so many rows before the newest nothing is left of a level. A sum reaches that far in at most 21 leaps, one of
+# Rows further back than this add nothing to a level. A sum reaches that far in at most 21 leaps, one of
 # which is over 90,000 steps or more, and e^(-90,000 / T) is 0 for every T.
 REACH = 21 * 90_000
 _WIDTHS = torch.tensor([width << more for more in range(22) for width in (2, 3)]) // 2
