@@ -19,8 +19,9 @@ from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.memory.past import Past
 from bridgemem.residuals.scoring import Scoring
 from bridgemem.service import asking
-from bridgemem.service.asking import MisspeltError, Service
+from bridgemem.service.asking import Service
 from bridgemem.service.models import Forecast, ForecastQuery
+from bridgemem.service.requests import MisspeltError
 from builders import SMALL_READER, dataset_of, random_log
 from commands import ACTORS, RELATIONS
 from fits import fit_run, loaded

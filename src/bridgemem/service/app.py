@@ -33,7 +33,7 @@ from bridgemem.service.ahead_models import (
     WhatQuery,
     WhetherQuery,
 )
-from bridgemem.service.asking import AnyQuery, Live, Service
+from bridgemem.service.asking import Live, Service
 from bridgemem.service.docs_page import PATHS as DOCS
 from bridgemem.service.docs_page import docs_router
 from bridgemem.service.drift import Drift, DriftSettings
@@ -67,6 +67,7 @@ from bridgemem.service.models import (
     StoredEvents,
 )
 from bridgemem.service.quick import Quick
+from bridgemem.service.requests import AnyQuery
 
 LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]

@@ -9,24 +9,22 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import TypeAdapter
 
 from bridgemem import __version__
-from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
-from bridgemem.events.leaps import check_ahead, remark_ahead
+from bridgemem.errors import BridgeMemError, DataError, SettingsError
+from bridgemem.events.leaps import check_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
 from bridgemem.events.queries import Queries
 from bridgemem.events.readers.options import ROLES
 from bridgemem.events.readers.text import Reject
-from bridgemem.forecasting.ahead import Chance
-from bridgemem.forecasting.asked import Asked, Assumed, Found, suppose, with_anybody
+from bridgemem.forecasting.asked import Found, suppose
 from bridgemem.forecasting.batch_queries import Query, answer
 from bridgemem.forecasting.predictor import Answers, Predictor
 from bridgemem.live.eventstore import EventStore, NewEvent, Receipt, Stored
@@ -39,16 +37,7 @@ from bridgemem.runs import Run
 from bridgemem.service.ahead_models import (
     ExpectedEventTold,
     OutlookQuery,
-    PartnerAnswer,
-    PartnersQuery,
-    RelationAnswer,
     ServedOutlook,
-    ServedPartners,
-    ServedWhat,
-    ServedWhether,
-    WhatQuery,
-    WhetherQuery,
-    WithinAnswer,
 )
 from bridgemem.service.ledger import ASSUMED, Issuer
 from bridgemem.service.limits import Limits
@@ -64,9 +53,7 @@ from bridgemem.service.models import (
     MOST_QUERIES,
     MOST_RETRACTED,
     MOST_STORED,
-    AssumedTold,
     BatchForecast,
-    BatchQuery,
     ExplainQuery,
     ForecastQueries,
     ForecastQuery,
@@ -78,7 +65,6 @@ from bridgemem.service.models import (
     NameFound,
     NamesFound,
     NewEvents,
-    RankedCandidate,
     Received,
     Retracted,
     Retraction,
@@ -89,20 +75,26 @@ from bridgemem.service.models import (
     StoredEvent,
     StoredEvents,
 )
+from bridgemem.service.requests import (
+    AnyAnswer,
+    AnyQuery,
+    MisspeltError,
+    asked_of,
+    forecast_values,
+    key_of,
+    note_sides,
+    served,
+    unknown_name,
+    with_remark,
+)
 from bridgemem.service.scores import ScoreCache, Used
 
 LOG = logging.getLogger(__name__)
 OF_A_REFUSED_BATCH = "nothing is wrong with it, but its batch was refused"
-NO_HEADS = "the run that is served cannot tell what or whether: it was fitted without; serve one that was fitted anew."
+NO_HEADS = "the run that is served cannot tell what or whether: it was fitted without; serve one that was fitted again."
 NAMED = 20  # events of a batch that are named one by one
 PATIENCE = 0.015  # seconds in which one of many clients is heard again
 _EXPLANATION: TypeAdapter[ServedBridgeMem | ServedLearned] = TypeAdapter(ServedExplanation)
-# several times as quick as `model_construct` of each
-_CANDIDATES: TypeAdapter[list[RankedCandidate]] = TypeAdapter(list[RankedCandidate])
-
-
-AnyQuery = ForecastQuery | WhatQuery | PartnersQuery | WhetherQuery
-AnyAnswer = ServedForecast | ServedWhat | ServedPartners | ServedWhether
 
 
 class View(Protocol):
@@ -259,7 +251,7 @@ class Service:
 
     def answer(self, request: AnyQuery) -> AnyAnswer:
         """The answer to one query of any kind; queries that come at the same time are answered together."""
-        _note_names(request)
+        note_sides(request)
         try:
             return self._forecasting(request)
         except MisspeltError as problem:
@@ -273,7 +265,7 @@ class Service:
 
     async def answer_soon(self, request: AnyQuery) -> AnyAnswer:
         """The same for a caller that has other things to do meanwhile."""
-        _note_names(request)
+        note_sides(request)
         try:
             found = await asyncio.wrap_future(self._forecasting.submit(request))
         except MisspeltError as problem:
@@ -288,7 +280,7 @@ class Service:
         alike: dict[tuple[int, int | None], dict[int, tuple[int, int, int]]] = {}
         for place, request in enumerate(requests):
             try:
-                if (unknown := _unknown(view.events, request)) is not None:
+                if (unknown := unknown_name(view.events, request)) is not None:
                     raise unknown
                 if not isinstance(request, ForecastQuery) or request.assume is not None:
                     found[place] = self._alone(view, request)
@@ -306,14 +298,14 @@ class Service:
     def _served(self, view: View, request: AnyQuery, found: Answers) -> AnyAnswer | Exception:
         """The answers to who in the shape that goes out."""
         try:
-            told = served(found, view.predictor, _asked_of(request), view.version)
+            told = served(found, view.predictor, asked_of(request), view.version)
             return self._issued(view, request, found, told)
         except BridgeMemError as problem:
             return problem
 
     def _alone(self, view: View, request: AnyQuery) -> AnyAnswer:
         """A query that is not scored together with others: no who, or one with assumed events."""
-        predictor, asked = view.predictor, _asked_of(request)
+        predictor, asked = view.predictor, asked_of(request)
         if predictor.heads is None and not isinstance(request, ForecastQuery):
             raise SettingsError(NO_HEADS)
         if request.assume is None:
@@ -328,14 +320,14 @@ class Service:
             check_ahead([clock.step(row[3]) for row in rows], view.events.end - 1, most, clock)
         predictor, asked, found, assumed = suppose(predictor, asked, rows)
         told = served(found, predictor, asked, view.version, assumed)
-        return told if self.issuer is None else _with_remark(told, ASSUMED)
+        return told if self.issuer is None else with_remark(told, ASSUMED)
 
     def _issued(self, view: View, request: AnyQuery, found: Found, told: AnyAnswer) -> AnyAnswer:
         """The answer with its number in the ledger, or with the reason why it has none."""
         if self.issuer is None:
             return told
-        number, why = self.issuer.issue(_key(request), found, view.predictor, view.version)
-        return _with_remark(told.model_copy(update={"issued": number}), why)
+        number, why = self.issuer.issue(key_of(request), found, view.predictor, view.version)
+        return with_remark(told.model_copy(update={"issued": number}), why)
 
     def forecasts(self, request: ForecastQueries) -> Forecasts:
         """Many queries at once; every one that cannot be asked is named."""
@@ -347,18 +339,18 @@ class Service:
             )
         view, asked = self.live.view, list[Query]()
         for q in request.queries:
-            unknown = _unknown(view.events, q)
+            unknown = unknown_name(view.events, q)
             problem = "" if unknown is None else str(unknown.told()).rstrip(".")
             asked.append(Query(q.subject, q.relation, q.object, q.at, problem=problem))
         found = answer(self.kept.of(view.predictor), asked, request.top, request.horizon, "the request")
         note(model_version=view.version)
-        told = [BatchForecast.model_construct(**_forecast(each)) for each in found.candidates]
+        told = [BatchForecast.model_construct(**forecast_values(each)) for each in found.candidates]
         if self.issuer is not None:
             # the same query alone is the same forecast
             whole = [ForecastQuery(**q.model_dump(), top=request.top, horizon=request.horizon) for q in request.queries]
-            made = dict(zip(map(_key, whole), found.candidates, strict=True))
+            made = dict(zip(map(key_of, whole), found.candidates, strict=True))
             issued = self.issuer.issue_all(made, view.predictor, view.version)
-            for one, (number, why) in zip(told, (issued[_key(q)] for q in whole), strict=True):
+            for one, (number, why) in zip(told, (issued[key_of(q)] for q in whole), strict=True):
                 one.issued, one.remark = number, why
         return Forecasts(forecasts=told, model_version=view.version)
 
@@ -384,7 +376,7 @@ class Service:
         query = {**vars(found.query), "watch": list(found.query.watch)}
         told = ServedOutlook.model_construct(**query, candidates=rows, model_version=view.version)
         if self.issuer is not None and rows:
-            told.issued, why = self.issuer.issue(_key(request), found, view.predictor, view.version)
+            told.issued, why = self.issuer.issue(key_of(request), found, view.predictor, view.version)
             told.remark = " ".join(filter(None, (told.remark, why)))
         return told
 
@@ -447,7 +439,7 @@ class Service:
         """Who answers; names that do not occur are refused with suggestions."""
         note(model_version=view.version)
         note_names(subject=request.subject, relation=request.relation, object=request.object)
-        if (unknown := _unknown(view.events, request)) is not None:
+        if (unknown := unknown_name(view.events, request)) is not None:
             raise unknown.told()
         return self.kept.of(view.predictor)
 
@@ -468,84 +460,6 @@ def _cells(row: Any) -> tuple[str, ...]:
     if isinstance(row, tuple) and len(row) == len(ROLES):
         return tuple(map(str, row))
     return (json.dumps(row, default=str),)
-
-
-class MisspeltError(Exception):
-    """A name does not occur. told: the error with names that may have been meant, which takes a while to find."""
-
-    def __init__(self, told: Callable[[], NotFoundError]) -> None:
-        super().__init__("a name does not occur")
-        self.told = told
-
-
-def _unknown(events: EventLog, request: AnyQuery | BatchQuery | ExplainQuery) -> MisspeltError | None:
-    """The first name of a query that does not occur, neither known nor assumed."""
-    assumed = getattr(request, "assume", None) or []
-    parties, relations = {name for e in assumed for name in (e.subject, e.object)}, {e.relation for e in assumed}
-    subject, relation, object_ = _sides(request)
-    for name in (subject, object_):
-        # a number is no id here: ids are nothing that callers are told
-        if name is not None and name not in events.entities and name not in parties:
-            return MisspeltError(partial(_suggested, events, "entity_names", name))
-    if relation is not None and relation not in events.relations and relation not in relations:
-        return MisspeltError(partial(_suggested, events, "relation_names", relation))
-    return None
-
-
-def _sides(request: AnyQuery | BatchQuery | ExplainQuery) -> tuple[str | None, str | None, str | None]:
-    """Subject, relation and object as they were named."""
-    if isinstance(request, PartnersQuery):
-        return request.actor, None, None
-    return request.subject, getattr(request, "relation", None), request.object
-
-
-def _key(request: AnyQuery | OutlookQuery) -> str:
-    """What was asked, as text: two that are equal have the same answer from the same past."""
-    return f"{type(request).__name__} {request.model_dump_json()}"
-
-
-def _note_names(request: AnyQuery) -> None:
-    note_names(**dict(zip(("subject", "relation", "object"), _sides(request), strict=True)))
-
-
-def _asked_of(request: AnyQuery) -> Asked:
-    """A query as predictors are asked it."""
-    kind: Literal["whether"] | None = "whether" if isinstance(request, WhetherQuery) else None
-    subject, relation, object_ = _sides(request)
-    top = getattr(request, "top", 10)
-    return Asked(subject, relation, object_, request.at, request.horizon, top, kind)
-
-
-def _suggested(events: EventLog, kind: str, name: str) -> NotFoundError:
-    names: Names = getattr(events, kind)
-    return names.unknown(name)
-
-
-def served(found: Found, predictor: Predictor, asked: Asked, version: str, assumed: Assumed | None = None) -> AnyAnswer:
-    """An answer of any kind in the shape that goes out; what the predictor made is not checked again."""
-    far, told = remark_ahead(predictor.events, found.query.step), assumed and AssumedTold.model_validate(assumed)
-    if isinstance(found, Answers):
-        who: dict[str, Any] = {**_forecast(found), "p_event": with_anybody(found, predictor, asked)}
-        return ServedForecast.model_construct(**who, model_version=version, remark=far, assumed=told)
-    query: dict[str, Any] = {**vars(found.query), "remark": " ".join(filter(None, (found.query.remark, far))) or None}
-    query |= {"model_version": version, "assumed": told}
-    if isinstance(found, Chance):
-        within = [WithinAnswer.model_construct(**vars(one)) for one in found.within]
-        return ServedWhether.model_construct(**query, within=within, median=found.median)
-    if asked.object is not None and asked.subject is not None:
-        rows = [RelationAnswer.model_construct(**vars(one)) for one in found]
-        return ServedWhat.model_construct(**query, candidates=rows)
-    partners = [PartnerAnswer.model_construct(**vars(one)) for one in found]
-    return ServedPartners.model_construct(**query, candidates=partners)
-
-
-def _with_remark(told: AnyAnswer, more: str | None) -> AnyAnswer:
-    return told.model_copy(update={"remark": " ".join(filter(None, (told.remark, more))) or None})
-
-
-def _forecast(found: Answers) -> dict[str, Any]:
-    """The values of a `Forecast`."""
-    return {**vars(found.query), "candidates": _CANDIDATES.validate_python(found)}
 
 
 def _answers(
