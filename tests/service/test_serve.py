@@ -128,6 +128,8 @@ def test_a_file_without_a_token_is_refused(recurrence_run: Path, tmp_path: Path,
     secret = tmp_path / "token"
     secret.write_bytes(content)
     assert "token" in bridgemem("serve", recurrence_run, "--token-file", secret).refused()
+    lost = bridgemem("serve", recurrence_run, "--token-file", secret.parent / "lost").refused()
+    assert "lost cannot be read: No such file or directory; write the token into a file, and name it." in lost
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_made(recurrence_run: Path, tmp_path: Path) -> None:

@@ -142,6 +142,10 @@ def read_token(path: Path) -> str:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
         lines = []
+    except OSError as problem:
+        raise SettingsError(
+            f"{path} cannot be read: {problem.strerror}; write the token into a file, and name it."
+        ) from None
     token = lines[0].strip() if lines else ""
     if not token or not token.isascii() or not token.isprintable():
         raise SettingsError(f"{path} does not begin with a token: write a line of ASCII letters and digits into it.")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers import text
+from bridgemem.events.readers.files import find_files
 from bridgemem.events.readers.id_files import read_vocabulary
 from bridgemem.events.readers.read import Reading, ReadOptions, read_events
 from bridgemem.events.readers.text import UNCLOSED
@@ -546,3 +547,8 @@ def test_a_vocabulary_may_be_in_any_order_with_spaces_in_its_names(write):
 def test_a_broken_vocabulary_is_one_clear_sentence(write, content, message):
     with pytest.raises(DataError, match=message):
         read_vocabulary(write(content), "entity")
+
+
+def test_an_empty_name_is_no_folder():
+    with pytest.raises(DataError, match="a name of a file is empty; name a CSV"):
+        find_files([" "])

@@ -16,6 +16,8 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """
     found: list[Path] = []
     for pattern in map(str, patterns):
+        if not pattern.strip():
+            raise DataError("a name of a file is empty; name a CSV, TSV or Parquet file.")
         path = Path(pattern)
         if path.is_dir():
             raise DataError(f"{pattern} is a folder: name its files, as in {pattern.rstrip('/')}/*.parquet.")
