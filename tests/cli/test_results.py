@@ -164,7 +164,8 @@ def test_a_fit_shows_how_the_residuals_did_and_says_which_one_forecasts_use(lear
     expected |= {"recurrence + learned": held.learned}
     assert {row[0]: next(filter(None, row[1:])).strip() for row in rows} == {n: figure(v) for n, v in expected.items()}
     assert all(interval(gain) in fitted.out for _, *gain in held.naive.values())
-    assert f"Forecasts use recurrence + {Run(folder).preferred()}." in fitted.out
+    better = "the residual that ranked better on later validation"
+    assert f"Forecasts use recurrence + {Run(folder).preferred()}, {better}." in fitted.out
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name, words in (("static", "static filter"), ("time", "time-aware filter")):
         held = Run(folder).held_out(name)
@@ -180,7 +181,8 @@ def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv
     held = Run(tmp_path / "run").held_out("time")
     assert held is not None
     naive = {name: list(found) for name, found in held.naive.items()}
-    assert made["held_out"]["time"] == {**asdict(held), "gain": list(held.gain), "naive": naive, "better": held.better}
+    gains = {"gain": list(held.gain), "over_backbone": list(held.over_backbone)}
+    assert made["held_out"]["time"] == {**asdict(held), **gains, "naive": naive, "better": held.better}
     assert made["forecasts"] == Run(tmp_path / "run").preferred()
     plain = bridgemem("fit", "-d", own_csv, "-b", "recurrence", "-o", tmp_path / "two", *TINY_READER, "--json", "-q")
     assert (plain.json["held_out"], plain.json["forecasts"]) == ({}, "bridgemem")
@@ -192,7 +194,8 @@ def test_a_fit_in_json_holds_the_comparison_where_a_residual_was_learned(own_csv
         ((0.1, 0.05, 0.15), "learned"),
         (None, "learned"),
         ((0.1, -0.05, 0.25), "learned"),
-        ((0.1, -0.15, 0.35), "bridgemem"),
+        ((0.1, -0.15, 0.35), "learned"),
+        ((-0.1, -0.35, 0.15), "bridgemem"),
         ((-0.2, -0.3, -0.1), "bridgemem"),
     ],
 )
