@@ -17,6 +17,7 @@ from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.explanations import BridgeMemExplanation, LearnedExplanation
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.memory.past import Past
+from bridgemem.residuals.learning import HeldOut
 from bridgemem.residuals.scoring import Choice
 from builders import SMALL_READER, random_log, random_transitions, rows_of, side, triple
 from fits import fit
@@ -222,10 +223,10 @@ def test_a_calendar_that_ends_after_the_last_event_is_told(events: EventLog) -> 
         of.forecast(0, 0, at="0001-01-01")
 
 
-def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked() -> None:
+def test_fit_forecasts_and_explains_with_the_learned_residual_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = Dataset.chronological("small", random_log(5, n=400), valid=0.2, test=0.2)
     settings = Settings(width=8, hidden=8, max_epochs=1)
-    # so few queries do not tell the two apart
+    monkeypatch.setattr(HeldOut, "better", "bridgemem")
     own = Forecaster("recurrence", residual="learned", settings=settings).fit(dataset)
     with pytest.warns(UserWarning, match="the learned residual does not rank better than the paper.s"):
         assert own.predictor.learned is None

@@ -34,7 +34,6 @@ from bridgemem.cli.options import (
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
 from bridgemem.errors import BridgeMemError, SettingsError
-from bridgemem.storage.allocator import few_arenas
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -225,6 +224,7 @@ def _leave_a_core() -> None:
 def listen_forever(app: FastAPI, place: socket.socket, what: str, limits: Limits) -> None:
     """Run the application on a socket until Ctrl-C or a request to end; both are a normal end."""
     from bridgemem.service.connections import make_server
+    from bridgemem.storage.allocator import few_arenas
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -37,8 +37,6 @@ def backup(store: EventStore, to: Path | str, *, replace: bool = False) -> Backu
     if to.exists() and (not replace or to.is_dir() or to.samefile(store.path)):
         remedy = "choose another name" if to.is_dir() or to.samefile(store.path) else "choose another name, or --force"
         raise SettingsError(f"{to} exists already; {remedy}.")
-    if not to.parent.is_dir():  # a drive that is not mounted would otherwise pass unnoticed
-        raise SettingsError(f"the folder {to.parent} does not exist; create it, or name another place.")
     try:
         with whole_file(to, replace) as aside:
             aside.unlink(missing_ok=True)
