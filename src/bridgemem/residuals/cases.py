@@ -33,6 +33,7 @@ RATE = 0.03
 MOST_BY_RATE = 16  # candidates of a query that the rate alone keeps, however many it has
 SCALE_QUERIES = 1_500
 LEAST = 1e-30  # of the mass of the candidates that are not read
+FREED_EACH = 32  # batches after which what reads of a memory on disk left free goes back to the system
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,9 @@ class CaseReader:
             for made in found:
                 parts.append(made)
                 advance(len(made))
+                if len(parts) % FREED_EACH == 0:
+                    self.past.return_freed()
+        self.past.return_freed()
         return Cases.joined(parts)
 
     def cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
