@@ -78,7 +78,9 @@ def suppose(predictor: Predictor, asked: Asked, events: Any) -> tuple[Predictor,
     count = len(supposing.events) - len(predictor.events)
     asked = replace(asked, at=supposing.events.clock.label(supposing.end) if asked.at is None else asked.at)
     found, column = asked.of(supposing), _probability(asked)
-    before, now = (dict(_told(each, column)) for each in (_plainly(predictor, asked), _whole(supposing, asked)))
+    # a chance has no answers beyond those shown
+    whole = found if isinstance(found, Chance) else _whole(supposing, asked)
+    before, now = (dict(_told(each, column)) for each in (_plainly(predictor, asked), whole))
     shown = [answer for answer, _ in _told(found, column)]
     moved = {answer: abs((p or 0.0) - (before.get(answer) or 0.0)) for answer, p in now.items() if answer not in shown}
     others = [answer for answer in sorted(moved, key=lambda a: -moved[a])[:MOVED] if moved[answer] >= LEAST]
