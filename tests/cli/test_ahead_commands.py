@@ -251,13 +251,17 @@ def test_the_last_steps_of_a_run_and_its_store_are_measured(run: Path, query: st
     assert sorted(path.name for path in run.iterdir()) == before
 
 
-def test_a_window_takes_in_stored_events(run: Path, tmp_path: Path) -> None:
-    events = tmp_path / "events.csv"
+@pytest.mark.parametrize("named", [False, True])
+def test_a_window_takes_in_stored_events(run: Path, tmp_path: Path, named: bool) -> None:
+    events, store = tmp_path / "events.csv", tmp_path / "own.duckdb" if named else Path(f"{run}.events.duckdb")
     events.write_text("subject,relation,object,time\nArvan,visit,Kel,2024-02-10\n")
-    assert bridgemem("ingest", f"{run}.events.duckdb", events, "--run", run).code == 0
-    found = bridgemem("evaluate", run, "--from", "2024-02-10", "--to", "2024-02-10", "-q")
+    assert bridgemem("ingest", store, events, "--run", run).code == 0
+    own = ("--store", store) if named else ()
+    day = ("--from", "2024-02-10", "--to", "2024-02-10")
+    found = bridgemem("evaluate", run, *day, *own, "-q")
     assert "2024-02-10 to 2024-02-10, 2 queries" in found.out
     assert "1 stored event is read" in found.out
+    assert "there is no event from 2024-02-10" in bridgemem("evaluate", run, *day, "--store", "none").refused()
 
 
 @pytest.mark.parametrize(
@@ -269,8 +273,10 @@ def test_a_window_takes_in_stored_events(run: Path, tmp_path: Path) -> None:
         (("--last", "2", "--records", "r.jsonl"), "a window is measured by itself"),
         (("--from", "2030-01-01"), "there is no event from 2030-01-01"),
         (("--last", "2", "--query", "what", "--horizon", "2"), "--horizon is for who and whether"),
+        (("--last", "2", "--store", "nowhere.duckdb"), "nowhere.duckdb"),
+        (("--store", "own.duckdb"), "--store adds stored events to a window"),
     ],
-    ids=["fitted", "too-long", "split", "records", "after", "what-horizon"],
+    ids=["fitted", "too-long", "split", "records", "after", "what-horizon", "no-store", "no-window"],
 )
 def test_windows_that_cannot_be_measured_are_refused(run: Path, options: tuple[str, ...], said: str) -> None:
     assert said in bridgemem("evaluate", run, *options).refused()

@@ -135,15 +135,24 @@ def test_a_run_taken_apart_adds_its_parts_to_the_records(by: str, walk: Walk, tm
     assert bridgemem("report", "--by", by, "--records", path, "--json").json["tables"] == tables
 
 
-def test_a_run_taken_apart_makes_no_file_of_records(walk: Walk, tmp_path: Path) -> None:
-    done = bridgemem("report", walk.run, "--by", "support", "--records", tmp_path / "none.jsonl")
+def test_a_run_taken_apart_makes_the_file_of_records_that_is_named(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("report", walk.run, "--by", "support")
+    done = bridgemem(*asked)
     assert done.out.startswith("Gain in MRR by support")
-    assert left_in(tmp_path) == []
+    assert bridgemem(*asked, "--records", tmp_path / "new.jsonl").out == done.out
+    assert left_in(tmp_path) == ["new.jsonl"]
+    assert {r.subset.partition(": ")[0] for r in read_records(tmp_path / "new.jsonl") if r.subset} == {"support"}
 
 
-def test_the_parts_of_a_run_are_written_as_one_page(walk: Walk, tmp_path: Path) -> None:
+def test_the_parts_of_a_run_are_written_as_one_page(
+    walk: Walk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     page = tmp_path / "support.md"
-    bridgemem("report", walk.run, "--by", "support", "--records", tmp_path / "none.jsonl", "--out", page)
+    bridgemem("report", walk.run, "--by", "support", "--out", page)
     assert page.read_text().startswith("### Gain in MRR by support")
     assert left_in(tmp_path) == ["support.md"]
 

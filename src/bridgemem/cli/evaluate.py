@@ -92,6 +92,10 @@ def evaluate(
     last: Annotated[
         int | None, typer.Option("--last", min=1, help="Measure the last N time steps, as --last 30.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="With a window: event store, or none (default: RUN.events.duckdb)."),
+    ] = None,
     join: Annotated[bool, typer.Option("--join", help="Join the parts that --shard kept.")] = False,
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
     residual: Annotated[
@@ -123,7 +127,7 @@ def evaluate(
     run = target[0]
     of_run = (horizon, master, shard, cells, queries, join or workers > 1 or query != "who" or None)
     window = None if from_ is None and to is None and last is None else Window(from_, to, last)
-    _check_target(target, backbone, (residual, seed, set_, split_at), (*of_run, window))
+    _check_target(target, backbone, (residual, seed, set_, split_at), (*of_run, window, store))
     if backbone is not None:
         wanted = OwnModel(backbone, residual, seed, set_, device, split, split_at)
         _evaluate_own(source_of(target), wanted, reading, data_dir, records, as_json, quiet)
@@ -134,9 +138,11 @@ def evaluate(
         _check_query(query, workers, master, shard, join, None)
         if split != "test" or queries is not None or records is not None or (query == "who" and horizon is not None):
             raise SettingsError("a window is measured by itself; leave --split, --queries, --records and the like out.")
-        how = {"data_dir": data_dir, "memory_dir": memory_dir}
-        evaluate_window(Path(run), window, query, horizon, cells=cells, as_json=as_json, quiet=quiet, **how)
+        how = {"data_dir": data_dir, "memory_dir": memory_dir, "as_json": as_json, "quiet": quiet}
+        evaluate_window(Path(run), window, query, horizon, store=store, cells=cells, **how)
         return
+    if store is not None:
+        raise SettingsError("--store adds stored events to a window; give --last, or --from and --to, with it.")
     if query != "who":
         _check_query(query, workers, master, shard, join, cells)
         _evaluate_head(
@@ -314,7 +320,8 @@ def _check_target(target: list[str], backbone: str | None, of_data: tuple[Any, .
         )
     if any(option is not None for option in of_run):
         raise SettingsError(
-            "--query, --queries, --horizon, --from, --to, --last, --workers and the like are for runs; leave them out."
+            "--query, --queries, --horizon, --from, --to, --last, --store, --workers and the like are for runs; "
+            "leave them out."
         )
 
 

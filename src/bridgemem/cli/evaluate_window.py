@@ -23,6 +23,7 @@ def evaluate_window(
     query: str,
     horizon: int | None,
     *,
+    store: str | None,
     cells: int | None,
     as_json: bool,
     quiet: bool,
@@ -39,7 +40,7 @@ def evaluate_window(
 
     if query == "what" and horizon is not None:
         raise SettingsError("--horizon is for who and whether; what is asked of events as they come.")
-    predictor, _, remark = opened_run(run, None, None, **how)
+    predictor, _, remark = opened_run(run, store, None, **how)
     opened = Run(run, **how)
     part = windows.window_of(opened, predictor.past, **window._asdict())
     found: list[Any]

@@ -138,6 +138,7 @@ MaxAhead = Annotated[
         help="Most steps after the last event; 0: any (default: 5 largest gaps, at least 30).",
     ),
 ]
+PUBLISHED = Path("results/records.jsonl")  # the records of a checkout
 Records = Annotated[Path, typer.Option("--records", help="File of measured records, one JSON line each.")]
 
 

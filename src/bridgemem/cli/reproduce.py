@@ -10,13 +10,11 @@ import typer
 from bridgemem import config
 from bridgemem.cli.evaluate import no_test, show
 from bridgemem.cli.model import HistoryKind, LearnedSet, Method, backbone_settings, going_on, learned_settings_of
-from bridgemem.cli.options import DataDir, Device, Json, Quiet, Records, Set, bounded, residual_of, seeds_of
+from bridgemem.cli.options import PUBLISHED, DataDir, Device, Json, Quiet, Records, Set, bounded, residual_of, seeds_of
 from bridgemem.cli.output import counted, emit, say, table, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.errors import SettingsError
 from bridgemem.progress import terminal_progress
-
-PUBLISHED = Path("results/records.jsonl")
 
 
 def register(app: typer.Typer) -> None:

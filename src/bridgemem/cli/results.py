@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridgemem.cli.options import DataDir, Force, Json, Records
+from bridgemem.cli.options import PUBLISHED, DataDir, Force, Json
 from bridgemem.cli.output import check_new, emit, say, table
 from bridgemem.cli.tables import check_kind, write_tables
 
@@ -21,7 +21,12 @@ def report(
         list[Path] | None,
         typer.Argument(metavar="RUN...", help="Evaluated runs or files of records (default: --records)."),
     ] = None,
-    records: Records = Path("results/records.jsonl"),
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            "--records", help="File of records; --by adds to it (default: results/records.jsonl if it exists)."
+        ),
+    ] = None,
     filters: Annotated[str, typer.Option("--filter", help="raw, static, time, or all of them.")] = "all",
     dataset: Annotated[str | None, typer.Option(help="One data set only.")] = None,
     by: Annotated[
@@ -55,10 +60,10 @@ def report(
             raise SettingsError("--by takes one run apart; name one.")
         found = _parts(runs[0] if runs else None, records, by, data_dir)
     else:
-        found = _records_of(runs) if runs else read_records(records)
+        found = _records_of(runs) if runs else read_records(records or PUBLISHED)
     found = [r for r in found if dataset in (None, r.dataset)]
     if not found:
-        where = ", ".join(map(str, runs)) if runs else records
+        where = ", ".join(map(str, runs)) if runs else records or PUBLISHED
         raise NotFoundError(
             f"{where} holds no record{f' of {dataset!r}' if dataset else ''}; `bridgemem evaluate RUN --records FILE` "
             "writes them."
@@ -78,7 +83,7 @@ def report(
     emit({"records": used, "tables": made, "files": written}, as_json, text)
 
 
-def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> list[Any]:
+def _parts(run: Path | None, records: Path | None, by: str, data_dir: Path | None) -> list[Any]:
     """Parts of the queries: those of a run's ranks, which are added to the records, or those recorded before."""
     from bridgemem.errors import RunError, SettingsError
     from bridgemem.evaluation.records import read_records, write_records
@@ -90,7 +95,7 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
     if by not in (*PARTS, "calibration"):
         raise SettingsError(f"--by is one of {', '.join(PARTS)}, calibration, not {by!r}.")
     if run is None:
-        return read_records(records)
+        return read_records(records or PUBLISHED)
     opened = Run(run, data_dir=data_dir)
     split = "valid" if opened.config.test_start < 0 else "test"
     if by != "calibration" and table_file(opened.ranks_path(split)) is None:
@@ -99,8 +104,8 @@ def _parts(run: Path | None, records: Path, by: str, data_dir: Path | None) -> l
         found = reliability_records(opened, reliability(opened, opened.dataset, split))
     else:
         found = parts(opened, by, opened.relations(), split)
-    if records.exists():
-        write_records(records, found)
+    if records is not None or PUBLISHED.exists():
+        write_records(records or PUBLISHED, found)
     return found
 
 

@@ -186,9 +186,12 @@ class HazardNet(nn.Module):
 
     def standardise(self, x: Tensor, weight: Tensor) -> None:
         """Learn mean and deviation of the features from weighted examples: x float32 [m, columns], weight [m]."""
-        share, own = (weight / weight.sum()).double(), x.double()
-        mean = share @ own
-        variance = share @ own.sub_(mean).square_()
+        share = (weight / weight.sum()).double()
+        blocks = list(
+            zip(share.split(CHUNK), x.split(CHUNK), strict=True)
+        )  # as doubles all would take twice the memory
+        mean = torch.stack([of @ part.double() for of, part in blocks]).sum(0)
+        variance = torch.stack([of @ part.double().sub_(mean).square_() for of, part in blocks]).sum(0)
         self.mean.copy_(mean)
         self.inverse.copy_(variance.clamp(min=1e-6).rsqrt())
 
@@ -392,7 +395,9 @@ def sampled_outcomes(
 def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettings, *, seed: int = 42) -> HazardNet:
     """Fit the hazards of one kind by likelihood; what has not come by the end of the events is censored there."""
     kind, weight = found.keys.kind, found.weight / found.weight.mean()
-    x = torch.cat([features(part, tallies) for part in found.keys.parts()])
+    x = torch.empty((len(found), width_of(kind)))  # filled as it is read: parts and their sum would take twice as much
+    for part, room in zip(found.keys.parts(), x.split(CHUNK), strict=True):
+        room.copy_(features(part, tallies))
     survived, event = exposure(found.after, found.known)
     with _DRAWN, seeded(seed, "cpu"):
         net = HazardNet(width_of(kind), settings.hidden)
@@ -403,9 +408,8 @@ def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettin
     batches = math.ceil(len(x) / settings.batch)
     steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
     for _ in range(settings.epochs):
-        order = torch.randperm(len(x), generator=draw)
-        columns = (part.index_select(0, order).split(settings.batch) for part in (x, survived, event, weight))
-        for batch in zip(*columns, strict=True):
+        for rows in torch.randperm(len(x), generator=draw).split(settings.batch):
+            batch = (part.index_select(0, rows) for part in (x, survived, event, weight))
             steps.take(partial(_loss, net, *batch))
     return net
 

@@ -9,7 +9,7 @@ or over one.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -23,7 +23,7 @@ from bridgemem.events.queries import sample_rows
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import PastTallies
 from bridgemem.memory.tally import DECAYS, Tallied
-from bridgemem.memory.timeline import STEP_BITS, code, expand
+from bridgemem.memory.timeline import STEP_BITS, code, drained, expand
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import tensor_of
@@ -354,21 +354,8 @@ def relation_cases(
     base, relation, log_weight, is_answer = (torch.cat(column) for column in zip(*parts, strict=True))
     del parts
     return RelationCases(
-        _joined(examples, reader.past.return_freed), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0)
+        drained(examples, reader.past.return_freed), base, relation, log_weight, is_answer, torch.cat(counts).cumsum(0)
     )
-
-
-def _joined(parts: list[Tensor], return_freed: Callable[[], None]) -> Tensor:
-    """Examples one below the other; each part is let go of as soon as it is copied, so that none is held twice."""
-    made, at = torch.empty((sum(map(len, parts)), len(NAMES))), 0
-    parts.reverse()
-    while parts:
-        part = parts.pop()
-        made[at : at + len(part)] = part
-        at += len(part)
-        del part
-        return_freed()
-    return made
 
 
 def fit_relations(

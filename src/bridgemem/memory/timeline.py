@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,6 +66,20 @@ class Timeline:
 
     def _search(self, codes: Tensor) -> Tensor:
         return torch.searchsorted(self.codes, codes)
+
+
+def drained(parts: list[Tensor], return_freed: Callable[[], None] = lambda: None) -> Tensor:
+    """Parts one below the other; each is let go of as soon as it is copied, so that none is held twice."""
+    first = parts[0]
+    made, at = first.new_empty((sum(map(len, parts)), *first.shape[1:])), 0
+    parts.reverse()
+    while parts:
+        part = parts.pop()
+        made[at : at + len(part)] = part
+        at += len(part)
+        del part
+        return_freed()
+    return made
 
 
 def expand(start: Tensor, stop: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ counts 1 / pi times. The mass of the candidates that are not read is exact: one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from bridgemem.backbones.scorer import Scorer, score_queries
 from bridgemem.events.queries import Queries
 from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
-from bridgemem.memory.timeline import expand
+from bridgemem.memory.timeline import drained, expand
 from bridgemem.numerics import LOWEST
 from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
@@ -74,8 +74,9 @@ class Cases:
         return len(self.own)
 
     @classmethod
-    def joined(cls, parts: Sequence[Cases]) -> Cases:
-        """The cases of all parts, in their order."""
+    def joined(cls, parts: list[Cases]) -> Cases:
+        """The cases of all parts, in their order; the list is emptied, so that none is held twice."""
+        wide, scale, n_directed = [p.x for p in parts], parts[0].scale, parts[0].n_directed
 
         def join(name: str) -> Tensor:
             return torch.cat([getattr(p, name) for p in parts])
@@ -84,20 +85,17 @@ class Cases:
             return {f: torch.cat([getattr(p, name)[f] for p in parts]) for f in FILTERS}
 
         sizes = torch.cat([p.start.diff() for p in parts]).cumsum(0)
+        narrow = {name: join(name) for name in _NARROW}
+        removed, rest = join_each("removed"), join_each("rest")
+        parts.clear()
         return cls(
-            x=join("x"),
-            logit=join("logit"),
-            log_weight=join("log_weight"),
-            is_answer=join("is_answer"),
-            removed=join_each("removed"),
-            of_query=join("of_query"),
-            relation=join("relation"),
-            step=join("step"),
+            x=drained(wide),
+            **narrow,
+            removed=removed,
+            rest=rest,
             start=torch.cat([sizes.new_zeros(1), sizes]),
-            own=join("own"),
-            rest=join_each("rest"),
-            scale=parts[0].scale,
-            n_directed=parts[0].n_directed,
+            scale=scale,
+            n_directed=n_directed,
         )
 
     def candidates(self, rows: Tensor, size: int | None = None) -> tuple[Tensor, Tensor]:
@@ -130,6 +128,17 @@ class Cases:
         )
 
 
+_NARROW = (
+    "logit",
+    "log_weight",
+    "is_answer",
+    "of_query",
+    "relation",
+    "step",
+    "own",
+)  # all columns of it but the wide x
+
+
 # reads numbered batches of a source as cases, in their order, where other processes do it
 Elsewhere = Callable[["CaseReader", Source, Iterable[tuple[int, Queries]]], Iterable[Cases]]
 ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("elsewhere", default=None)
@@ -145,13 +154,17 @@ class CaseReader:
 
     def read(self, source: Source, *, progress: Progress = SILENT) -> Cases:
         """All queries of a source; filters are built from train + validation."""
+        return Cases.joined(self.parts(source, progress=progress))
+
+    def parts(self, source: Source, *, progress: Progress = SILENT) -> list[Cases]:
+        """The same, by batch."""
         if self._reader is None:
             self._reader = FeatureReader(self.past, source.transitions, self.unseen)
         reader = self._reader.by(source.transitions)
         several = self.past.device.type == "cpu" and source.scorer.parallel
         numbered, elsewhere = enumerate(_batches(source.queries, self.past)), ELSEWHERE.get()
         with progress.task("reading what the learned residual is fitted on", total=len(source.queries)) as advance:
-            parts = []
+            parts = list[Cases]()
             found = (
                 elsewhere(self, source, numbered)
                 if elsewhere
@@ -163,7 +176,7 @@ class CaseReader:
                 if len(parts) % FREED_EACH == 0:
                     self.past.return_freed()
         self.past.return_freed()
-        return Cases.joined(parts)
+        return parts
 
     def cases(self, number: int, batch: Queries, scorer: Scorer, reader: FeatureReader) -> Cases:
         """The cases of one batch of a source; number: its place among all."""

@@ -247,7 +247,7 @@ def gather(
     sources = [*earlier, Source(some, validation.backbone, transitions)]
     if sum(len(source.queries) for source in sources) < 4:
         raise DataError(f"{validation.dataset.name} has too few queries to learn from; use --residual bridgemem.")
-    return Cases.joined([reader.read(source, progress=progress) for source in sources])
+    return Cases.joined([part for source in sources for part in reader.parts(source, progress=progress)])
 
 
 def late_cut(queries: Queries, settings: LearnedSettings) -> int:
