@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import sys
 import traceback
 import warnings
@@ -129,7 +130,10 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _remark
-            _run()
+            try:
+                _run()
+            finally:
+                _flush()
     except SystemExit as ended:
         if ended.code == CTRL_C:
             fail("interrupted", INTERRUPTED.removeprefix("bridgemem: "))
@@ -146,6 +150,16 @@ def main() -> None:
         fail(*_unexpected(problem))
         # as the cause, so that a caller that runs a command in process sees what went wrong
         raise SystemExit(1) from problem
+
+
+def _flush() -> None:
+    """Write out what is still buffered; a reader who left, as `head` does, ends the command quietly."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # otherwise the interpreter tries once more when it ends, and complains
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _run() -> None:
