@@ -138,7 +138,7 @@ def evaluate(
         _check_query(query, workers, master, shard, join, None)
         if split != "test" or queries is not None or records is not None or (query == "who" and horizon is not None):
             raise SettingsError("a window is measured by itself; leave --split, --queries, --records and the like out.")
-        how = {"data_dir": data_dir, "memory_dir": memory_dir, "as_json": as_json, "quiet": quiet}
+        how: dict[str, Any] = {"data_dir": data_dir, "memory_dir": memory_dir, "as_json": as_json, "quiet": quiet}
         evaluate_window(Path(run), window, query, horizon, store=store, cells=cells, **how)
         return
     if store is not None:
