@@ -59,7 +59,7 @@ def evaluate(
     ],
     backbone: Annotated[
         str | None,
-        typer.Option("--backbone", "-b", help="Model to measure on DATA: FILE.py:CLASS, folder or name."),
+        typer.Option("--backbone", "-b", help="Model to measure: FILE.py:CLASS, folder or name."),
     ] = None,
     split: Annotated[str, typer.Option(help="test or valid.")] = "test",
     device: Device = "cpu",
@@ -87,7 +87,7 @@ def evaluate(
         str | None, typer.Option("--from", help="First time of a window to measure (default: the first of test).")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", help="Last time of the window (default: that of the last event).")
+        str | None, typer.Option("--to", help="Last time of a window (default: of the last event).")
     ] = None,
     last: Annotated[
         int | None, typer.Option("--last", min=1, help="Measure the last N time steps, as --last 30.")
