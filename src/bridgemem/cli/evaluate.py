@@ -86,9 +86,7 @@ def evaluate(
     from_: Annotated[
         str | None, typer.Option("--from", help="First time of a window to measure (default: the first of test).")
     ] = None,
-    to: Annotated[
-        str | None, typer.Option("--to", help="Last time of a window (default: of the last event).")
-    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Last time of a window (default: of the last event).")] = None,
     last: Annotated[
         int | None, typer.Option("--last", min=1, help="Measure the last N time steps, as --last 30.")
     ] = None,
