@@ -6,17 +6,25 @@ from copy import copy
 from pathlib import Path
 
 import pytest
+import torch
 
 from bridgemem.config import Settings
 from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
+from bridgemem.events.dataset import Dataset
 from bridgemem.forecaster import Forecaster
-from bridgemem.forecasting.ahead import Chance
+from bridgemem.forecasting.ahead import Ahead, Chance
+from bridgemem.forecasting.heads import fit_heads
+from bridgemem.forecasting.occurrence import Keys, OccurrenceSettings
+from bridgemem.forecasting.relations import RelationSettings
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.refresh import refresh
+from bridgemem.memory.past import Past
 from bridgemem.runs import Run
-from builders import small_world
+from builders import log_of, small_world
 from fits import last_event as seen_pair
 from fits import small_forecaster as fitted
+
+QUICK = RelationSettings(hidden=8, queries=300, epochs=1), OccurrenceSettings(hidden=8, dates=8)
 
 
 def chance(subject: str, relation: str | int | None, object: str, horizon: int = 1) -> Chance:
@@ -74,6 +82,21 @@ def test_what_never_happened_has_a_small_probability_above_zero() -> None:
     assert 0 < (strangers.p_event or 0) < (seen.p_event or 0)
     triple = chance(names[one], 0, names[two], 7).query
     assert 0 < (triple.p_event or 0) < (strangers.p_event or 0)
+
+
+def test_a_triple_that_never_happened_may_be_any_event_of_its_pair() -> None:
+    """Two parties with five events a step, and two with one: a share of a tenth is soon among the former."""
+    rows = [(0, 0, 1, step) for step in range(40) for _ in range(5)] + [(2, 0, 3, step) for step in range(40)]
+    events = log_of(rows)
+    ahead = Ahead(Past(events), fit_heads(Dataset("two pairs", events, 30), *QUICK))
+    first, other = torch.tensor([0, 2]), torch.tensor([1, 3])
+    step = torch.full_like(first, events.end)
+    pair, triple = (Keys(kind, first, torch.ones_like(first), other, step) for kind in ("pair", "triple"))
+    whole = ahead.p_event(pair, 3)
+    busy, quiet = -torch.expm1(ahead.log_survival(triple, (3,), torch.tensor([0.1, 0.1]).double())[:, 0]) / whole
+    assert 0.1 < quiet < busy < 1
+    assert quiet < 0.35  # of three events
+    assert busy > 0.6  # of fifteen
 
 
 def test_a_saved_forecaster_gives_the_same_answers(tmp_path: Path) -> None:

@@ -2,40 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from bridgemem.events.clock import DAY, Clock
 from bridgemem.forecasting.occurrence import (
     KINDS,
+    PHASES,
     SPANS,
     WINDOWS,
     HazardNet,
     Keys,
+    Kind,
     Occurrence,
     OccurrenceSettings,
+    cycle_of,
     exposure,
     features,
     fit_hazard,
     outcomes,
     sampled_outcomes,
     seen_keys,
+    wholes,
     width_of,
 )
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import PastTallies, Tallies
+from bridgemem.memory.tally import DECAYS
 from builders import log_of, random_log, small_world
 
+HOUR = DAY // 24
 QUICK = OccurrenceSettings(hidden=16, rows=4000, dates=8, epochs=4)
+
+
+def fitted(past: Past, settings: OccurrenceSettings, *kinds: Kind) -> Occurrence:
+    tallies = PastTallies(past)
+    nets = {kind: fit_hazard(sampled_outcomes(kind, past, settings, 0), tallies, settings) for kind in kinds or KINDS}
+    return Occurrence(settings, nets)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_probabilities_grow_with_the_horizon(kind: str) -> None:
     past = Past(small_world().events)
     tallies = PastTallies(past)
-    net = fit_hazard(sampled_outcomes(kind, past, QUICK, 0), tallies, QUICK)
     keys = seen_keys(kind, tallies.parts[0], 55)
-    p = Occurrence(QUICK, {kind: net}).probability(keys, tallies, (1, 2, 3, 7, 30, 1000))
+    p = fitted(past, QUICK).probability(keys, tallies, (1, 2, 3, 7, 30, 1000))
     assert (p.diff(dim=1) >= 0).all()
     assert ((p > 0) & (p <= 1)).all()
     assert features(keys, tallies).shape[1] == width_of(kind)
@@ -78,6 +93,64 @@ def test_events_of_the_last_steps_are_counted() -> None:
     assert found[:, 8:13].expm1().round().tolist() == [[2, 3, 3, 4, 5], [1, 1, 1, 2, 3]]
 
 
+def phases(steps: Iterable[int], step: int, unit: int = DAY) -> list[float]:
+    """What is read of the rhythm of (0, 0, 1) that occurred at some steps."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    keys = Keys("triple", zero, zero, zero + 1, zero + step)
+    events = replace(log_of([(0, 0, 1, at) for at in steps], 2, 1), clock=Clock("date", 0, unit))
+    at = 4 + len(DECAYS) + len(WINDOWS)
+    return features(keys, PastTallies(Past(events)))[0, at : at + len(PHASES)].tolist()
+
+
+def test_the_rhythm_of_a_key_is_read_from_its_last_eight_weeks() -> None:
+    weekly = range(3, 90, 7)
+    assert PHASES == ((0, 1), (1, 2), (2, 4), (4, 7))
+    assert phases(weekly, 80) == [1, 0, 0, 0]  # due at this very step
+    assert phases(weekly, 79) == [0, 1, 0, 0]
+    assert phases(weekly, 77) == [0, 0, 1, 0]
+    assert phases(weekly, 81) == [0, 0, 0, 1]
+    assert phases(weekly, 10) == [1 / 8, 0, 0, 0]  # it came once before
+    assert phases([3], 80) == [0, 0, 0, 0]
+
+
+def test_where_steps_are_shorter_than_a_day_the_rhythm_is_that_of_the_day() -> None:
+    daily = range(9, 500, 24)
+    assert phases(daily, 9 + 24 * 10, HOUR) == [1, 0, 0, 0]
+    assert phases(daily, 8 + 24 * 10, HOUR) == [0, 1, 0, 0]
+    assert phases(daily, 9 + 24 * 10 - 7, HOUR) == [0, 0, 0, 0]  # seven hours later
+    assert phases(range(9, 1000, 96), 9 + 96 * 9, HOUR // 4) == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("clock", "steps"),
+    [
+        (Clock("date", 0, DAY), 7),
+        (Clock("date", 0, HOUR), 24),
+        (Clock("date", 0, 12 * HOUR), 14),  # a week: a day of two steps has no rhythm to speak of
+        (Clock("date", 0, 7 * DAY), 0),
+        (Clock("date", 0, 7 * HOUR), 0),
+        (Clock("integer", 0, 1), 0),
+    ],
+)
+def test_the_cycle_is_what_the_clock_tells_of(clock: Clock, steps: int) -> None:
+    assert cycle_of(clock) == steps
+
+
+def test_what_comes_every_week_is_told_apart_from_what_comes_as_often_by_chance() -> None:
+    """Sixty events a week apart each, and sixty at random steps; some of the first are due."""
+    rng = np.random.default_rng(0)
+    rows = [(key, 0, 120 + key, step) for key in range(60) for step in range(key % 7, 210, 7)]
+    rows += [(key, 0, 120 + key, step) for key in range(60, 120) for step in np.flatnonzero(rng.random(210) < 1 / 7)]
+    past = Past(replace(log_of(rows, 240, 1), clock=Clock("date", 0, DAY)))
+    tallies, settings = PastTallies(past), OccurrenceSettings(hidden=32, dates=64)
+    keys = seen_keys("triple", tallies.parts[0], 210)  # 210 is a multiple of seven
+    p = fitted(past, settings).probability(keys, tallies, (1,))[:, 0]
+    weekly, due = keys.subject < 60, keys.subject % 7 == 0
+    assert p[weekly & due].mean() > 0.7
+    assert p[weekly & ~due].mean() < 0.1
+    assert 0.05 < p[~weekly].mean() < 0.3
+
+
 def test_hazards_find_the_rates_that_were_planted() -> None:
     """Busy pairs interact at each step with 30 %, quiet ones with 3 %."""
     rng = np.random.default_rng(0)
@@ -88,9 +161,8 @@ def test_hazards_find_the_rates_that_were_planted() -> None:
     past = Past(events)
     tallies = PastTallies(past)
     settings = OccurrenceSettings(hidden=16, rows=20_000, dates=60, epochs=24, share=0.9)
-    net = fit_hazard(sampled_outcomes("pair", past, settings, 0), tallies, settings)
     keys = seen_keys("pair", tallies.parts[0], 150)
-    p = Occurrence(settings, {"pair": net}).probability(keys, tallies, (1, 7)).numpy()
+    p = fitted(past, settings, "pair").probability(keys, tallies, (1, 7)).numpy()
     busy = keys.subject.numpy() % 2 == 1
     for column, horizon in enumerate((1, 7)):
         for own, planted in ((busy, 0.3), (~busy, 0.03)):
@@ -100,11 +172,23 @@ def test_hazards_find_the_rates_that_were_planted() -> None:
 def test_a_span_that_the_events_do_not_reach_has_the_hazard_of_the_last_that_they_do() -> None:
     past = Past(random_log(1, n=3000, n_entities=60, steps=80))
     tallies = PastTallies(past)
-    net = fit_hazard(sampled_outcomes("pair", past, QUICK, 0), tallies, QUICK)
-    assert net.span.tolist() == [0, 1, 2, 3, 4, 5, 6, 6]  # at most 56 steps ahead are known
+    head = fitted(past, QUICK, "pair")
+    assert head.nets["pair"].span.tolist() == [0, 1, 2, 3, 4, 5, 6, 6]  # at most 56 steps ahead are known
     keys = seen_keys("pair", tallies.parts[0], 80)
-    survival = Occurrence(QUICK, {"pair": net}).log_survival(keys, tallies, (30, 31, 100))
+    survival = head.log_survival(keys, tallies, (30, 31, 100))
     assert torch.allclose(survival[:, 2] - survival[:, 1], 69 * (survival[:, 1] - survival[:, 0]))
+
+
+def test_a_triple_is_no_likelier_than_what_it_is_a_part_of() -> None:
+    past = Past(random_log(1, n=3000, n_entities=60, steps=80))
+    head, tallies = fitted(past, QUICK), PastTallies(past)
+    head.nets["triple"].begin_at(torch.full((len(SPANS),), 0.5))  # a network that says so of all
+    keys = seen_keys("triple", tallies.parts[0], 80)
+    p = head.probability(keys, tallies, (1, 7))
+    parts = [head.probability(whole, tallies, (1, 7)) for whole in wholes(keys, past.events.n_relations)]
+    assert len(parts) == 3
+    assert all((p <= whole).all() for whole in parts)
+    assert (p[:, 0] < 0.4).any()
 
 
 def test_weights_come_back_as_they_were() -> None:

@@ -78,6 +78,13 @@ def test_a_base_with_a_delta_is_tallied_as_one_log(kind: str, seed: int, where: 
     one, two = (made.before(kind, *columns) for made in (whole, parts))
     assert_same(one, two)
     assert torch.equal(whole.next(kind, *columns), parts.next(kind, *columns))
+    assert steps_of(whole, kind, columns) == steps_of(parts, kind, columns)
+
+
+def steps_of(tallies: PastTallies, kind: str, columns: list[torch.Tensor], back: int = 9) -> set[tuple[int, int]]:
+    """(row, step) of what happened in the last steps under keys."""
+    row, step = tallies.steps(kind, *columns[:3], (columns[3] - back).clamp(min=0), columns[3])
+    return set(zip(row.tolist(), step.tolist(), strict=True))
 
 
 def assert_same(one: Tallied, two: Tallied) -> None:
@@ -107,6 +114,7 @@ def test_tallies_on_disk_are_those_in_memory_to_the_bit(tmp_path: Path, block: i
         assert torch.equal(counted.events, one.events)
         assert not counted.level.any()
         assert torch.equal(here.next(kind, *keys), there.next(kind, *keys))
+        assert steps_of(here, kind, keys) == steps_of(there, kind, keys)
         tallies = [getattr(made.parts[0], kind) for made in (here, there)]
         for step in (0, 11, 24, 99):
             began = [torch.cat([found for _, found in tally.begun(step)]) for tally in tallies]
@@ -157,3 +165,17 @@ def test_the_next_event_is_at_or_after_the_step() -> None:
         pair, at = {int(subject[row]), int(other[row])}, int(step[row])
         steps = [t for s, _, o, t in rows if {s, o} == pair and t >= at]
         assert int(found[row]) == min(steps, default=2**31 - 1)
+
+
+def test_the_steps_of_an_event_lie_from_one_on_and_before_another() -> None:
+    events = random_log(7)
+    subject, relation, other, step = asked(events, 3)
+    found = steps_of(PastTallies(Past(events)), "triple", [subject, relation, other, step])
+    rows = [(int(s), int(r), int(o), int(t)) for s, r, o, t in zip(subject, relation, other, step, strict=True)]
+    assert found == {
+        (row, when)
+        for row, (s, r, o, t) in enumerate(rows)
+        for *key, when in rows_of(events)
+        if key == [s, r, o] and t - 9 <= when < t
+    }
+    assert found

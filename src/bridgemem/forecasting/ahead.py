@@ -17,17 +17,19 @@ from torch import Tensor
 
 from bridgemem.errors import NotFoundError, RunError
 from bridgemem.forecasting.heads import Heads
-from bridgemem.forecasting.occurrence import Keys, Kind, steps_of
+from bridgemem.forecasting.occurrence import Keys, Kind, steps_in_spans, steps_of
 from bridgemem.forecasting.relations import PairQueries, RelationReader
 from bridgemem.memory.disk.tallies import MappedTally
 from bridgemem.memory.past import Past
 from bridgemem.memory.tallies import Tallies
 from bridgemem.memory.tally import Tally
+from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.ranking.ranks import best_first
 from bridgemem.showing import as_frame, html_table
 
 HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90)  # that a forecast of the next event shows
 LONGEST = 10_000  # steps within which the median time to the next event is looked for
+LEAST = 1e-12  # of a probability that is divided by
 RECENT = 30  # steps that tell how many pairs meet for the first time nowadays
 
 
@@ -284,35 +286,35 @@ class Ahead:
 
     # ---- probabilities ---------------------------------------------------------------------------------------------
 
-    def log_survival(self, keys: Keys, horizons: tuple[int, ...], of_pair: Tensor | None = None) -> Tensor:
+    def log_survival(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not.
 
-        of_pair: of triples, where it is known already: the probability that an event of their pair comes within each
-        horizon times that it is this one, float64 [n, horizons].
+        shares: of triples, where it is known already: that an event of their pair is this one, float64 [n].
         """
         made = self.heads.occurrence.log_survival(keys, self.tallies, horizons)
         before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
         never = (before.events == 0).nonzero().squeeze(1)
         if len(never):
-            if of_pair is not None:
-                made[never] = torch.log1p(-of_pair[never].clamp(max=1 - 1e-12))
-            else:
-                made[never] = self._first_times(keys.take(never), horizons)
+            made[never] = self._first_times(keys.take(never), horizons, None if shares is None else shares[never])
         return made
 
-    def _first_times(self, keys: Keys, horizons: tuple[int, ...]) -> Tensor:
+    def _first_times(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
         """The same of keys that never occurred.
 
         Two parties meet for the first time at random, as often as each finds new partners; likewise an actor and a
-        relation. A triple is an event of its pair that happens to be of this relation.
+        relation. A triple is one of the events of its pair that happens to be of this relation.
         """
         if keys.kind == "triple":
             # several relations of one pair are asked at once
             asked, row = torch.unique(torch.stack([keys.subject, keys.object, keys.step]), dim=1, return_inverse=True)
             one, two, step = asked
-            p = -torch.expm1(self.log_survival(Keys("pair", one, torch.zeros_like(one), two, step), horizons))
-            share = self.scores(one, two, step).softmax(1)[row, keys.relation][:, None]
-            return torch.log1p(-(p[row] * share).clamp(max=1 - 1e-12))
+            pairs = Keys("pair", one, torch.zeros_like(one), two, step)
+            if shares is None:
+                shares = self.scores(one, two, step).softmax(1)[row, keys.relation]
+            p = -torch.expm1(self.log_survival(pairs, horizons))
+            # where the pair interacts, that none of its events is this one
+            none = torch.exp(-shares[:, None] * (self._events_of(pairs, horizons) / p.clamp(min=LEAST))[row])
+            return torch.log1p(-(p[row] * (1 - none)).clamp(max=1 - 1e-12))
         if keys.kind == "pair":
             sides = [self._partners_of(who, keys.step) for who in (keys.subject, keys.object)]
         else:
@@ -323,6 +325,16 @@ class Ahead:
         rates = {step: self._first_time_rate(keys.kind, step) for step in set(keys.step.tolist())}
         each = torch.tensor([rates[step] for step in keys.step.tolist()], dtype=torch.float64) * sides[0] * sides[1]
         return -each[:, None] * steps_of(horizons)
+
+    def _events_of(self, pairs: Keys, horizons: tuple[int, ...]) -> Tensor:
+        """How many events of each pair are expected within each horizon, float64 [n, horizons]."""
+        keys = (pairs.kind, pairs.subject, pairs.relation, pairs.object)
+        events = self.tallies.before(*keys, pairs.step, levels=False).events
+        row, when = self.tallies.steps(*keys, torch.zeros_like(pairs.step), pairs.step)
+        active = torch.bincount(torch.unique(code(row, when)) >> STEP_BITS, minlength=len(pairs))
+        steps = self.heads.occurrence.logits(pairs, self.tallies).sigmoid() @ steps_in_spans(horizons).T
+        steps = torch.where(events[:, None] > 0, steps, -self.log_survival(pairs, horizons))
+        return steps * ((events + 1) / (active + 1))[:, None]
 
     def _partners_of(self, actor: Tensor, step: Tensor) -> Tensor:
         """How many each actor has interacted with."""
@@ -359,7 +371,7 @@ class Ahead:
         ends = (torch.where(best < n, *either) for either in ((a, b), (b, a)))
         subject, object_ = ends
         triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
-        chance = -torch.expm1(self.log_survival(triples, (horizon,), whole * p[best][:, None])[:, 0])
+        chance = -torch.expm1(self.log_survival(triples, (horizon,), p[best])[:, 0])
         columns = (best.tolist(), p[best].tolist(), chance.clamp(max=whole).tolist())
         rows = [
             RelationCandidate(*self.fact(first, directed, second), rank, given, event, self.label(directed))

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
-from bridgemem.events.log import DAY, EventLog
+from bridgemem.events.clock import DAY, Clock
+from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.disk.tallies import MappedTally
 from bridgemem.memory.past import Past
@@ -43,12 +44,15 @@ PARENTS: dict[Kind, tuple[str, ...]] = {
 }
 # the last steps whose events are counted: what went on at each of them until now is told apart from what just ended
 WINDOWS = (1, 2, 3, 7, 14)
+# the rhythm of a key: how many of its last cycles are read, and the steps of the next one, (first, end), told apart
+CYCLES, PHASES = 8, ((0, 1), (1, 2), (2, 4), (4, 7))
 _NEVER = 10.0  # the log lag of what never happened
 CHUNK = 1 << 16  # keys that are read at once
 _SECOND = (1 << PAIR_BITS) - 1  # of a key of two parties, the bits of the second
 LATELY = 30  # steps: half of the keys of a sample are among those that occurred in as many
 _DRAWN = threading.Lock()  # the first weights are drawn from the process's random numbers, by one fit at a time
 LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
+LEAST_UPDATES = 90  # of the weights, with fewer of which the fit of few events is not done
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
 
 
@@ -56,9 +60,9 @@ MOST_ROWS = 4  # keys that are learned from, for each event: few events tell lit
 class OccurrenceSettings(Declared):
     """A small network for each kind of query.
 
-    dates: how many steps it is fitted on, from the last share of the known ones, the closer the later. rows: the most
-    keys in all, half of them among those that occurred lately; each counts as many times as there are keys that it was
-    drawn from.
+    epochs: more where the events are few. dates: how many steps it is fitted on, from the last share of the known ones,
+    the closer the later. rows: the most keys in all, half of them among those that occurred lately; each counts as many
+    times as there are keys that it was drawn from.
     """
 
     hidden: Units = 64
@@ -95,6 +99,15 @@ class Keys:
             yield self.take(slice(at, at + size))
 
 
+def wholes(keys: Keys, relations: int) -> tuple[Keys, ...]:
+    """What each triple is a part of: its pair interacts, either party has its relation with anybody."""
+    if keys.kind != "triple":
+        return ()
+    s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
+    back = Keys("role_relation", o, r + relations, s, t)
+    return Keys("pair", s, r, o, t), Keys("role_relation", s, r, o, t), back
+
+
 def columns_of(tallied: Tallied, step: Tensor, *, own: bool) -> Tensor:
     """Logs of count, lag and levels, and of a key of its own age and mean gap: float32 [n, 6 or 8]."""
     count, known = tallied.events.double(), tallied.events > 0
@@ -115,7 +128,7 @@ def features(keys: Keys, tallies: PastTallies) -> Tensor:
     s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
     relations = tallies.past.events.n_relations
     own = tallies.before(keys.kind, s, r, o, t)
-    made = [columns_of(own, t, own=True), _in_windows(keys, tallies, own.events)]
+    made = [columns_of(own, t, own=True), _in_windows(keys, tallies, own.events), _in_phase(keys, tallies)]
 
     def read(name: str) -> Tensor:
         if name == "pair":
@@ -147,11 +160,33 @@ def _in_windows(keys: Keys, tallies: PastTallies, events: Tensor) -> Tensor:
     return (events - then.view(many, -1)).T.float().log1p()
 
 
+def cycle_of(clock: Clock) -> int:
+    """The steps of a day, or of a week where a day has fewer than seven; 0 where the clock tells of neither."""
+    if clock.kind != "date" or DAY % clock.unit:
+        return 0
+    steps = DAY // clock.unit
+    return steps if steps >= WEEK else WEEK * steps
+
+
+def _in_phase(keys: Keys, tallies: PastTallies) -> Tensor:
+    """In what share of its last cycles each key occurred at the steps that come next: float32 [n, phases]."""
+    cycle, t = cycle_of(tallies.past.events.clock), keys.step
+    if not cycle:
+        return torch.zeros((len(keys), len(PHASES)), device=t.device)
+    since = (t - cycle * CYCLES).clamp(min=0)
+    row, step = tallies.steps(keys.kind, keys.subject, keys.relation, keys.object, since, t)
+    back = t[row] - step - 1
+    occurred = torch.zeros((len(keys), CYCLES, cycle), device=t.device)
+    # the last step of the cycle before has the place of the last step of this one
+    occurred[row, back // cycle, cycle - 1 - back % cycle] = 1
+    return torch.stack([occurred[..., first:end].amax(2).mean(1) for first, end in PHASES], dim=1)
+
+
 def width_of(kind: Kind) -> int:
     """How many columns the features of a kind have."""
     own, other = 4 + len(DECAYS), 2 + len(DECAYS)
     parents = sum(own if name == "pair" else other for name in PARENTS[kind])
-    return own + len(WINDOWS) + parents + WEEK
+    return own + len(WINDOWS) + len(PHASES) + parents + WEEK
 
 
 class HazardNet(nn.Module):
@@ -319,6 +354,12 @@ def steps_of(horizons: tuple[int, ...]) -> Tensor:
     return torch.tensor(horizons, dtype=torch.float64)
 
 
+def steps_in_spans(horizons: tuple[int, ...]) -> Tensor:
+    """How many steps of each horizon lie in each span, float64 [horizons, spans]."""
+    first, last = (bound.double() for bound in _spans())
+    return (torch.minimum(steps_of(horizons)[:, None], last) - first + 1).clamp(min=0)
+
+
 def exposure(after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     """Steps survived in each span, and whether the event came in it: float32 [n, spans] each."""
     first, last = _spans()
@@ -337,15 +378,21 @@ class Occurrence:
         self.nets = {kind: net.eval() for kind, net in nets.items()}
 
     @torch.no_grad()
+    def logits(self, keys: Keys, tallies: PastTallies) -> Tensor:
+        """The logit of the hazard of each key in each span, float64 [n, spans]."""
+        parts = [self.nets[keys.kind](features(part, tallies)).double() for part in keys.parts()]
+        return torch.cat(parts) if parts else torch.zeros((0, len(SPANS)), dtype=torch.float64)
+
     def log_survival(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
-        """log of the probability that nothing comes within each horizon, float64 [n, horizons]."""
-        first, last = (bound.double() for bound in _spans())
-        asked = steps_of(horizons)[:, None]
-        steps = (torch.minimum(asked, last) - first + 1).clamp(min=0)  # of each horizon in each span
-        parts = [
-            F.logsigmoid(-self.nets[keys.kind](features(part, tallies)).double()) @ steps.T for part in keys.parts()
-        ]
-        return torch.cat(parts) if parts else torch.zeros((0, len(horizons)), dtype=torch.float64)
+        """log of the probability that nothing comes within each horizon, float64 [n, horizons].
+
+        A triple is no likelier than that its pair interacts, or that either party has this relation with anybody.
+        """
+        steps = steps_in_spans(horizons).T
+        own = F.logsigmoid(-self.logits(keys, tallies)) @ steps
+        for whole in wholes(keys, tallies.past.events.n_relations):
+            own = torch.maximum(own, F.logsigmoid(-self.logits(whole, tallies)) @ steps)
+        return own
 
     def probability(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
         """The probability of at least one event within each horizon, float64 [n, horizons]."""
@@ -406,8 +453,9 @@ def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettin
     net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
     draw = torch.Generator().manual_seed(seed)
     batches = math.ceil(len(x) / settings.batch)
-    steps = OneCycle(net, settings.learning_rate, settings.weight_decay, settings.epochs * batches)
-    for _ in range(settings.epochs):
+    epochs = max(settings.epochs, math.ceil(LEAST_UPDATES / batches))
+    steps = OneCycle(net, settings.learning_rate, settings.weight_decay, epochs * batches)
+    for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=draw).split(settings.batch):
             batch = (part.index_select(0, rows) for part in (x, survived, event, weight))
             steps.take(partial(_loss, net, *batch))

@@ -5,6 +5,7 @@ Those of a log in memory are made of its events; those of a folder are read wher
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +111,17 @@ class PastTallies:
             relation = renumbered(relation, now.n_relations, own.n_relations)
         return known, relation
 
+    def _ranked(
+        self, kind: str, subject: Tensor, relation: Tensor, object: Tensor
+    ) -> Iterator[tuple[Tally | MappedTally, Tensor]]:
+        """The tally of each part, and the ranks of the keys there, -1 for none."""
+        for part in self.parts:
+            known, directed = self._known(part, kind, subject, relation, object)
+            rows = known.nonzero().squeeze(1)
+            rank = torch.full_like(subject, -1)
+            rank[rows] = part.ranks(kind, subject[rows], directed[rows], object[rows])
+            yield getattr(part, kind), rank
+
     def before(
         self, kind: str, subject: Tensor, relation: Tensor, object: Tensor, step: Tensor, *, levels: bool = True
     ) -> Tallied:
@@ -118,23 +130,27 @@ class PastTallies:
         levels: otherwise they are not read, and 0.
         """
         cut, made = self.past.cut(step), Tallied.nothing(len(step), step.device)
-        for part in self.parts:
-            known, directed = self._known(part, kind, subject, relation, object)
-            rows = known.nonzero().squeeze(1)
-            rank = torch.full_like(subject, -1)
-            rank[rows] = part.ranks(kind, subject[rows], directed[rows], object[rows])
-            made = made.plus(getattr(part, kind).before(rank, step, cut, levels=levels))
+        for tally, rank in self._ranked(kind, subject, relation, object):
+            made = made.plus(tally.before(rank, step, cut, levels=levels))
         return made
+
+    def steps(
+        self, kind: str, subject: Tensor, relation: Tensor, object: Tensor, since: Tensor, step: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """When keys of a kind occurred from a step on and before another, as a query there may know; int64 [n] each.
+
+        Returns row int64 [m] and step int64 [m]; what base and delta both hold comes twice.
+        """
+        cut = self.past.cut(step)
+        found = [tally.steps(rank, since, cut) for tally, rank in self._ranked(kind, subject, relation, object)]
+        row, when = zip(*found, strict=True)
+        return torch.cat(row), torch.cat(when)
 
     def next(self, kind: str, subject: Tensor, relation: Tensor, object: Tensor, step: Tensor) -> Tensor:
         """The step of the first event at or after a step: what comes true, which no forecast may read; int64 [n]."""
         found = torch.full_like(step, NO_STEP)
-        for part in self.parts:
-            known, directed = self._known(part, kind, subject, relation, object)
-            rows = known.nonzero().squeeze(1)
-            rank = torch.full_like(subject, -1)
-            rank[rows] = part.ranks(kind, subject[rows], directed[rows], object[rows])
-            found = torch.minimum(found, getattr(part, kind).next(rank, step))
+        for tally, rank in self._ranked(kind, subject, relation, object):
+            found = torch.minimum(found, tally.next(rank, step))
         return found
 
     def relations_of(self, kind: str, subject: Tensor, object: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tallied]:

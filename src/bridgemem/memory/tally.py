@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bridgemem.memory.timeline import STEP_BITS, changes, code
+from bridgemem.memory.timeline import STEP_BITS, changes, code, expand
 
 DECAYS = (2.0, 7.0, 30.0, 120.0)  # T of the levels, in steps
 NO_STEP = 2**31 - 1
@@ -140,6 +140,16 @@ class Tally:
         at = torch.searchsorted(self.codes, code(rank[known], step[known]))
         some = (at < self.start[rank[known] + 1]).nonzero().squeeze(1)
         return made.index_copy_(0, known[some], self.step[at[some]])
+
+    def steps(self, rank: Tensor, since: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """When keys given by rank, -1 for none, occurred from a step on and before a cut; int64 [n] each.
+
+        Returns row int64 [m] and step int64 [m], ascending.
+        """
+        known = (rank >= 0).nonzero().squeeze(1)
+        start, stop = (torch.searchsorted(self.codes, code(rank[known], at[known])) for at in (since, cut))
+        row, at = expand(start, stop)
+        return known[row], self.step[at]
 
     def begun(self, step: int) -> Iterator[tuple[int, Tensor]]:
         """Which keys occurred before a step, in blocks of keys: the rank of the first of them, and bool [block]."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bridgemem.memory.tally import KEY_BLOCK, NO_STEP, Tallied, TallyRows, decayed, found_among, last_levels
-from bridgemem.memory.timeline import STEP_BITS, code, halved
+from bridgemem.memory.timeline import STEP_BITS, code, expand, halved
 from bridgemem.storage.columns import Column, forget
 
 KINDS = ("pair", "link", "triple", "actor", "role", "role_relation", "relation")
@@ -108,6 +108,14 @@ class MappedTally:
         some = (at < self.start[rank[known] + 1]).nonzero().squeeze(1)
         found = self._step[at[some]].long()
         return made.index_copy_(0, known[some], torch.where(found < self.end, found, NO_STEP))
+
+    def steps(self, rank: Tensor, since: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+        """As `Tally.steps`."""
+        self._trim()
+        known = (rank >= 0).nonzero().squeeze(1)
+        start, stop = self._rows(rank[known], cut[known].clamp(max=self.end))
+        row, at = expand(halved(self._step, start, stop, since[known]), stop)
+        return known[row], self._step[at].long()
 
     def begun(self, step: int) -> Iterator[tuple[int, Tensor]]:
         """As `Tally.begun`."""
