@@ -20,7 +20,6 @@ from bridgemem.forecasting.occurrence import (
     Kind,
     Occurrence,
     OccurrenceSettings,
-    cycle_of,
     exposure,
     features,
     fit_hazard,
@@ -119,21 +118,7 @@ def test_where_steps_are_shorter_than_a_day_the_rhythm_is_that_of_the_day() -> N
     assert phases(daily, 8 + 24 * 10, HOUR) == [0, 1, 0, 0]
     assert phases(daily, 9 + 24 * 10 - 7, HOUR) == [0, 0, 0, 0]  # seven hours later
     assert phases(range(9, 1000, 96), 9 + 96 * 9, HOUR // 4) == [1, 0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("clock", "steps"),
-    [
-        (Clock("date", 0, DAY), 7),
-        (Clock("date", 0, HOUR), 24),
-        (Clock("date", 0, 12 * HOUR), 14),  # a week: a day of two steps has no rhythm to speak of
-        (Clock("date", 0, 7 * DAY), 0),
-        (Clock("date", 0, 7 * HOUR), 0),
-        (Clock("integer", 0, 1), 0),
-    ],
-)
-def test_the_cycle_is_what_the_clock_tells_of(clock: Clock, steps: int) -> None:
-    assert cycle_of(clock) == steps
+    assert phases(range(7, 10 * DAY, DAY), 7 + 9 * DAY, 1) == [1, 0, 0, 0]  # a second each
 
 
 def test_what_comes_every_week_is_told_apart_from_what_comes_as_often_by_chance() -> None:

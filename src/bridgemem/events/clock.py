@@ -11,7 +11,8 @@ from bridgemem.errors import DataError
 from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
 
 DAY = 86_400
-UNITS = ((7 * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+DAYS_OF_WEEK = 7
+UNITS = ((DAYS_OF_WEEK * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 
 
@@ -60,6 +61,14 @@ class Clock:
         # the hour is left out where it is midnight at every step, so that the label always leads back to its step
         days = self.unit % DAY == 0 and self.origin % DAY == 0
         return moment.date().isoformat() if days else moment.isoformat(" ")
+
+    @property
+    def cycle(self) -> int:
+        """The steps of a day, or of a week where a day has fewer than seven; 0 where the clock tells of neither."""
+        if self.kind != "date" or DAY % self.unit:
+            return 0
+        steps = DAY // self.unit
+        return steps if steps >= DAYS_OF_WEEK else DAYS_OF_WEEK * steps
 
     def length(self) -> str:
         """How long a step is, in words."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
-from bridgemem.events.clock import DAY, Clock
+from bridgemem.events.clock import DAY, DAYS_OF_WEEK
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.disk.tallies import MappedTally
@@ -35,7 +35,6 @@ from bridgemem.training.one_cycle import OneCycle
 Kind = Literal["pair", "triple", "role_relation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SPANS = (1, 2, 3, 5, 8, 15, 31, 61)  # the first steps ahead of the spans of one hazard; the last has no end
-WEEK = 7
 # what else is read, next to what happened under the key itself
 PARENTS: dict[Kind, tuple[str, ...]] = {
     "pair": ("more active", "less active"),
@@ -147,7 +146,7 @@ def features(keys: Keys, tallies: PastTallies) -> Tensor:
         made += [read(name) for name in PARENTS[keys.kind]]
     clock = tallies.past.events.clock
     # where a step is no day, seven of them are no cycle, and would only tell the dates of a fit apart
-    week = F.one_hot(t % WEEK, WEEK).float() * float(clock.kind == "date" and clock.unit == DAY)
+    week = F.one_hot(t % DAYS_OF_WEEK, DAYS_OF_WEEK).float() * float(clock.kind == "date" and clock.unit == DAY)
     return torch.cat([*made, week], dim=1)
 
 
@@ -160,25 +159,17 @@ def _in_windows(keys: Keys, tallies: PastTallies, events: Tensor) -> Tensor:
     return (events - then.view(many, -1)).T.float().log1p()
 
 
-def cycle_of(clock: Clock) -> int:
-    """The steps of a day, or of a week where a day has fewer than seven; 0 where the clock tells of neither."""
-    if clock.kind != "date" or DAY % clock.unit:
-        return 0
-    steps = DAY // clock.unit
-    return steps if steps >= WEEK else WEEK * steps
-
-
 def _in_phase(keys: Keys, tallies: PastTallies) -> Tensor:
     """In what share of its last cycles each key occurred at the steps that come next: float32 [n, phases]."""
-    cycle, t = cycle_of(tallies.past.events.clock), keys.step
-    if not cycle:
-        return torch.zeros((len(keys), len(PHASES)), device=t.device)
-    since = (t - cycle * CYCLES).clamp(min=0)
-    row, step = tallies.steps(keys.kind, keys.subject, keys.relation, keys.object, since, t)
-    back = t[row] - step - 1
-    occurred = torch.zeros((len(keys), CYCLES, cycle), device=t.device)
-    # the last step of the cycle before has the place of the last step of this one
-    occurred[row, back // cycle, cycle - 1 - back % cycle] = 1
+    cycle, t, ahead = tallies.past.events.clock.cycle, keys.step, PHASES[-1][1]
+    occurred = torch.zeros((len(keys), CYCLES, ahead), device=t.device)
+    if cycle:
+        since = (t - cycle * CYCLES).clamp(min=0)
+        row, step = tallies.steps(keys.kind, keys.subject, keys.relation, keys.object, since, t)
+        back = t[row] - step - 1
+        place = cycle - 1 - back % cycle  # the last step of the cycle before has that of the last step of this one
+        soon = place < ahead
+        occurred[row[soon], (back // cycle)[soon], place[soon]] = 1
     return torch.stack([occurred[..., first:end].amax(2).mean(1) for first, end in PHASES], dim=1)
 
 
@@ -186,7 +177,7 @@ def width_of(kind: Kind) -> int:
     """How many columns the features of a kind have."""
     own, other = 4 + len(DECAYS), 2 + len(DECAYS)
     parents = sum(own if name == "pair" else other for name in PARENTS[kind])
-    return own + len(WINDOWS) + len(PHASES) + parents + WEEK
+    return own + len(WINDOWS) + len(PHASES) + parents + DAYS_OF_WEEK
 
 
 class HazardNet(nn.Module):
