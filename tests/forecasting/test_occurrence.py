@@ -20,6 +20,7 @@ from bridgemem.forecasting.occurrence import (
     Kind,
     Occurrence,
     OccurrenceSettings,
+    Watched,
     exposure,
     features,
     fit_hazard,
@@ -40,8 +41,8 @@ QUICK = OccurrenceSettings(hidden=16, rows=4000, dates=8, epochs=4)
 
 def fitted(past: Past, settings: OccurrenceSettings, *kinds: Kind) -> Occurrence:
     tallies = PastTallies(past)
-    nets = {kind: fit_hazard(sampled_outcomes(kind, past, settings, 0), tallies, settings) for kind in kinds or KINDS}
-    return Occurrence(settings, nets)
+    watched = [Watched.of(sampled_outcomes(kind, past, settings, 0), tallies) for kind in kinds or KINDS]
+    return Occurrence(settings, {one.kind: fit_hazard(one, settings) for one in watched})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,6 +135,21 @@ def test_what_comes_every_week_is_told_apart_from_what_comes_as_often_by_chance(
     assert p[weekly & due].mean() > 0.7
     assert p[weekly & ~due].mean() < 0.1
     assert 0.05 < p[~weekly].mean() < 0.3
+
+
+def test_a_rare_rhythm_is_found_too() -> None:
+    """Ten events a week apart each among four hundred at random steps."""
+    rng = np.random.default_rng(0)
+    rows = [(key, 0, 410 + key, step) for key in range(10) for step in range(key % 7, 210, 7)]
+    rows += [(key, 0, 410 + key, step) for key in range(10, 410) for step in np.flatnonzero(rng.random(210) < 1 / 20)]
+    past = Past(replace(log_of(rows, 820, 1), clock=Clock("date", 0, DAY)))
+    tallies = PastTallies(past)
+    keys = seen_keys("triple", tallies.parts[0], 210)
+    p = fitted(past, OccurrenceSettings()).probability(keys, tallies, (1,))[:, 0]
+    weekly, due = keys.subject < 10, keys.subject % 7 == 0
+    assert p[weekly & due].mean() > 0.6
+    assert p[weekly & ~due].mean() < 0.05
+    assert 0.02 < p[~weekly].mean() < 0.1
 
 
 def test_hazards_find_the_rates_that_were_planted() -> None:

@@ -22,7 +22,7 @@ from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.refresh import merged_counts, next_name, refresh, widen_transitions
 from bridgemem.runs import REFRESHES, Run
-from bridgemem.storage.files import write_json
+from bridgemem.storage.files import FORMAT, write_json
 from builders import (
     SMALL_READER,
     few,
@@ -228,7 +228,7 @@ def test_a_run_of_another_format_or_with_an_edited_selection_is_refused(
         refresh(Run(run_copy), store, tmp_path / "new")
     record.write_text(text)
     config = run_copy / "config.toml"
-    config.write_text(config.read_text().replace("format = 2", "format = 1"))
+    config.write_text(config.read_text().replace(f"format = {FORMAT}", "format = 1"))
     with pytest.raises(RunError, match="another format version"):
         refresh(Run(run_copy), store, tmp_path / "new")
     assert not (tmp_path / "new").exists()

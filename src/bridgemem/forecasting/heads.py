@@ -24,6 +24,7 @@ from bridgemem.forecasting.occurrence import (
     Kind,
     Occurrence,
     OccurrenceSettings,
+    Watched,
     fit_hazard,
     outcomes,
     sampled_outcomes,
@@ -48,7 +49,9 @@ LATE_SHARE = 0.8  # of validation that lies before its later part
 LATE_QUERIES = 1_500
 LATE_KEYS = 20_000
 LATE_DATES = 4
+LEAST = 1e-9  # of a probability whose logarithm is taken
 MEASURED = (1, 7)  # horizons that are measured on later validation, where it is as long
+LONGER = 4  # times the epochs: a fit that long finds rare rhythms, and learns few events by heart
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class HeadsNote(Declared):
     """heads.json: the settings of both heads, and how they did on later validation.
 
     log_loss: of the relation that came, by the network and by the smoothed shares alone; learned: whether the network
-    is used. whether: by kind of query and horizon.
+    is used. whether: by kind of query and horizon. longer: the kinds that gain from more epochs.
     """
 
     relations: RelationSettings
@@ -66,6 +69,7 @@ class HeadsNote(Declared):
     queries: Size = 0
     log_loss: dict[str, Finite] = field(default_factory=dict)
     whether: dict[str, tuple[Stated, ...]] = field(default_factory=dict)
+    longer: tuple[str, ...] = ()
 
     def remark(self, kind: str, horizon: int) -> str:
         """The remark about the measured horizon that is nearest to one."""
@@ -114,7 +118,9 @@ def fit_heads(
     what = untrained(known.n_relations, relations)
     if note.learned:
         what = _what(past, known.end, relations, seed, progress)
-    whether = _whether(past, known.end, occurrence, seed, progress)
+    lengths: dict[Kind, list[int]] = {kind: [LONGER if kind in note.longer else 1] for kind in KINDS}
+    nets = _whether(past, known.end, occurrence, seed, progress, lengths)
+    whether = Occurrence(occurrence, {kind: net for kind, (net,) in nets.items()})
     past.return_freed()
     return Heads(what, whether, replace(note, seconds=time.perf_counter() - began))
 
@@ -127,18 +133,21 @@ def _what(past: Past, until: int, settings: RelationSettings, seed: int, progres
     return fit_relations(cases, events.n_relations, settings, seed=seed, progress=progress)
 
 
-def _whether(past: Past, until: int, settings: OccurrenceSettings, seed: int, progress: Progress) -> Occurrence:
-    """Fitted on what came before a step, all kinds side by side."""
+def _whether(
+    past: Past, until: int, settings: OccurrenceSettings, seed: int, progress: Progress, lengths: dict[Kind, list[int]]
+) -> dict[Kind, list[HazardNet]]:
+    """Fitted on what came before a step, all kinds side by side, for one or several times the usual epochs each."""
     tallies, nets = PastTallies(past), {}
 
-    def fitted(kind: Kind) -> HazardNet:
-        return fit_hazard(sampled_outcomes(kind, past, settings, seed, until), tallies, settings, seed=seed)
+    def fitted(kind: Kind) -> list[HazardNet]:
+        watched = Watched.of(sampled_outcomes(kind, past, settings, seed, until), tallies)
+        return [fit_hazard(watched, settings, seed=seed, longer=longer) for longer in lengths[kind]]
 
     with progress.task("fitting whether it happens", total=len(KINDS)) as advance:
-        for kind, net in zip(KINDS, in_order(fitted, KINDS), strict=True):
-            nets[kind] = net
+        for kind, found in zip(KINDS, in_order(fitted, KINDS), strict=True):
+            nets[kind] = found
             advance(1)
-    return Occurrence(settings, nets)
+    return nets
 
 
 def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progress) -> HeadsNote:
@@ -156,19 +165,29 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
             own = score.log_softmax(1)[torch.arange(len(batch)), batch.answer]
             losses[name] -= float(own.sum()) / len(late)
     settings = replace(note.occurrence, rows=max(note.occurrence.rows // 8, 1))
-    whether = _whether(past, cut, settings, seed, progress)
+    nets = _whether(past, cut, settings, seed, progress, {kind: [1, LONGER] for kind in KINDS})
+    usual, long = (Occurrence(settings, {kind: own[i] for kind, own in nets.items()}) for i in (0, 1))
+    stated: dict[str, tuple[Stated, ...]] = {}
+    longer: list[str] = []
+    for kind in KINDS:
+        stated[kind], loss = _stated(usual, kind, past, cut, seed)
+        also, lower = _stated(long, kind, past, cut, seed)
+        if lower < loss:
+            stated[kind] = also
+            longer.append(kind)
     return replace(
         note,
         queries=len(late),
         log_loss=losses,
         learned=losses["learned"] <= losses["shares"],
-        whether={kind: _stated(kind, whether, past, cut, seed) for kind in KINDS},
+        whether=stated,
+        longer=tuple(longer),
     )
 
 
-def _stated(kind: Kind, head: Occurrence, past: Past, cut: int, seed: int) -> tuple[Stated, ...]:
-    """What the probabilities of one kind were worth from the cut on."""
-    made, end = [], past.events.end
+def _stated(head: Occurrence, kind: Kind, past: Past, cut: int, seed: int) -> tuple[tuple[Stated, ...], float]:
+    """What the probabilities of one kind were worth from the cut on, and the sum of their mean log losses."""
+    made, loss, end = [], 0.0, past.events.end
     tallies = PastTallies(past)
     for horizon in MEASURED:
         if end - cut < horizon:
@@ -180,4 +199,5 @@ def _stated(kind: Kind, head: Occurrence, past: Past, cut: int, seed: int) -> tu
         p = head.probability(found.keys, tallies, (horizon,))[:, 0].numpy()
         hit, weight = (found.after <= horizon).numpy(), found.weight.double().numpy()
         made.append(Stated.of(horizon, p, hit, weight))
-    return tuple(made)
+        loss -= float(np.average(np.log(np.where(hit, p, 1 - p).clip(min=LEAST)), weights=weight))
+    return tuple(made), loss

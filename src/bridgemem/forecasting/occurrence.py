@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal, Self, get_args
+from typing import Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -59,9 +59,9 @@ MOST_ROWS = 4  # keys that are learned from, for each event: few events tell lit
 class OccurrenceSettings(Declared):
     """A small network for each kind of query.
 
-    epochs: more where the events are few. dates: how many steps it is fitted on, from the last share of the known ones,
-    the closer the later. rows: the most keys in all, half of them among those that occurred lately; each counts as many
-    times as there are keys that it was drawn from.
+    epochs: more where the events are few, or where later validation gains by it. dates: how many steps it is fitted on,
+    from the last share of the known ones, the closer the later. rows: the most keys in all, half of them among those
+    that occurred lately; each counts as many times as there are keys that it was drawn from.
     """
 
     hidden: Units = 64
@@ -430,13 +430,32 @@ def sampled_outcomes(
     return outcomes(kind, past, dates, max(rows // len(dates), 2), seed, until=events.end)
 
 
-def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettings, *, seed: int = 42) -> HazardNet:
-    """Fit the hazards of one kind by likelihood; what has not come by the end of the events is censored there."""
-    kind, weight = found.keys.kind, found.weight / found.weight.mean()
-    x = torch.empty((len(found), width_of(kind)))  # filled as it is read: parts and their sum would take twice as much
-    for part, room in zip(found.keys.parts(), x.split(CHUNK), strict=True):
-        room.copy_(features(part, tallies))
-    survived, event = exposure(found.after, found.known)
+class Watched(NamedTuple):
+    """What hazards are fitted on: features of keys float32 [n, columns], survived and event [n, spans], weight [n]."""
+
+    kind: Kind
+    x: Tensor
+    survived: Tensor
+    event: Tensor
+    weight: Tensor
+
+    @classmethod
+    def of(cls, found: Outcomes, tallies: PastTallies) -> Watched:
+        kind = found.keys.kind
+        x = torch.empty(
+            (len(found), width_of(kind))
+        )  # filled as it is read: parts and their sum would take twice as much
+        for part, room in zip(found.keys.parts(), x.split(CHUNK), strict=True):
+            room.copy_(features(part, tallies))
+        return cls(kind, x, *exposure(found.after, found.known), found.weight / found.weight.mean())
+
+
+def fit_hazard(watched: Watched, settings: OccurrenceSettings, *, seed: int = 42, longer: int = 1) -> HazardNet:
+    """Fit the hazards of one kind by likelihood; what has not come by the end of the events is censored there.
+
+    longer: how many times the usual epochs.
+    """
+    kind, x, survived, event, weight = watched
     with _DRAWN, seeded(seed, "cpu"):
         net = HazardNet(width_of(kind), settings.hidden)
     net.standardise(x, weight)
@@ -444,7 +463,7 @@ def fit_hazard(found: Outcomes, tallies: PastTallies, settings: OccurrenceSettin
     net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
     draw = torch.Generator().manual_seed(seed)
     batches = math.ceil(len(x) / settings.batch)
-    epochs = max(settings.epochs, math.ceil(LEAST_UPDATES / batches))
+    epochs = longer * max(settings.epochs, math.ceil(LEAST_UPDATES / batches))
     steps = OneCycle(net, settings.learning_rate, settings.weight_decay, epochs * batches)
     for _ in range(epochs):
         for rows in torch.randperm(len(x), generator=draw).split(settings.batch):

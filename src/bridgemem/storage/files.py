@@ -19,7 +19,7 @@ from bridgemem.storage.placing import fcntl_or_none, recover, same_file
 from bridgemem.storage.tensors import read_tensors, write_tensors
 from bridgemem.storage.whole import whole_file, whole_folder
 
-FORMAT = 2
+FORMAT = 3
 
 
 @contextmanager
