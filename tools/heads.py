@@ -58,6 +58,7 @@ def whether_over_data(records: Sequence[OccurrenceRecord]) -> Table:
     ]
     note = (
         "At every step, keys that occurred before: does it happen within the steps? Skill: 1 - Brier score / that "
-        "of the rule; intervals resample windows. CRPS: of the time to the next event, up to the horizon."
+        "of the rule; intervals resample blocks of as many steps, and are rough where a split has "
+        "fewer than five such blocks. CRPS: of the time to the next event, up to the horizon."
     )
     return Table("Whether and when", header, rows, note)

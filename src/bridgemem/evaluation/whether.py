@@ -45,6 +45,7 @@ KIND_WORDS = {
     "role_relation": "seen (s, r, anybody) happens",
 }
 RULES = ("persistence", "rate")
+FEW_BLOCKS = 5  # of the horizon in a split, below which an interval is rough
 LEAST = 1e-6  # of a probability whose log is taken
 
 
@@ -53,7 +54,7 @@ class OccurrenceRecord:
     """One row: a kind of query, a horizon, and what the probabilities were worth.
 
     keys: how many were asked, standing for `stands_for`. share: of them that came true. skill: 1 - Brier score / that
-    of each rule, with both ends of its 95 % interval, which resamples windows of h steps. crps: of the time to the next
+    of each rule, with both ends of its 95 % interval, which resamples blocks of h steps. crps: of the time to the next
     event, up to the horizon, of the head and of the mean rate.
     """
 
@@ -197,7 +198,7 @@ class _Measured:
         rules = {"persistence": self.persistence(horizon), "rate": -np.expm1(-self.rate * horizon)}
         own = p[:, -1]
         losses = {name: (values[rows] - hit) ** 2 for name, values in rules.items()}
-        window = (self.step[rows] - self.start) // horizon
+        step = self.step[rows]
         curve = Curve.of(own, hit.astype(bool), weight)
         log_p = np.log(np.clip(np.where(hit > 0, own, 1 - own), LEAST, 1))
         return OccurrenceRecord(
@@ -207,7 +208,7 @@ class _Measured:
             kind=self.kind,
             horizon=horizon,
             seed=run.config.seed,
-            steps=len(np.unique(self.step[rows])),
+            steps=len(np.unique(step)),
             keys=len(rows),
             stands_for=float(weight.sum()),
             share=_mean(hit, weight),
@@ -215,7 +216,7 @@ class _Measured:
             log_loss=-_mean(log_p, weight),
             auc=_auc(own, hit > 0, weight),
             ece=curve.error,
-            skill={name: _skill((own - hit) ** 2, loss, weight, window) for name, loss in losses.items()},
+            skill={name: _skill((own - hit) ** 2, loss, weight, step, horizon) for name, loss in losses.items()},
             rules={name: _mean(loss, weight) for name, loss in losses.items()},
             crps=self._crps(p, rows, horizon),
             curve=[asdict(b) for b in curve.bins],
@@ -247,15 +248,26 @@ def _mean(values: np.ndarray, weight: np.ndarray) -> float:
     return float(np.average(values, weights=weight)) if len(values) else 0.0
 
 
-def _skill(own: np.ndarray, rule: np.ndarray, weight: np.ndarray, window: np.ndarray, seed: int = 0) -> list[float]:
-    """1 - Brier score over the rule's, and both ends of its 95 % interval, by resampling whole windows."""
-    _, cluster = np.unique(window, return_inverse=True)
-    sums = np.stack([np.bincount(cluster, weights=values * weight) for values in (own, rule)], axis=1)
+def _skill(
+    own: np.ndarray, rule: np.ndarray, weight: np.ndarray, step: np.ndarray, horizon: int, seed: int = 0
+) -> list[float]:
+    """1 - Brier score over the rule's, and both ends of its 95 % interval, where there are two steps.
+
+    Queries at steps closer than the horizon share outcomes, so blocks of as many consecutive steps are drawn. The last
+    step is followed by the first, so that each is drawn as often as any other.
+    """
+    _, date = np.unique(step, return_inverse=True)
+    sums = np.stack([np.bincount(date, weights=values * weight) for values in (own, rule)], axis=1)
     point = 1 - sums[:, 0].sum() / max(sums[:, 1].sum(), LEAST)
     size = len(sums)
     if size < 2:  # there is nothing to resample
         return [float(point)]
-    draws = np.random.default_rng(seed).multinomial(size, np.full(size, 1 / size), size=REPLICATES) @ sums
+    block, twice = min(horizon, size), np.cumsum(np.concatenate([np.zeros((1, 2)), sums, sums]), axis=0)
+    draw = np.random.default_rng(seed)
+    draws = np.zeros((REPLICATES, 2))
+    for at in range(0, size, block):  # the last block is as long as is missing
+        first = draw.integers(size, size=REPLICATES)
+        draws += twice[first + min(block, size - at)] - twice[first]
     low, high = np.quantile(1 - draws[:, 0] / np.maximum(draws[:, 1], LEAST), [0.025, 0.975])
     return [float(point), float(low), float(high)]
 
@@ -288,6 +300,9 @@ def whether_table(records: Sequence[OccurrenceRecord]) -> Table:
     ]
     first = records[0]
     note = "Keys that occurred before, at every step; skill is 1 - Brier score / that of the rule."
+    if rough := sorted({r.horizon for r in records if r.steps < FEW_BLOCKS * r.horizon}):
+        steps = " and ".join(str(horizon) for horizon in rough)
+        note += f" Within {steps} step{'s' * (rough != [1])} the intervals are rough: the split is too short for them."
     return Table(
         f"{first.dataset}, {part_of(first.split, first.settings)}: at least one event within that many steps",
         header,
