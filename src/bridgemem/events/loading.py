@@ -144,7 +144,7 @@ def loaded(
     if isinstance(source, EventLog):
         return cut.applied(name, source)
     reading = read_events(source, options, progress=progress)
-    if said := reading.notable():
+    for said in reading.notable():
         warnings.warn(said, stacklevel=3)
     return cut.applied(name, reading.events)
 

@@ -20,6 +20,7 @@ SPAN = re.compile(r"([0-9]{0,9}) *(s|sec|second|min|minute|h|hour|d|day|w|week)s
 SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 SECONDS |= {"d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY}
 WEEK = 7 * DAY
+RARE = 0.01  # of the steps: where fewer have an event, they are much finer than the stream
 MONDAY = 4 * DAY  # 1970-01-05, from which weeks are counted
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 NAMED_FORMATS = ("day-first", "month-first", "epoch", "epoch-ms", "number")
@@ -254,20 +255,38 @@ def epoch_remark(parts: int) -> str:
     return f"Times are read as epoch {words}; --time-format number keeps them as numbers."
 
 
-def fine_steps(clock: Clock, steps: np.ndarray, events: int) -> str:
-    """The remark that steps are shorter than a day and most events have one of their own; empty where it is not so.
+def fine_steps(clock: Clock, ends: tuple[int, int], used: int, events: int) -> str:
+    """The remark that steps are much finer than the stream of events; empty where they are not.
 
-    steps int64 [m]: those that have events, ascending.
+    They are where a step is shorter than a day, and most events have one of their own or hardly any step has an event.
+
+    ends: the first and the last step with events. used: how many steps have some. events: how many there are.
     """
-    parts = 1
-    if clock.kind == "integer":
-        parts = epoch_parts(*(clock.origin + int(step) * clock.unit for step in (steps[0], steps[-1])))
-    if clock.unit >= parts * DAY or 2 * len(steps) <= events:
+    if not shorter_than_day(clock, ends):
         return ""
+    if 2 * used > events:
+        why = "most events have one of their own"
+    elif used < RARE * (ends[1] - ends[0] + 1):
+        why = f"fewer than one in {round(1 / RARE)} has an event"
+    else:
+        return ""
+    week = Clock(clock.kind, 0, 7 * clock.unit).length()
+    day = "day" if clock.kind == "date" else str(DAY * epoch_parts(*_times_at(clock, ends)))
+    in_python = f'step="{day}"' if clock.kind == "date" else f"step={day}"
     return (
-        "Most events have a step of their own, and hardly any two are seen to happen together or again; "
-        "read the events with longer steps, as in --step day."
+        f"A step is {clock.length()}, and {why}: a horizon of 7 means {week}, and hardly any two events are seen to "
+        f"happen together or again. Read the events with longer steps: --step {day} ({in_python} in Python)."
     )
+
+
+def shorter_than_day(clock: Clock, ends: tuple[int, int]) -> bool:
+    """Whether a step is shorter than a day, as far as the clock tells; ends: the first and the last step."""
+    parts = 1 if clock.kind == "date" else epoch_parts(*_times_at(clock, ends))
+    return clock.unit < parts * DAY
+
+
+def _times_at(clock: Clock, steps: tuple[int, int]) -> tuple[int, int]:
+    return clock.origin + int(steps[0]) * clock.unit, clock.origin + int(steps[1]) * clock.unit
 
 
 def is_span(step: str | int) -> bool:
