@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -83,3 +84,17 @@ def test_columns_are_joined_as_by_duckdb(options: ReadOptions, tmp_path: Path) -
     assert one["source"]["dropped"] == other["source"]["dropped"]
     for name in ("entities.txt", "relations.txt", "counts.safetensors"):
         assert (tmp_path / "duckdb" / name).read_bytes() == (tmp_path / "spark" / name).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["texts", "whole numbers"])
+def test_steps_much_finer_than_the_stream_are_remarked_as_by_duckdb(kind: str, tmp_path: Path) -> None:
+    seconds = 1_704_067_200 + 3_660 * np.arange(40)
+    texts = [str(moment) for moment in seconds.astype("datetime64[s]").astype(str)]
+    columns = {"subject": ["a", "b"] * 20, "relation": ["r"] * 40, "object": ["b", "c"] * 20}
+    columns["time"] = texts if kind == "texts" else seconds.tolist()
+    file = write_parquet(tmp_path / "e.parquet", columns)
+    for name, options in (("fine", ReadOptions()), ("day", ReadOptions(step="day"))):
+        one = mine_files([file], tmp_path / f"duckdb {name}", options=options)["source"]["remarks"]
+        other = spark.mine_on_spark([file], tmp_path / f"spark {name}", MASTER, options=options)["source"]["remarks"]
+        assert one == other
+        assert sum("A step is 61 minutes" in remark for remark in one) == (name == "fine")

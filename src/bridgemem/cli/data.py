@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from bridgemem.cli.output import check_new, counted, emit, say, table, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to, show_rejects
 from bridgemem.progress import terminal_progress
-
-if TYPE_CHECKING:
-    from bridgemem.events.log import EventLog
 
 app = typer.Typer(help="The data sets: named ones and your own.", no_args_is_help=True, rich_markup_mode=None)
 Sources = Annotated[list[str], typer.Argument(help="Same as for `fit -d`; several files are allowed.")]
@@ -32,15 +29,6 @@ def _in_folders(sources: list[str]) -> list[str]:
 
     listed = ([str(path) for path in split_files(Path(one)).values()] if is_folder(one) else [] for one in sources)
     return [name for one, files in zip(sources, listed, strict=True) for name in files or [one]]
-
-
-def _remark(events: EventLog) -> None:
-    import numpy as np
-
-    from bridgemem.events.times import fine_steps
-
-    if remark := fine_steps(events.clock, np.unique(events.step), len(events)):
-        warn(remark)
 
 
 @app.command("list")
@@ -129,11 +117,13 @@ def stats(
     quiet: Quiet = False,
 ) -> None:
     """Print the sizes of a data set: entities, relations, splits, steps, examples, reader parameters."""
-    from bridgemem.events.loading import loaded
+    from bridgemem.events.feeds import fine_steps_of
+    from bridgemem.events.loading import is_split, loaded
     from bridgemem.evidence.stats import describe
 
+    source = source_of(sources)
     with terminal_progress(quiet=quiet) as progress:
-        dataset = loaded(source_of(sources), reading, split_at=split_at, data_dir=data_dir, progress=progress)
+        dataset = loaded(source, reading, split_at=split_at, data_dir=data_dir, progress=progress)
         found = describe(dataset, progress)
 
     def text() -> None:
@@ -150,7 +140,8 @@ def stats(
 
     if "test" not in found["splits"]:
         warn(f"{dataset.name} has no test split; commands use its validation split instead.")
-    _remark(dataset.events)
+    if is_split(source) and (remark := fine_steps_of(dataset.events)):  # of other sources the reading says it
+        warn(remark)
     emit(found, as_json, text)
 
 
@@ -225,7 +216,8 @@ def import_(
         say(f"A step is {found.events.clock.length()}.")
         say(f"Wrote {out}: " + ", ".join(f"{name} {size:,}" for name, size in splits.items()) + ".")
 
-    _remark(found.events)
+    if found.fine:
+        warn(found.fine)
     emit(result, as_json, text)
 
 

@@ -74,7 +74,7 @@ class Feed:
             at = int(apart.argmax())
             gap = Gap(clock.label(steps[at]), clock.label(steps[at + 1]), int(apart[at]) - 1)
         events = int(counts.sum()) // 2
-        fine = fine_steps(clock, steps, events) if len(steps) else ""
+        fine = fine_steps(clock, (int(steps[0]), int(steps[-1])), len(steps), events) if len(steps) else ""
         return cls(
             events,
             int((counts > 0).sum()),
@@ -110,6 +110,12 @@ class Feed:
             said += [f"  {name},{last}" for name, last in list(self.aliases.items())[:LISTED]]
             said += ["  ... (--json lists all)"] if len(self.aliases) > LISTED else []
         return said
+
+
+def fine_steps_of(events: EventLog) -> str:
+    """The remark that the steps of a log are much finer than its events; empty where they are not."""
+    used = 1 + int(np.count_nonzero(np.diff(events.step))) if len(events) else 0
+    return fine_steps(events.clock, (events.start, events.end - 1), used, len(events)) if used else ""
 
 
 def _unsplit(steps: int) -> str:

@@ -126,14 +126,14 @@ def read_split(
 
 
 def load_folder(split: Split, options: ReadOptions, *, progress: Progress = SILENT) -> Dataset:
-    """As `read_split`, with a warning of what a user should know of the reading."""
+    """As `read_split`, with warnings of what a user should know of the reading."""
     dataset, reading = read_split(split, options, progress)
     clock = dataset.events.clock
-    said = [reading.notable()]
+    said = reading.notable()
     if clock.kind == "integer" and clock.unit > 1 and options.step is None:
         said.append(f"All times are multiples of {clock.unit:,}, so a step is {clock.unit:,} units of the times.")
-    if text := " ".join(filter(None, said)):
-        warnings.warn(text, stacklevel=4)
+    for sentence in said:
+        warnings.warn(sentence, stacklevel=4)
     return dataset
 
 

@@ -27,7 +27,16 @@ from bridgemem.events.readers.rejects import write_rejects
 from bridgemem.events.readers.table import Source
 from bridgemem.events.readers.text import literal
 from bridgemem.events.readers.values import lacking
-from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
+from bridgemem.events.times import (
+    UNDERSTOOD,
+    clock_for,
+    epoch_remark,
+    fine_steps,
+    read_times,
+    shorter_than_day,
+    week_remark,
+    whole_numbers,
+)
 from bridgemem.outofcore.merge_names import merge_names
 from bridgemem.outofcore.rejects import TABLES, Judge, keep_lines, rejected
 from bridgemem.outofcore.sources import (
@@ -221,7 +230,7 @@ class Corpus:
                 "remarks": [
                     *_understood(files[0]),
                     *remarks,
-                    *filter(None, [week_remark(clock, options.step), mixed_zones(files)]),
+                    *filter(None, [week_remark(clock, options.step), mixed_zones(files), self._fine(clock, options)]),
                 ],
             }
             if aliases is not None:
@@ -230,6 +239,14 @@ class Corpus:
                 made["named"]["entity"] = True
             self._keep("numbers", made)
         return made
+
+    def _fine(self, clock: Clock, options: ReadOptions) -> str:
+        """The remark that steps which nobody chose are much finer than the stream; empty where they are not."""
+        first, last = self._one("SELECT min(step) FROM events"), self._one("SELECT max(step) FROM events")
+        if options.step is not None or not shorter_than_day(clock, (first, last)):
+            return ""
+        used, events = (self._one(f"SELECT count({what}) FROM events") for what in ("DISTINCT step", "*"))
+        return fine_steps(clock, (first, last), used, events)
 
     def _write_rejects(self, path: Path, files: Sequence[str], table: RawTable) -> None:
         """Write the rows that are no events, as they are fetched."""

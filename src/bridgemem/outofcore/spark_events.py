@@ -20,7 +20,16 @@ from bridgemem.events.clock import DAY, Clock
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.table import INTEGER, Heading, joined_parts
 from bridgemem.events.readers.values import lacking
-from bridgemem.events.times import UNDERSTOOD, clock_for, epoch_remark, read_times, week_remark, whole_numbers
+from bridgemem.events.times import (
+    UNDERSTOOD,
+    clock_for,
+    epoch_remark,
+    fine_steps,
+    read_times,
+    shorter_than_day,
+    week_remark,
+    whole_numbers,
+)
 from bridgemem.outofcore.sources import LAST_ID
 
 if TYPE_CHECKING:
@@ -299,9 +308,21 @@ def _timed(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, list[str]]
     if not len(values):
         raise DataError(f"no row has a time that can be used. {UNDERSTOOD}")
     clock = clock_for(values, kind, step)
-    said = [epoch_remark(parts) if parts and not raw.options.time_format else "", week_remark(clock, step)]
     timed = kept.withColumn("step", F.expr(f"(time - {clock.origin}) div {clock.unit}")).drop("time")
-    return clock, timed, list(filter(None, said))
+    said = [epoch_remark(parts) if parts and not raw.options.time_format else ""]
+    return clock, timed, [*filter(None, said), *_of_steps(timed, clock, values, step)]
+
+
+def _of_steps(timed: DataFrame, clock: Clock, times: np.ndarray, step: str | int | None) -> list[str]:
+    """Remarks on the steps of the rows; times int64 [n]: the first and the last are among them."""
+    from pyspark.sql import functions as F
+
+    ends = int((times.min() - clock.origin) // clock.unit), int((times.max() - clock.origin) // clock.unit)
+    said = [week_remark(clock, step)]
+    if step is None and shorter_than_day(clock, ends):
+        used, events = timed.agg(F.count_distinct("step"), F.count("*")).first() or (0, 0)
+        said.append(fine_steps(clock, ends, used, events))
+    return list(filter(None, said))
 
 
 def _few_times(batches: Iterator[pa.RecordBatch], stepped: bool) -> Iterator[pa.RecordBatch]:
@@ -341,8 +362,8 @@ def _timed_by_text(spark: SparkSession, raw: _Raw) -> tuple[Clock, DataFrame, li
     table = spark.createDataFrame(
         [(texts[i], s) for i, s in zip(good, steps.tolist(), strict=True)], "time string, step long"
     )
-    said = list(filter(None, [*times.remarks, week_remark(clock, options.step)]))
-    return clock, named.where(raw.filled()).join(F.broadcast(table), "time").drop("time"), said
+    timed = named.where(raw.filled()).join(F.broadcast(table), "time").drop("time")
+    return clock, timed, [*times.remarks, *_of_steps(timed, clock, times.values[good], options.step)]
 
 
 def _names(kind: str, timed: DataFrame, roles: Sequence[str]) -> int | list[str]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from bridgemem.errors import DataError
 from bridgemem.events.clock import DAY
+from bridgemem.events.feeds import fine_steps_of
 from bridgemem.events.limits import MOST_PAIRS, Budget
 from bridgemem.events.log import EventLog, Vocabulary
 from bridgemem.events.readers.lakes import fetched
@@ -79,7 +80,8 @@ class Reading:
     the relation is the same in every row. lines int64 [n]: where in its file each event stands. parts int64 [n]: which
     of the files or frames it comes from.
     remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
-    by a usual name other than the role's own.
+    by a usual name other than the role's own. fine: the remark that steps which nobody chose are much finer than the
+    stream; empty where they are not.
     """
 
     events: EventLog
@@ -91,6 +93,7 @@ class Reading:
     parts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     remarks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    fine: str = ""
 
     @property
     def unusable(self) -> int:
@@ -101,12 +104,12 @@ class Reading:
         """How the source was understood."""
         return understood(self.format, self.columns, self.remarks)
 
-    def notable(self) -> str:
-        """What a user who did not ask should know, empty where all is as usual."""
+    def notable(self) -> list[str]:
+        """What a user who did not ask should know: a line on the reading, one on its steps, none where all is usual."""
         found = ", ".join(f"{role} from {self.columns[role]}" for role in self.aliases)
         said = [f"Columns found by name: {found}." if found else "", *self.remarks]
         said += [self.sentence()] if self.rejects.count or self.dropped else []
-        return " ".join(filter(None, said))
+        return list(filter(None, [" ".join(filter(None, said)), self.fine]))
 
     def sentence(self) -> str:
         """What was read, rejected and left out."""
@@ -312,7 +315,8 @@ def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | N
     remarks = tuple(filter(None, (*times.remarks, week_remark(clock, options.step))))
     lines, parts = (columns[name][good][order] for name in ("line", "file"))
     name = layout.name if layout else "plain"
-    return Reading(events, rejects, dropped, name, given.headings, lines, parts, remarks, given.aliases)
+    fine = "" if options.step is not None else fine_steps_of(events)
+    return Reading(events, rejects, dropped, name, given.headings, lines, parts, remarks, given.aliases, fine)
 
 
 def row_values(
