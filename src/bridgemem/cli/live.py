@@ -187,7 +187,8 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     from bridgemem.events.readers.rejects import RejectedError
     from bridgemem.events.readers.text import Reject
 
-    named, lines = named_events(reading.events, base), reading.lines.tolist()
+    named = named_events(reading.events, base if reading.by_position else None)
+    lines = reading.lines.tolist()
     events: list[NewEvent] = []
     faults: list[Reject] = []
     for row in sorted(range(len(named)), key=lines.__getitem__):

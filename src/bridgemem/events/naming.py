@@ -163,7 +163,7 @@ def new_events(
         if reading.unusable:
             raise DataError(f"{reading.sentence()} No event was added; fix these rows, or leave them out.")
         in_order = np.argsort(reading.lines, kind="stable").tolist()
-        all_named = named_events(reading.events, base)
+        all_named = named_events(reading.events, base if reading.by_position else None)
         named = [all_named[row] for row in in_order]
     found = (checked(event, f"event {place}", base.clock) for place, event in enumerate(named, 1))
     return [(subject, relation, object_, step) for subject, relation, object_, _, step in found]
@@ -201,7 +201,8 @@ def numbered(
 def named_events(events: EventLog, base: EventLog | None = None) -> list[NewEvent]:
     """A log as events by name, with times that any clock of the same kind can place.
 
-    base: the log that they follow; entities or relations that are all told by its ids get its names.
+    base: the log that they follow, for events that may be told by its ids: a log, or a file without a heading, whose
+    entities or relations all are ids of the base and no names in it. A heading stands over names.
     """
     clock, entities, relations = events.clock, events.entities.names, events.relations.names
     if base is not None:

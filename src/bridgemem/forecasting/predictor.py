@@ -485,9 +485,9 @@ class Predictor:
         """What happened before that speaks for or against (subject, relation, object), in plain sentences.
 
         Args:
-            subject: By name or id; None for anybody.
-            relation: By name or id; None for any event between the two.
-            object: By name or id; None for anybody.
+            subject: A name as text, or an id as an int; None for anybody.
+            relation: A name as text, or an id as an int; None for any event between the two.
+            object: A name as text, or an id as an int; None for anybody.
             at: The time asked for (default: the first unknown step).
             candidate: The side that is an answer to the other: object or subject.
         """

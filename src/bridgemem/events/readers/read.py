@@ -79,7 +79,8 @@ class Reading:
     the relation is the same in every row. lines int64 [n]: where in its file each event stands. parts int64 [n]: which
     of the files or frames it comes from.
     remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
-    by a usual name other than the role's own.
+    by a usual name other than the role's own. by_position: whether a file has no heading, as the id files of the named
+    data sets.
     """
 
     events: EventLog
@@ -91,6 +92,7 @@ class Reading:
     parts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     remarks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    by_position: bool = False
 
     @property
     def unusable(self) -> int:
@@ -164,6 +166,7 @@ class Rows:
         self.left: list[Reject] = []
         self.rejected = self.total = 0
         self.layout: SourceLayout | None = None
+        self.by_position = False
         self.headings: dict[str, str] = {}
         self.aliases: tuple[str, ...] = ()
         self.texts: dict[str, list[str]] = {role: [] for role in ROLES}
@@ -196,6 +199,7 @@ class Rows:
 
     def _note(self, source: Source) -> None:
         """Keep how a source was understood; all of one reading must be of one layout."""
+        self.by_position |= source.by_position
         if len(self.files) == 1:
             self.layout, self.headings = source.layout, dict(zip(ROLES, source.headings, strict=True))
             if not source.layout and not source.by_position:
@@ -312,7 +316,8 @@ def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | N
     remarks = tuple(filter(None, (*times.remarks, week_remark(clock, options.step))))
     lines, parts = (columns[name][good][order] for name in ("line", "file"))
     name = layout.name if layout else "plain"
-    return Reading(events, rejects, dropped, name, given.headings, lines, parts, remarks, given.aliases)
+    told = (name, given.headings, lines, parts, remarks, given.aliases, given.by_position)
+    return Reading(events, rejects, dropped, *told)
 
 
 def row_values(
