@@ -29,7 +29,6 @@ from bridgemem.cli.options import (
     NewEvents,
     RelationNames,
     Residual,
-    max_ahead_of,
 )
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
@@ -38,6 +37,7 @@ from bridgemem.errors import BridgeMemError, SettingsError
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from bridgemem.events.leaps import max_ahead_of
     from bridgemem.events.naming import NewNames
     from bridgemem.live.eventstore import EventStore
     from bridgemem.live.switching import Switch
