@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -99,12 +100,27 @@ def test_a_forecast_ranks_every_candidate_by_its_score(recurrence_run: Path) -> 
     assert text.endswith("that the partner is this one, given that such an event happens.\n")
 
 
-def test_actors_and_relations_may_be_given_by_id(recurrence_run: Path) -> None:
-    names = (recurrence_run / "entities.txt").read_text().splitlines()
-    relations = (recurrence_run / "relations.txt").read_text().splitlines()
-    by_id = ("--subject", str(names.index("Arvan")), "--relation", str(relations.index("visit")))
-    named = bridgemem("forecast", recurrence_run, *ASKED, "--json")
-    assert bridgemem("forecast", recurrence_run, *by_id, "--json") == named
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("forecast", "--subject", "1", "--relation", "visit"),
+        ("forecast", "--subject", "Arvan", "--relation", "0"),
+        ("forecast", "--subject", "Arvan", "--object", "1"),
+        ("forecast", "--subject", "1"),
+        ("forecast", "--subject", "1", "--relation", "visit", "--object", "Arvan"),
+        ("explain", "--subject", "Arvan", "--relation", "visit", "--object", "1"),
+    ],
+)
+def test_a_number_is_a_name_and_never_the_id_of_another(asked: tuple[str, ...], recurrence_run: Path) -> None:
+    said = bridgemem(asked[0], recurrence_run, *asked[1:]).refused()
+    assert re.search("no (entity|relation) is called '[01]'", said)
+
+
+@pytest.mark.parametrize("row", ["1,visit,", "Arvan,0,", ",visit,1"])
+def test_a_number_in_a_file_of_queries_is_a_name(row: str, recurrence_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text(f"subject,relation,object\n{row}\n")
+    said = bridgemem("forecast", recurrence_run, "--queries", tmp_path / "q.csv", "-o", tmp_path / "a.csv").refused()
+    assert re.search("line 2: no (entity|relation) is called '[01]'", said)
 
 
 def test_the_inverse_query_is_another_one(recurrence_run: Path) -> None:

@@ -59,16 +59,29 @@ def test_ingest_retract_and_refresh_make_a_run_that_forecasts_new_names(
     assert "exists already" in bridgemem("refresh", recurrence_run, "--store", store, "--out", new).refused()
 
 
+def _without_heading(path: Path, rows: list[tuple[str, str, str, str]]) -> Path:
+    path.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_a_number_below_a_heading_is_a_name(recurrence_run: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "customers.csv", [("3", "visit", "1", "2024-02-10")])
+    told = bridgemem("ingest", tmp_path / "s", rows, "--run", recurrence_run, "--json").json
+    assert (told["new_entities"], told["new_relations"]) == (2, 0)
+    with EventStore(tmp_path / "s") as opened:
+        assert opened.event("e1")[:3] == ("3", "visit", "1")
+
+
 def test_a_file_of_ids_is_about_those_that_the_run_calls_so(recurrence_run: Path, tmp_path: Path) -> None:
     events = Run(recurrence_run).dataset.events
     store = tmp_path / "s"
-    ids = write_rows(tmp_path / "ids.csv", [("1", "0", "2", "2024-02-10"), ("0", "visit", "1", "2024-02-10")])
+    ids = _without_heading(tmp_path / "ids.csv", [("1", "0", "2", "2024-02-10"), ("0", "visit", "1", "2024-02-10")])
     told = bridgemem("ingest", store, ids, "--run", recurrence_run, "--json").json
     # entities are told by id; of the relations one is not, so that they are names
     assert (told["new_entities"], told["new_relations"]) == (0, 1)
-    ids = write_rows(tmp_path / "all.csv", [("3", "1", "2", "2024-02-11"), ("3", "1", "2", "2024-02-12")])
+    ids = _without_heading(tmp_path / "all.csv", [("3", "1", "2", "2024-02-11"), ("3", "1", "2", "2024-02-12")])
     assert "New names" not in bridgemem("ingest", store, ids, "--run", recurrence_run).out
-    far = write_rows(tmp_path / "far.csv", [("3", "1", str(events.n_entities), "2024-02-13")])
+    far = _without_heading(tmp_path / "far.csv", [("3", "1", str(events.n_entities), "2024-02-13")])
     assert "New names: 2 entities, 0 relations." in bridgemem("ingest", store, far, "--run", recurrence_run).out
     names, relations = events.entities.names, events.relations.names
     with EventStore(store) as opened:

@@ -33,7 +33,7 @@ from bridgemem.agents.shapes import (
     Side,
     Top,
 )
-from bridgemem.errors import BridgeMemError, NotFoundError
+from bridgemem.errors import BridgeMemError
 from bridgemem.evaluation.card import NAME as CARD
 from bridgemem.evaluation.card import card
 from bridgemem.events.log import EventLog
@@ -210,7 +210,8 @@ def _add_reasons(server: MCPServer[Any], service: Service) -> None:
         """List what happened between two actors, newest first."""
         view, step = service.live.view, _step(service, as_of)
         events = view.events
-        found = PairEvents.of(view.predictor.past, _id(events, first), _id(events, second), step, most=limit).once()
+        pair = events.entity_id(first), events.entity_id(second)
+        found = PairEvents.of(view.predictor.past, *pair, step, most=limit).once()
         columns = (column.tolist() for column in (found.relation, found.direction, found.step))
         rows = []
         for relation, back, when in zip(*columns, strict=True):
@@ -225,14 +226,6 @@ def _add_reasons(server: MCPServer[Any], service: Service) -> None:
             )
         before = events.clock.label(step)
         return History(events=rows, total=found.n_events, before=before, model_version=view.version)
-
-
-def _id(events: EventLog, name: str) -> int:
-    """An entity by name alone: a number is no id here."""
-    if name not in events.entities:
-        problem: NotFoundError = events.entity_names.unknown(name)
-        raise problem
-    return events.entity_id(name)
 
 
 def _add_outlook(server: MCPServer[Any], service: Service) -> None:

@@ -23,7 +23,6 @@ from bridgemem.cli.options import (
     MaxNewRelations,
     Quiet,
     bounded,
-    max_ahead_of,
 )
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
@@ -82,6 +81,7 @@ def ingest(
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all; or follow a feed of them."""
     from bridgemem.errors import SettingsError
+    from bridgemem.events.leaps import max_ahead_of
     from bridgemem.events.readers.read import read_events
     from bridgemem.events.readers.rejects import RejectedError
     from bridgemem.live.eventstore import EventStore, NewNames
@@ -187,7 +187,8 @@ def _usable(reading: Reading, file: Path, base: EventLog, skip: bool) -> tuple[l
     from bridgemem.events.readers.rejects import RejectedError
     from bridgemem.events.readers.text import Reject
 
-    named, lines = named_events(reading.events, base), reading.lines.tolist()
+    named = named_events(reading.events, base if reading.by_position else None)
+    lines = reading.lines.tolist()
     events: list[NewEvent] = []
     faults: list[Reject] = []
     for row in sorted(range(len(named)), key=lines.__getitem__):

@@ -389,7 +389,7 @@ class EventLog:
         """Find the id of an entity.
 
         Args:
-            name: A name, or an id.
+            name: A name as text, or an id as an int.
 
         Returns:
             The id.
@@ -403,14 +403,14 @@ class EventLog:
         """
         found = self.entities.get(name)
         if found is None:
-            raise self.entity_names.unknown(str(name))
+            raise self.entities.unknown(name, self.entity_names)
         return found
 
     def relation_id(self, name: str | int) -> int:
         """Find the id of a relation.
 
         Args:
-            name: A name, or an id.
+            name: A name as text, or an id as an int.
 
         Returns:
             The id.
@@ -424,7 +424,7 @@ class EventLog:
         """
         found = self.relations.get(name)
         if found is None:
-            raise self.relation_names.unknown(str(name))
+            raise self.relations.unknown(name, self.relation_names)
         return found
 
     @cached_property

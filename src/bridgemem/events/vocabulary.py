@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, overload
+from numbers import Integral
+from typing import Any, TypeGuard, overload
 
 import numpy as np
 
+from bridgemem.errors import NotFoundError
 from bridgemem.events.names import Names
 from bridgemem.showing import SHOWN, as_frame, first_few, html_table
 
@@ -130,23 +132,32 @@ class Vocabulary:
         return all(name.isdecimal() and (name == "0" or name[0] != "0") for name in self.names)
 
     def get(self, name: str | int) -> int | None:
-        """The id of a name, or None; a number (or its digits, when no name matches) is taken as the id itself.
+        """The id of a name, or None. A text is a name and nothing else; a whole number is an id.
 
         Where the names are numbers, a number is one of them and never the id of another.
         """
-        text = str(name)
-        if text in self.ids and (self.numbers or isinstance(name, str)):
-            return self.ids[text]
-        if text in self.aliases:
-            return self.ids.get(self.aliases[text])
-        # no id has as many digits as make a number that int() refuses to read
-        if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
-            return int(text)
-        return None
+        if not is_id(name):
+            text = str(name)
+            return self.ids.get(text if text in self.ids else self.aliases.get(text, text))
+        if self.numbers:
+            return self.ids.get(str(int(name)))
+        return int(name) if 0 <= int(name) < len(self) else None
 
     def id(self, name: str | int) -> int:
         """The id of a name, as `get` finds it, or an error with names that may have been meant."""
         found = self.get(name)
         if found is None:
-            raise Names(self.kind, self.names).unknown(str(name))
+            raise self.unknown(name, Names(self.kind, self.names))
         return found
+
+    def unknown(self, name: str | int, search: Names) -> NotFoundError:
+        """The error that there is no such name or id. search: these names, for those that may have been meant."""
+        if is_id(name) and not self.numbers:
+            ids = f"the ids are 0 to {len(self) - 1:,}" if len(self) else "there is none"
+            return NotFoundError(f"no {self.kind} has the id {name}; {ids}, and a name is given as text.")
+        return search.unknown(str(name))
+
+
+def is_id(name: object) -> TypeGuard[int]:
+    """Whether an id was given in place of a name: a whole number, and no text of digits."""
+    return isinstance(name, Integral) and not isinstance(name, bool)

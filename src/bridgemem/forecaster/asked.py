@@ -19,7 +19,7 @@ from bridgemem.progress import SILENT, Progress
 
 
 class Asked(ABC):
-    """The queries of a `Forecaster`, by name or id."""
+    """The queries of a `Forecaster`. A text is a name, also one of digits; an int is an id."""
 
     @property
     @abstractmethod
@@ -39,9 +39,9 @@ class Asked(ABC):
         """Rank the answers to (subject, relation, ?) or (?, relation, object), best first.
 
         Args:
-            subject: A name or an id; left out where the subject is asked.
-            relation: A name or an id.
-            object: A name or an id; left out where the object is asked.
+            subject: A name as text, or an id as an int; left out where the subject is asked.
+            relation: A name as text, or an id as an int.
+            object: A name as text, or an id as an int; left out where the object is asked.
             at: The time of the event; the first step after the data when left out.
             horizon: Any of that many steps from `at` on, instead of that step alone.
             top: How many answers.
@@ -73,8 +73,8 @@ class Asked(ABC):
         """Rank what happens next between two parties, either way round, given that they interact.
 
         Args:
-            subject: A name or an id.
-            object: A name or an id.
+            subject: A name as text, or an id as an int.
+            object: A name as text, or an id as an int.
             at: The time of the event; the first step after the data when left out.
             horizon: p_event is that of any of that many steps from `at` on; of one step when left out.
             top: How many events.
@@ -94,7 +94,7 @@ class Asked(ABC):
         """Rank the next partners of an actor, under any relation and in either role.
 
         Args:
-            actor: A name or an id.
+            actor: A name as text, or an id as an int.
             at: The first step that is asked about; the first one after the data when left out.
             horizon: Any of that many steps; one when left out.
             top: How many partners.
@@ -120,9 +120,9 @@ class Asked(ABC):
         """Forecast whether and when an event happens; at most one of the three may be None, for anyone or anything.
 
         Args:
-            subject: A name or an id.
-            relation: A name or an id; without one the two parties interact either way round.
-            object: A name or an id.
+            subject: A name as text, or an id as an int.
+            relation: A name as text, or an id as an int; without one the two parties interact either way round.
+            object: A name as text, or an id as an int.
             at: The first step that is asked about; the first one after the data when left out.
             horizon: p_event is that of any of that many steps; of one when left out.
 
@@ -204,9 +204,9 @@ class Asked(ABC):
         """Explain a candidate: plain sentences, parts that add up to its score, and the events they come from.
 
         Args:
-            subject: A name or an id.
-            relation: A name or an id.
-            object: A name or an id.
+            subject: A name as text, or an id as an int.
+            relation: A name as text, or an id as an int.
+            object: A name as text, or an id as an int.
             at: The time of the event; the first step after the data when left out.
             candidate: "object" or "subject", the side that is explained as an answer.
 
@@ -223,15 +223,21 @@ class Asked(ABC):
         """
         return self.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
-    def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
+    def assume(self, events: Any, *, max_ahead: int | None = None, progress: Progress = SILENT) -> Predictor:
         """Answer as if these events had happened too; the forecaster itself stays as it is.
+
+        Only assumed events before the time asked about count. A time that none of them lies before is refused.
 
         Args:
             events: As in `update`.
+            max_ahead: As in `update`.
             progress: Where reading a long file is shown.
 
         Returns:
             A predictor with `forecast`, `what`, `partners`, `whether` and `explain`.
+
+        Raises:
+            DataError: One of the events cannot be used.
 
         Example:
             >>> (one, two), visit = data.entities[:2], data.relations[0]
@@ -239,7 +245,7 @@ class Asked(ABC):
             >>> len(assumed.events) - len(data.events)
             1
         """
-        return self.predictor.assume(events, progress=progress)
+        return self.predictor.assume(events, max_ahead=max_ahead, progress=progress)
 
     def with_groups(self, groups: Any) -> Predictor:
         """Answer queries about groups too: one name for several actors or several relations.

@@ -80,8 +80,8 @@ class Reading:
     the relation is the same in every row. lines int64 [n]: where in its file each event stands. parts int64 [n]: which
     of the files or frames it comes from.
     remarks: what a user should know of how times were read, each a sentence. aliases: the roles whose column was told
-    by a usual name other than the role's own. fine: the remark that steps which nobody chose are much finer than the
-    stream; empty where they are not.
+    by a usual name other than the role's own. by_position: whether a file has no heading, as the id files of the named
+    data sets. fine: the remark that steps which nobody chose are much finer than the stream; empty where they are not.
     """
 
     events: EventLog
@@ -93,6 +93,7 @@ class Reading:
     parts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     remarks: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    by_position: bool = False
     fine: str = ""
 
     @property
@@ -167,6 +168,7 @@ class Rows:
         self.left: list[Reject] = []
         self.rejected = self.total = 0
         self.layout: SourceLayout | None = None
+        self.by_position = False
         self.headings: dict[str, str] = {}
         self.aliases: tuple[str, ...] = ()
         self.texts: dict[str, list[str]] = {role: [] for role in ROLES}
@@ -199,6 +201,7 @@ class Rows:
 
     def _note(self, source: Source) -> None:
         """Keep how a source was understood; all of one reading must be of one layout."""
+        self.by_position |= source.by_position
         if len(self.files) == 1:
             self.layout, self.headings = source.layout, dict(zip(ROLES, source.headings, strict=True))
             if not source.layout and not source.by_position:
@@ -316,7 +319,8 @@ def _resolve(given: Rows, entities: Vocabulary | None, relations: Vocabulary | N
     lines, parts = (columns[name][good][order] for name in ("line", "file"))
     name = layout.name if layout else "plain"
     fine = "" if options.step is not None else fine_steps_of(events)
-    return Reading(events, rejects, dropped, name, given.headings, lines, parts, remarks, given.aliases, fine)
+    told = (name, given.headings, lines, parts, remarks, given.aliases, given.by_position, fine)
+    return Reading(events, rejects, dropped, *told)
 
 
 def row_values(
