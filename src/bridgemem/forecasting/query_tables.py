@@ -37,6 +37,7 @@ from bridgemem.forecasting.batch_queries import (
 )
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.forecasting.query_sources import QuerySource
+from bridgemem.parallel import end_with_parent
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.checksums import file_checksum
 from bridgemem.storage.files import read_json, write_json
@@ -337,6 +338,7 @@ _held: list[Predictor] = []  # of a worker: the one that it opened
 
 
 def _begin_worker(threads: int) -> None:
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
     torch.set_num_threads(threads)
 
