@@ -1,10 +1,14 @@
-"""Parallel: batches that do not depend on each other, several at once on the threads of a CPU."""
+"""Parallel: batches that do not depend on each other, several at once on the threads of a CPU; and worker processes."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 import torch
@@ -49,3 +53,18 @@ def in_order(function: Callable[[Item], Made], items: Iterable[Item], *, several
                 yield waiting.popleft().result()
     finally:
         torch.set_num_threads(threads)
+
+
+def end_with_parent() -> None:
+    """In a worker process: end as soon as the process that started it is gone, however that ended.
+
+    A pool ends its workers when it is shut down, which a killed process does not do; they would wait for work for ever.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent.sentinel,), name="end-with-parent", daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)  # nobody is left to be told, and a computation in another thread would go on

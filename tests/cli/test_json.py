@@ -114,7 +114,9 @@ def test_what_the_system_refuses_has_a_code(recurrence_run: Path, monkeypatch: p
     monkeypatch.setattr("bridgemem.studies.compare.compare_runs", full)
     outcome = bridgemem("compare", recurrence_run, recurrence_run, "--json")
     assert (outcome.code, outcome.failure.code) == (2, "file")
-    assert outcome.failure.error == "No space left on device (runs/mine)."
+    assert outcome.failure.error.startswith(
+        "runs/mine cannot be written: No space left on device; free some space in /"
+    )
 
 
 def test_unforeseen_errors_have_a_code() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -111,6 +112,27 @@ def test_a_resumed_table_is_the_table_of_an_uninterrupted_run(
     assert out.read_bytes() == whole.read_bytes()
     assert left_in(queries.parent) == sorted([out.name, whole.name, "q.csv"])
     assert "there is nothing to resume" in bridgemem(*command, queries.with_name("b.csv"), "--resume").refused()
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_full_disk_is_named_and_the_parts_so_far_are_kept(
+    recurrence_run: Path, queries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = queries.with_name("a.csv")
+    note, noted = query_tables._note, list[int]()
+
+    def full(*part: Any) -> None:
+        if len(noted) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        noted.append(1)
+        note(*part)
+
+    command = ("forecast", recurrence_run, "--queries", queries, "--out", out)
+    with monkeypatch.context() as patched:
+        patched.setattr(query_tables, "_note", full)
+        said = bridgemem(*command).refused()
+    assert f"{out}.parts/done.jsonl cannot be written: No space left on device; free some space in " in said
+    assert bridgemem(*command, "--resume", "--json").json["resumed"] == 2
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -127,6 +131,59 @@ def test_what_is_there_is_replaced_only_when_asked(tmp_path: Path) -> None:
     said = bridgemem("backup", tmp_path / "store.duckdb", tmp_path / "taken", "--force").out
     assert said.endswith("3 events in 1 batch, 0 retractions; read back and equal to the store.\n")
     assert "no event store" in bridgemem("backup", tmp_path / "none.duckdb", tmp_path / "x.duckdb").refused()
+
+
+def test_a_folder_that_is_missing_is_made_and_takes_every_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EventStore(tmp_path / "store.duckdb") as store:
+        fill(store, 1)
+    for hour in (10, 11):
+        monkeypatch.setattr(backups, "datetime", mock.Mock(now=lambda _, hour=hour: datetime(2024, 1, 31, hour)))
+        bridgemem("backup", tmp_path / "store.duckdb", f"{tmp_path}/new/backups/")
+    assert left_in(tmp_path / "new/backups") == [f"store-20240131T{hour}0000Z.duckdb" for hour in (10, 11)]
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system of a few kilobytes."""
+    folder.mkdir()
+    if shutil.which("mount") is None or os.geteuid():
+        pytest.skip("needs to mount a file system")
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a small file system")
+@pytest.mark.parametrize("size", ["64k", "300k", "900k"])  # no room for a file, for the log, for bringing it in
+def test_a_full_disk_is_said_of_the_copy_and_nothing_is_left_there(size: str, tmp_path: Path) -> None:
+    with EventStore(tmp_path / "store.duckdb") as store:
+        fill(store, 3, size=3000)
+    with small_disk(tmp_path / "small", size):
+        said = bridgemem("backup", tmp_path / "store.duckdb", tmp_path / "small/copy.duckdb").refused()
+        assert f"{tmp_path / 'small/copy.duckdb'} cannot be written: No space left on device" in said
+        assert f"free some space in {tmp_path / 'small'}" in said
+        assert left_in(tmp_path / "small") == []
+
+
+def test_a_copy_whose_rows_are_in_its_log_alone_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verify = backups._verify
+
+    def with_log(aside: Path, expected: str, to: Path) -> None:
+        verify(aside, expected, to)
+        aside.with_name(f"{aside.name}.wal").write_text("rows")
+
+    monkeypatch.setattr(backups, "_verify", with_log)
+    with EventStore(tmp_path / "store.duckdb") as store:
+        fill(store, 1)
+        with pytest.raises(StoreError, match="could not be brought into the file"):
+            backup(store, tmp_path / "copy.duckdb")
+    assert left_in(tmp_path) == ["store.duckdb"]
 
 
 # --- a service that has the store ------------------------------------------------------------------------------------

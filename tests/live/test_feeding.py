@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from test_following import WAIT, expected, line, stored
@@ -35,9 +37,18 @@ def live(recurrence_run: Path, tmp_path: Path) -> Iterator[LiveForecaster]:
         yield LiveForecaster(loaded(recurrence_run), store)
 
 
-def fed(live: LiveForecaster, feed: Path) -> Feeding:
+def fed(live: LiveForecaster, feed: Path, **more: bool) -> Feeding:
     lines = JsonLines(ReadOptions(), live.view.events)
-    return Feeding(live, feed, lines, source=None, rejects=feed.with_name("rejects.csv"))
+    return Feeding(live, feed, lines, source=None, rejects=feed.with_name("rejects.csv"), **more)
+
+
+def compressed(feed: Path, text: str) -> None:
+    """Rotate a feed as logrotate does with compress and create."""
+    old = feed.with_name("feed.jsonl.1")
+    feed.rename(old)
+    feed.write_text(text)
+    old.with_name("feed.jsonl.1.gz").write_bytes(gzip.compress(old.read_bytes()))
+    old.unlink()
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -108,6 +119,25 @@ def test_a_file_that_is_not_there_is_refused_before_anything_is_served(
     assert "use --follow" in bridgemem(*command, "--source", "wire").refused()
 
 
+def test_a_feed_that_was_lost_while_the_service_was_down_is_left_out_until_it_is_read_from_its_start(
+    live: LiveForecaster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = tmp_path / "feed.jsonl"
+    feed.write_text(line(0) + line(1))
+    with fed(live, feed).running():
+        wait_until(lambda: live.stored == 2)
+    compressed(feed, line(2))
+    lost = fed(live, feed)
+    with lost.running():
+        assert not lost.following
+    assert [record.levelname for record in caplog.records if "without the feed" in record.message] == ["ERROR"]
+    assert "--from-start" in caplog.text
+    for _ in range(2):  # the option may stay set
+        with fed(live, feed, from_start=True).running():
+            wait_until(lambda: live.stored == 3)
+    assert [event.subject for event in live.store.stored()] == expected(3)
+
+
 @contextmanager
 def serving(*args: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A service in a process of its own, and its address."""
@@ -118,6 +148,12 @@ def serving(*args: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, process.stdout.readline().split(" at ")[1].split()[0]
         finally:
             process.kill()
+
+
+def metric(address: str, name: str) -> float:
+    with urlopen(f"{address}/metrics", timeout=WAIT) as answer:
+        values = (row.split() for row in answer.read().decode().splitlines() if not row.startswith("#"))
+        return float(dict(values)[name])
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
@@ -143,7 +179,15 @@ def test_a_service_that_is_killed_goes_on_where_its_file_was_left(recurrence_run
         with feed.open("a") as writer:
             writer.write(json.dumps(rejected) + "\n" + line(6))
         wait_until(lambda: told(address) == 7)
+        assert metric(address, "bridgemem_feed_followed") == 1
         process.send_signal(signal.SIGTERM)
         assert "every event that was acknowledged is stored" in process.communicate(timeout=WAIT)[0]
     assert stored(store) == expected(7)
+    compressed(feed, line(7))
+    with serving(*command) as (process, address):
+        assert told(address) == 7
+        assert metric(address, "bridgemem_feed_followed") == 0
+    with serving(*command, "--from-start") as (process, address):
+        wait_until(lambda: told(address) == 8)
+    assert stored(store) == expected(8)
     assert "never" in (tmp_path / "store.rejects.csv").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.live import tail as tail_module
-from bridgemem.live.tail import Position, Tail
+from bridgemem.live.tail import LostFeedError, Position, Tail
 
 
 class Reader:
@@ -160,3 +160,36 @@ def test_what_cannot_be_followed_is_one_sentence(tmp_path: Path) -> None:
     for text in ("7", '{"file": "1"}', "null", '{"file": 1, "other": 2}'):
         with pytest.raises(DataError, match="another name with --source"):
             Position.of(text, "feed")
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_a_file_that_was_truncated_while_nobody_read_is_read_anew_with_a_remark(feed: Path, from_start: bool) -> None:
+    reader = Reader(feed)
+    assert reader.read() == ["1", "2"]
+    feed.write_text("3\n")  # the same inode
+    reader.open(from_start=from_start)
+    assert reader.read() == ["3"]
+    assert "no copy of it" in reader.remarks[0]
+    reader.open()
+    assert reader.read() == []
+
+
+def test_from_start_reads_nothing_twice_where_the_file_is_found(feed: Path) -> None:
+    reader = Reader(feed)
+    assert reader.read() == ["1", "2"]
+    append(feed, "3\n")
+    reader.open(from_start=True)
+    assert reader.read() == ["3"]
+    feed.rename(feed.with_name("feed.jsonl.1"))
+    feed.write_text("4\n")
+    reader.open(from_start=True)
+    assert reader.read() == ["4"]
+
+
+def test_a_feed_whose_folder_is_gone_is_lost(feed: Path, tmp_path: Path) -> None:
+    reader = Reader(feed)
+    assert reader.read() == ["1", "2"]
+    shutil.rmtree(tmp_path)
+    for from_start in (False, True):
+        with pytest.raises(LostFeedError, match="no file next to it"):
+            reader.open(from_start=from_start)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STDIN = Path("-")
 Follow = Annotated[bool, typer.Option("--follow", help="Follow FILE as JSON lines until Ctrl-C; - is stdin.")]
 UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop where the file ends now.")]
-FromStart = Annotated[bool, typer.Option("--from-start", help="Read a replaced file from its start.")]
+FromStart = Annotated[bool, typer.Option("--from-start", help="Read FILE from its start if its old one is lost.")]
 EventField = Annotated[str, typer.Option("--event-field", help="Field that holds the event (default: the line).")]
 OffsetField = Annotated[
     str, typer.Option("--offset-field", help="Field with the offset of the line, for exactly once.")
@@ -72,7 +72,7 @@ def follow(
     lines = JsonLines(reading, run.dataset.events, event_field=options.event_field, offset_field=options.offset_field)
     name = source or ("stdin" if file == STDIN else file.name)
     with ExitStack() as exits:
-        feed, reached = _feed(file, name, opened, options, exits)
+        feed, reached, at = _feed(file, name, opened, options, exits)
         follower = Follower(
             feed,
             lines,
@@ -82,7 +82,7 @@ def follow(
             skip,
             _remark,
         )
-        _remark(_beginning(file, name, reached, options))
+        _remark(_beginning(file, name, at, options))
         stop = exits.enter_context(stopped_by_signals())
         done = follower.run(stop, until_end=options.until_end)
         done.skipped, half = feed.skipped, feed.half_line()
@@ -91,8 +91,8 @@ def follow(
 
 def _feed(
     file: Path, name: str, opened: Callable[[], EventStore], options: FollowOptions, exits: ExitStack
-) -> tuple[Feed, str | None]:
-    """Where the lines come from, and how far they were read before."""
+) -> tuple[Feed, str | None, str | None]:
+    """Where the lines come from, the last offset of the source, and the one that is gone on from."""
     from bridgemem.live.following import FileFeed, StreamFeed, position_of
     from bridgemem.live.tail import Tail
 
@@ -100,17 +100,18 @@ def _feed(
         reached = store.last_offset(name)
         if file == STDIN:
             by_offset = bool(options.offset_field)
-            return StreamFeed(sys.stdin.fileno(), name, offsets=by_offset, last=reached if by_offset else None), reached
+            last = reached if by_offset else None
+            return StreamFeed(sys.stdin.fileno(), name, offsets=by_offset, last=last), reached, reached
         position = position_of(store, name)
     tail = Tail(file, position, from_start=options.from_start, remark=_remark)
     exits.callback(tail.close)
-    return FileFeed(tail), reached
+    return FileFeed(tail), reached, tail.position.text() if tail.position.offset else None
 
 
 def _beginning(file: Path, name: str, reached: str | None, options: FollowOptions) -> str:
     end = "" if options.until_end else " Ctrl-C ends it."
     if file != STDIN:
-        at = "from the start" if reached is None or options.from_start else f"after {_shown(reached)}"
+        at = "from the start" if reached is None else f"after {_shown(reached)}"
         return f"following {file} {at}.{end}"
     if not options.offset_field:
         return (

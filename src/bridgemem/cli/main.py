@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import warnings
+from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -143,8 +144,7 @@ def main() -> None:
         fail(problem.code, str(problem), problem.suggestions)
         sys.exit(2)
     except OSError as problem:
-        where = f" ({problem.filename})" if problem.filename else ""
-        fail("file", f"{problem.strerror or problem}{where}.")
+        fail("file", _refused(problem))
         sys.exit(2)
     except Exception as problem:
         fail(*_unexpected(problem))
@@ -172,6 +172,16 @@ def _run() -> None:
         fail("usage", problem.format_message())
         sys.exit(problem.exit_code)
     sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _refused(problem: OSError) -> str:
+    """What the system refused, and what to do where a disk is full."""
+    from bridgemem.storage.whole import NO_ROOM, remedy_if_full
+
+    said, where = problem.strerror or str(problem), problem.filename
+    if problem.errno in NO_ROOM and where:
+        return f"{where} cannot be written: {said}{remedy_if_full(said, Path(where))}."
+    return f"{said} ({where})." if where else f"{said}."
 
 
 def _unexpected(problem: Exception) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import socket
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bridgemem.cli.configured import ConfigFile, Configured
-from bridgemem.cli.follow import EventField
+from bridgemem.cli.follow import EventField, FromStart
 from bridgemem.cli.options import (
     DataDir,
     Duplicates,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from bridgemem.events.naming import NewNames
     from bridgemem.live.eventstore import EventStore
+    from bridgemem.live.feeding import Feeding
     from bridgemem.live.switching import Switch
     from bridgemem.service.limits import Limits
 
@@ -68,6 +69,7 @@ def serve(
         Path | None, typer.Option("--rejects", help="File for rejected lines (default: next to the store).")
     ] = None,
     event_field: EventField = "",
+    from_start: FromStart = False,
     host: Annotated[str, typer.Option("--host", help="Address; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=LAST_PORT, help="Port; 0 picks a free one.")] = 8008,
     issue: Annotated[bool, typer.Option("--issue", help="Issue answers into the ledger (default: off).")] = False,
@@ -127,31 +129,36 @@ def serve(
         events.max_ahead = max_ahead_of(max_ahead, live.view.events)
         set_up_logs(log_format, log_level)
         with ExitStack() as exits:
-            exits.enter_context(_followed(live, follow, source, rejects, event_field))
+            feeding = _feeding(live, follow, source, rejects, event_field, from_start)
+            if feeding is not None:
+                exits.enter_context(feeding.running())
             secret = exits.enter_context(noted_service(events.path, host, place.getsockname()[1], admin_token_file))
             admin = Admin(live, secret, watch if run.is_symlink() else 0.0)
             drift = DriftSettings(drift_window, drift_every)
-            app = create_app(live, token, limits, hosts, admin=admin, drift=drift, issue=issue)
+            app = create_app(live, token, limits, hosts, admin=admin, drift=drift, issue=issue, feeding=feeding)
             listen_forever(app, place, f"Serving {run}", limits)
 
 
-def _followed(
-    live: Switch, file: Path | None, source: str | None, rejects: Path | None, event_field: str
-) -> AbstractContextManager[None]:
-    """Follow a file while the service runs; nothing without one."""
+def _feeding(
+    live: Switch, file: Path | None, source: str | None, rejects: Path | None, event_field: str, from_start: bool
+) -> Feeding | None:
+    """What follows a file while the service runs; None without one."""
     from bridgemem.events.readers.json_lines import JsonLines
     from bridgemem.events.readers.options import ReadOptions
     from bridgemem.live.feeding import Feeding
 
     if file is None:
-        if source or rejects or event_field:
-            raise SettingsError("--source, --rejects and --event-field are for a file that is followed: use --follow.")
-        return nullcontext()
+        if source or rejects or event_field or from_start:
+            raise SettingsError(
+                "--source, --rejects, --event-field and --from-start are for a file that is followed: use --follow."
+            )
+        return None
     aside = rejects or live.store.path.with_name(f"{live.store.path.name}.rejects.csv")
     lines = JsonLines(ReadOptions(), live.view.events, event_field=event_field)
-    feeding = Feeding(live, file, lines, source=source, rejects=aside)
-    warn(f"bridgemem: following {file} as {feeding.source}; rejected lines go to {aside}.")
-    return feeding.running()
+    feeding = Feeding(live, file, lines, source=source, rejects=aside, from_start=from_start)
+    if feeding.following:
+        warn(f"bridgemem: following {file} as {feeding.source}; rejected lines go to {aside}.")
+    return feeding
 
 
 def open_store(run: Path, store: Path | None, duplicates: str | None, new_names: NewNames | None = None) -> EventStore:

@@ -55,30 +55,30 @@ def compact(store: StoreFile, as_json: Json = False) -> None:
 
 def backup(
     store: StoreFile,
-    to: Annotated[Path, typer.Argument(help="File for the copy, or a folder, where it is named by the time.")],
+    to: Annotated[
+        str, typer.Argument(metavar="TO", help="File for the copy, or FOLDER/, where it is named by the time.")
+    ],
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Copy an event store as it is now and verify the copy; a service that has it open goes on."""
-    from datetime import UTC, datetime
-
     from bridgemem.live.backup import backup as copy
+    from bridgemem.live.backup import copy_name
     from bridgemem.live.eventstore import EventStore
 
-    if to.is_dir():
-        to = to / f"{store.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{store.suffix}"
+    file = copy_name(store, to)
     with opened_store(store, lambda: EventStore(store, create=False)) as opened:
         made: dict[str, Any] = (
-            opened.client.backup(to.absolute(), replace=force)
+            opened.client.backup(file.absolute(), replace=force)
             if isinstance(opened, RemoteStore)
-            else asdict(copy(opened, to, replace=force))
+            else asdict(copy(opened, file, replace=force))
         )
 
     def text() -> None:
         what = f"{counted(made['events'], 'event')} in {_batches(made['batches'])}"
-        say(f"Wrote {to}: {what}, {counted(made['retractions'], 'retraction')}; read back and equal to the store.")
+        say(f"Wrote {file}: {what}, {counted(made['retractions'], 'retraction')}; read back and equal to the store.")
 
-    emit({**made, "path": str(to)}, as_json, text)
+    emit({**made, "path": str(file)}, as_json, text)
 
 
 def prune(

@@ -27,6 +27,7 @@ from bridgemem.evaluation.evaluate import KNOWN, conclude, rank_columns, ranked_
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
+from bridgemem.parallel import end_with_parent
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.ranks import batch_of
@@ -168,7 +169,7 @@ def evaluate_in_pool(
     with (
         progress.task(f"reading {split} in {len(steps)} processes", total=len(steps)) as advance,
         # spawned, not forked: a fork of a process whose threads hold locks may wait for ever
-        ProcessPoolExecutor(len(steps), mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(len(steps), mp_context=get_context("spawn"), initializer=end_with_parent) as pool,
     ):
         where = partial(shard_ranks, run.folder, split, data_dir=run.data_dir, memory_dir=run.memory_dir)
         ranks = partial(where, device=device, threads=threads, cells=cells)

@@ -37,12 +37,13 @@ from bridgemem.forecasting.batch_queries import (
 )
 from bridgemem.forecasting.predictor import Predictor
 from bridgemem.forecasting.query_sources import QuerySource
+from bridgemem.parallel import end_with_parent
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.checksums import file_checksum
 from bridgemem.storage.files import read_json, write_json
 from bridgemem.storage.placing import reserved
 from bridgemem.storage.tables import join_parquet
-from bridgemem.storage.whole import whole_file
+from bridgemem.storage.whole import naming_full, whole_file
 
 BLOCK = 10_000  # queries of a part
 MOST_ROWS = 200_000  # answers of a part, where each query has many
@@ -156,7 +157,7 @@ def answer_table(
         else:
             made = (parts.make(predictor, number, block) for number, block in todo)
         try:
-            with progress.task("forecasting", total=count) as advance:
+            with naming_full(parts.folder / DONE), progress.task("forecasting", total=count) as advance:
                 advance(sum(min(size, count - number * size) for number in done))
                 for number, rows, checksum in made:
                     _note(parts.folder, (number, rows, checksum))
@@ -337,6 +338,7 @@ _held: list[Predictor] = []  # of a worker: the one that it opened
 
 
 def _begin_worker(threads: int) -> None:
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one
     torch.set_num_threads(threads)
 

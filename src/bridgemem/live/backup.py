@@ -6,17 +6,31 @@ one waits for it.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridgemem.errors import SettingsError
 from bridgemem.live.eventstore import EventStore
-from bridgemem.live.storefile import StoreError, attachable, connect_soon, copied, digest, reason
-from bridgemem.storage.whole import whole_file
+from bridgemem.live.storefile import (
+    StoreError,
+    attachable,
+    connect_soon,
+    copied,
+    digest,
+    reason,
+    system_reason,
+    whole_store,
+)
+from bridgemem.storage.whole import remedy_if_full
 
 if TYPE_CHECKING:
     import duckdb
+
+
+SLASHES = tuple(filter(None, (os.sep, os.altsep)))
 
 
 @dataclass(frozen=True)
@@ -31,6 +45,13 @@ class Backup:
     digest: str
 
 
+def copy_name(store: Path, to: str) -> Path:
+    """The file of a copy: the one that was named, or one named by the time in a folder, which need not be there yet."""
+    if to.endswith(SLASHES) or Path(to).is_dir():
+        return Path(to) / f"{store.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}{store.suffix}"
+    return Path(to)
+
+
 def backup(store: EventStore, to: Path | str, *, replace: bool = False) -> Backup:
     """Write a copy of a store, whole or not at all, and verify it by reading it back."""
     to = Path(to)
@@ -38,8 +59,7 @@ def backup(store: EventStore, to: Path | str, *, replace: bool = False) -> Backu
         remedy = "choose another name" if to.is_dir() or to.samefile(store.path) else "choose another name, or --force"
         raise SettingsError(f"{to} exists already; {remedy}.")
     try:
-        with whole_file(to, replace) as aside:
-            aside.unlink(missing_ok=True)
+        with whole_store(to, replace) as aside:
             expected, counts = _copy(store, aside, to)
             _verify(aside, expected, to)
             size = aside.stat().st_size
@@ -49,7 +69,8 @@ def backup(store: EventStore, to: Path | str, *, replace: bool = False) -> Backu
 
 
 def _unwritten(to: Path, problem: Exception) -> StoreError:
-    return StoreError(f"{to} cannot be written: {reason(problem)}; nothing is left of it.")
+    said = system_reason(str(problem)) or reason(problem)
+    return StoreError(f"{to} cannot be written: {said}; nothing is left of it{remedy_if_full(said, to)}.")
 
 
 def _count(cursor: duckdb.DuckDBPyConnection, table: str) -> int:
@@ -60,7 +81,7 @@ def _copy(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]
     """Write the rows of one moment into a new file, and give their digest and their numbers; to: its name in errors."""
     import duckdb
 
-    name = attachable()
+    name, whole = attachable(), False
     try:
         with store.reading() as cursor:
             expected = digest(cursor)
@@ -69,9 +90,17 @@ def _copy(store: EventStore, aside: Path, to: Path) -> tuple[str, dict[str, int]
                 copied(cursor, aside, name)
             except duckdb.Error as problem:  # not the store is at fault
                 raise _unwritten(to, problem) from None
+            whole = True
+    except StoreError as problem:
+        if whole:  # the end of the transaction writes the copy, and nothing else
+            raise _unwritten(to, problem) from None
+        raise
     finally:
         with store.reading() as cursor:
-            cursor.execute(f"DETACH DATABASE IF EXISTS {name}")
+            try:
+                cursor.execute(f"DETACH DATABASE IF EXISTS {name}")
+            except duckdb.Error as problem:  # the log of the copy could not be brought into it
+                raise _unwritten(to, problem) from None
     return expected, counts
 
 

@@ -23,7 +23,7 @@ from bridgemem.events.readers.text import Reject, short
 from bridgemem.live.eventstore import EventStore, Receipt
 from bridgemem.live.following import FileFeed, Followed, Follower, position_of
 from bridgemem.live.storefile import StoreError
-from bridgemem.live.tail import Tail
+from bridgemem.live.tail import LostFeedError, Tail
 
 LOG = logging.getLogger(__name__)
 AGAIN = 5.0  # seconds after a store could not be written
@@ -88,16 +88,38 @@ class _Lines(JsonLines):
 
 
 class Feeding:
-    """A thread that follows a file into a live forecaster. rejects: the file for lines that cannot be used."""
+    """A thread that follows a file into a live forecaster.
 
-    def __init__(self, live: Live, file: Path, lines: JsonLines, *, source: str | None, rejects: Path) -> None:
-        """Open the file where it was left off, or say why that cannot be."""
-        self.live, self.file, self.source = live, file, source or file.name
+    rejects: the file for lines that cannot be used. following: whether the file is followed; False once it is lost,
+    also where that was so from the start, since forecasts need no feed.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        file: Path,
+        lines: JsonLines,
+        *,
+        source: str | None,
+        rejects: Path,
+        from_start: bool = False,
+    ) -> None:
+        """Open the file where it was left off; one that was never read must be there."""
+        self.live, self.file, self.source, self._from_start = live, file, source or file.name, from_start
         self._lines, self._rejects, self._stop = _Lines(lines, live), RejectsLog(rejects), threading.Event()
-        self._tail = self._opened()
+        self.following, self._tail = True, None
+        try:
+            self._tail = self._opened()
+        except LostFeedError as problem:
+            self._stopped(problem)
 
     def _opened(self) -> Tail:
-        return Tail(self.file, position_of(self.live.store, self.source), remark=LOG.warning)
+        position = position_of(self.live.store, self.source)
+        return Tail(self.file, position, from_start=self._from_start, remark=LOG.warning)
+
+    def _stopped(self, problem: BridgeMemError | OSError) -> None:
+        self.following = False
+        LOG.error("not following %s; the service runs without the feed: %s", self.file, problem)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -111,25 +133,25 @@ class Feeding:
             thread.join()
 
     def _run(self) -> None:
+        tail = self._tail
         try:
-            while not self._stop.is_set():
-                with closing(self._tail):
+            while tail is not None and not self._stop.is_set():
+                with closing(tail):
                     try:
-                        self._follow()
+                        self._follow(tail)
                         return
                     except StoreError as problem:
                         # what was read since the last batch is read again
                         LOG.error("%s: %s", self.source, problem)
                         self._stop.wait(AGAIN)
-                self._tail = self._opened()
-        except BridgeMemError as problem:
-            LOG.error("stopped following %s; the service keeps running without the feed: %s", self.file, problem)
+                tail = self._opened()
+        except (BridgeMemError, OSError) as problem:
+            self._stopped(problem)
         except Exception:
-            LOG.exception("stopped following %s; the service keeps running without the feed", self.file)
+            self.following = False
+            LOG.exception("not following %s; the service runs without the feed", self.file)
 
-    def _follow(self) -> None:
+    def _follow(self, tail: Tail) -> None:
         done = Followed(self.source, last_offset=self.live.store.last_offset(self.source))
         target = _Target(self.live)
-        Follower(FileFeed(self._tail), self._lines, lambda: target, done, self._rejects, remark=LOG.warning).run(
-            self._stop
-        )
+        Follower(FileFeed(tail), self._lines, lambda: target, done, self._rejects, remark=LOG.warning).run(self._stop)

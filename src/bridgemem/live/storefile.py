@@ -73,12 +73,26 @@ class StoreInUseError(StoreError):
     code = "store_in_use"
 
 
+@contextmanager
+def whole_store(path: Path, replace: bool = True) -> Iterator[Path]:
+    """A database file to fill, whole or absent, as `whole_file`; its write-ahead log goes with it."""
+    with whole_file(path, replace) as aside:
+        aside.unlink(missing_ok=True)
+        log = aside.with_name(f"{aside.name}.wal")
+        try:
+            yield aside
+            if log.exists() and log.stat().st_size:  # rows that are in the log alone, as on a full disk
+                raise OSError(errno.ENOSPC, "what was written last could not be brought into the file")
+        finally:
+            log.unlink(missing_ok=True)
+
+
 def create(path: Path) -> None:
     """An empty store, whole or absent."""
     import duckdb
 
     try:
-        with whole_file(path) as aside, duckdb.connect(str(aside)) as database:
+        with whole_store(path) as aside, duckdb.connect(str(aside)) as database:
             database.execute(_TABLES + _SINCE_3)
             database.close()
     except (duckdb.Error, OSError) as problem:
@@ -156,8 +170,7 @@ def rewrite(path: Path, database: duckdb.DuckDBPyConnection) -> None:
     import duckdb
 
     try:
-        with ExitStack() as exits, whole_file(path) as aside:
-            aside.unlink(missing_ok=True)
+        with ExitStack() as exits, whole_store(path) as aside:
             database.execute("CHECKPOINT")
             expected, name = digest(database), attachable()
             copied(database, aside, name)

@@ -24,6 +24,10 @@ MARK = 256  # bytes before the position that tell whether a file is the one that
 FIRST_OF_LINE = 1 << 19  # bytes that are kept of a line longer than a block: too many for an event
 
 
+class LostFeedError(DataError):
+    """The file that a source was read from is not there any more."""
+
+
 @dataclass(frozen=True)
 class Position:
     """How far a source was read.
@@ -71,19 +75,21 @@ class Block:
 
 
 class Tail:
-    """The lines of a file from a position on. remark: called with a sentence on what happened to the file."""
+    """The lines of a file from a position on.
+
+    from_start: read the file from its start where the one of the position is lost. So the option may stay set in a
+    unit file: a file that is found is still read once. remark: called with a sentence on what happened to the file.
+    """
 
     def __init__(
         self, path: Path, position: Position | None, *, from_start: bool = False, remark: Callable[[str], None]
     ) -> None:
         self.path, self._remark = path, remark
         self.position, self._name, self._file = Position(), path, -1
-        if position is None or from_start:
-            if not path.exists():
-                raise NotFoundError(f"there is no file {path} to follow; check its name.")
-            self._open(path, Position(file=position.file + 1 if position else 1))
+        if position is None:
+            self._open(path, Position())
         else:
-            self._resume(position)
+            self._resume(position, from_start)
 
     def close(self) -> None:
         os.close(self._file)
@@ -191,18 +197,33 @@ class Tail:
         self._file, self._name = file, path
         self.position = replace(position, inode=about.st_ino)
 
-    def _resume(self, position: Position) -> None:
+    def _resume(self, position: Position, from_start: bool) -> None:
         """Open the file that was read up to a position, wherever it is by now."""
-        found = self._located(position)
-        if found is None:
-            raise DataError(
+        try:
+            found = self._located(position)
+        except OSError as problem:
+            raise LostFeedError(f"{self.path} cannot be read: {problem.strerror}; fix that and start again.") from None
+        if found is not None:
+            self._open(found, position)
+            if found != self.path:
+                self._remark(f"{self.path.name} was rotated; the rest of it is read from {found.name}.")
+        elif self._was_truncated(position):
+            self._restart(position)
+        elif from_start and self.path.exists():
+            self._open(self.path, Position(file=position.file + 1))
+        else:
+            raise LostFeedError(
                 f"{self.path} is not the file that was read up to byte {position.offset:,}, and no file next to it "
                 "is; put that one back (unpacked, if it was compressed), or use --from-start to skip what was not "
                 "read of it."
             )
-        self._open(found, position)
-        if found != self.path:
-            self._remark(f"{self.path.name} was rotated; the rest of it is read from {found.name}.")
+
+    def _was_truncated(self, position: Position) -> bool:
+        """Whether the file is the same as before and has less than was read of it."""
+        with suppress(FileNotFoundError):
+            now = self.path.stat()
+            return now.st_ino == position.inode and now.st_size < position.offset
+        return False
 
     def _find_copy(self) -> None:
         """After a truncation: read the rest of what was there from its copy, if there is one, then the file again."""
@@ -211,15 +232,21 @@ class Tail:
             self._remark(f"{self.path.name} was truncated; the rest of it is read from its copy {found.name}.")
             self._open(found, self.position)
         else:
-            self._remark(
-                f"{self.path.name} was truncated, and no copy of it is next to it; it is read from its start. Lines "
-                f"that were written after line {self.position.line:,}, if any, are lost."
-            )
-            self._open(self.path, Position(file=self.position.file + 1))
+            self._restart(self.position)
+
+    def _restart(self, position: Position) -> None:
+        """Read a file again that was truncated after a position."""
+        self._remark(
+            f"{self.path.name} was truncated, and no copy of it is next to it; it is read from its start. Lines "
+            f"that were written after line {position.line:,}, if any, are lost."
+        )
+        self._open(self.path, Position(file=position.file + 1))
 
     def _located(self, position: Position) -> Path | None:
         """The file that a position is in: by inode, else by what stands before it."""
-        near = [path for path in sorted(self.path.parent.iterdir()) if path.is_file() and not path.is_symlink()]
+        folder = self.path.parent
+        near = [path for path in sorted(folder.iterdir()) if path.is_file()] if folder.is_dir() else []
+        near = [path for path in near if not path.is_symlink()]
         by_inode = [path for path in near if path.stat().st_ino == position.inode]
         rotated = [path for path in near if path != self.path and self._is_rotated(path)]
         for path in (*by_inode, self.path, *rotated):

@@ -6,7 +6,6 @@ holds more rows in memory than DuckDB is allowed to, apart from the distinct tim
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,10 +49,10 @@ from bridgemem.outofcore.sources import (
     unreadable,
 )
 from bridgemem.progress import Progress
+from bridgemem.storage.whole import NO_ROOM
 
 FETCH = 1 << 17  # rows fetched at a time
 COUNTS = {"entity": "n_entities", "relation": "n_relations"}
-NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 FULL = ("No space left", "File too large", "Could not write", "Could not truncate", "max_temp_directory_size", "quota")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from fastapi import APIRouter
 
 from bridgemem.errors import BridgeMemError, SettingsError
-from bridgemem.live.backup import backup
+from bridgemem.live.backup import backup, copy_name
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.switching import RefusedRunError, Switched
 from bridgemem.service.admin_models import BackedUp, BackupWanted, Compacted, Reloaded
@@ -95,7 +95,7 @@ def admin_router(reloading: Reloading, store: EventStore, responses: dict[int | 
         """Write a copy of the store as it is now, on the machine of the service, and read it back."""
         if not Path(wanted.to).is_absolute():
             raise SettingsError(f"{wanted.to!r} is not an absolute path; write it from the root.")
-        return BackedUp.model_validate(backup(store, wanted.to, replace=wanted.replace))
+        return BackedUp.model_validate(backup(store, copy_name(store.path, wanted.to), replace=wanted.replace))
 
     @router.post("/v1/compact", summary="Merge new events into the base", responses=responses)
     def compact() -> Compacted:

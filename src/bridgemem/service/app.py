@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.live.eventstore import EventStore
+from bridgemem.live.feeding import Feeding
 from bridgemem.live.quarantine import in_quarantine
 from bridgemem.live.storefile import StoreError, system_reason
 from bridgemem.live.switching import RefusedRunError
@@ -135,13 +136,14 @@ def create_app(
     admin: Admin | None = None,
     drift: DriftSettings | None = None,
     issue: bool = False,
+    feeding: Feeding | None = None,
 ) -> FastAPI:
     """The application over a live forecaster.
 
     token: what callers must send; hosts: the only Host headers that are answered, none for any; page: routes for
     people on this machine, next to those for programs; admin: the operator of the service, and what they may change;
     drift: how the model is measured on the last steps, None for not at all; issue: whether answers are issued into the
-    ledger of the store.
+    ledger of the store; feeding: the file that is followed meanwhile.
     """
     service, metrics, ready = Service(live, issue=issue), Metrics(), asyncio.Event()
     limits = limits or Limits()
@@ -183,6 +185,8 @@ def create_app(
         "Entities new to the run that came today.",
         lambda: of_store(EventStore.new_today),
     )
+    if feeding is not None:
+        metrics.watch("bridgemem_feed_followed", "1 while the feed is followed, else 0.", lambda: feeding.following)
     used = service.kept.used
     metrics.watch("bridgemem_scores_found", "Queries whose scores were kept.", lambda: used.hits)
     metrics.watch("bridgemem_scores_made", "Queries whose scores had to be made.", lambda: used.misses)

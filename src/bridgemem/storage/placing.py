@@ -81,8 +81,8 @@ def _dead(host: str, boot: str, process: int) -> bool:
 
 
 def clear_dead_files(path: Path) -> None:
-    """Remove what killed processes wrote of a file that was not whole."""
-    for left, dead in leftovers(path, PART):
+    """Remove what killed processes wrote of a file that was not whole, and the log of a database."""
+    for left, dead in leftovers(path, PART, rf"{PART}\.wal"):
         if dead and not left.is_dir():
             remove(left)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from bridgemem.errors import DataError, RunError
 from bridgemem.storage.arrays import check_arrays
-from bridgemem.storage.whole import whole_file
+from bridgemem.storage.whole import remedy_if_full, whole_file
 
 ASKED = ("actor", "relation", "step", "answer")  # in a table of ranks: what each query asks
 RANK = "rank_"  # how the names of its columns of ranks begin
@@ -59,7 +59,8 @@ def _copy(connection: Any, table: str, path: Path, replace: bool) -> None:
             said = str(problem).splitlines()[0]
             # of what is told of the file aside, which nobody knows, the system's own words are enough
             why = re.search(re.escape(aside.name) + r"\W+([\w ]+)", said)
-            raise RunError(f"{path} cannot be written: {why[1] if why else said}.") from None
+            said = why[1] if why else said
+            raise RunError(f"{path} cannot be written: {said}{remedy_if_full(said, path)}.") from None
 
 
 def table_file(path: Path) -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from bridgemem.storage.placing import (
     reserved,
 )
 
+NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)  # what the system says where a disk is full
 MODEL = ("model.safetensors", "weights.safetensors")  # one of them is in every saved run and backbone
 
 
@@ -33,10 +35,11 @@ def whole_folder(path: Path, replace: bool = False, marks: tuple[str, ...] = MOD
     path = Path(path)
     with reserved_free(path, replace, marks):
         aside = aside_of(path)
-        aside.mkdir()
         try:
-            yield aside
-            _sync_tree(aside)
+            with naming_full(path):
+                aside.mkdir()
+                yield aside
+                _sync_tree(aside)
             if _taken(path, replace, marks):
                 raise _kept_beside(aside, path)
             try:
@@ -51,6 +54,26 @@ def whole_folder(path: Path, replace: bool = False, marks: tuple[str, ...] = MOD
 def _kept_beside(aside: Path, path: Path) -> RunError:
     other = put_beside(aside, path)
     return RunError(f"{path} appeared while it was being written, and is not replaced; what was written is in {other}.")
+
+
+@contextmanager
+def naming_full(path: Path) -> Iterator[None]:
+    """Let the error of a full disk name what was being written; writing bytes alone names nothing."""
+    try:
+        yield
+    except OSError as problem:
+        named = problem.filename
+        # a hidden name next to the target is known to its writer alone
+        if problem.errno in NO_ROOM and (named is None or f".{path.name}." in str(named)):
+            problem.filename = str(path)
+        raise
+
+
+def remedy_if_full(said: str, path: Path) -> str:
+    """What to do where the system says that a disk is full, as the end of a sentence; empty in other cases."""
+    if not any(os.strerror(code) in said for code in (errno.ENOSPC, errno.EDQUOT)):
+        return ""
+    return f"; free some space in {path.absolute().parent}, or name another folder, and try again"
 
 
 @contextmanager
@@ -105,8 +128,9 @@ def whole_file(path: Path, replace: bool = True) -> Iterator[Path]:
     clear_dead_files(path)
     aside = aside_of(path)
     try:
-        yield aside
-        sync(aside)
+        with naming_full(path):
+            yield aside
+            sync(aside)
         try:
             aside.replace(path) if replace else put_new(aside, path)
         except FileExistsError:
