@@ -14,6 +14,8 @@ import torch
 from bridgemem.backbones import BACKBONES
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.own import read_at_import
+from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.retraining import check_retrained, trainer
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import training_note
@@ -165,7 +167,9 @@ def _trained_again(backbone: Backbone, dataset: Dataset) -> Finding:
     train = trainer(type(backbone), backbone.settings) if backbone.retrained else None
     if train is None or backbone.name == "stored":
         return Finding(check, None, f"{backbone.name} cannot be trained here: what it read is {MAKERS_WORD}")
-    return replace(check_retrained(train, dataset.known), check=check)
+    reads = Reads(read_at_import(type(backbone)))
+    found = check_retrained(train, dataset.known, valid_start=dataset.valid_start, reads=reads)
+    return replace(found, check=check)
 
 
 def _lock(run: Run, dataset: Dataset, split: str, name: str) -> list[Finding]:
