@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from bridgemem.backbones.stored import Stored, write_scores
 from bridgemem.backbones.verdicts import Finding, overall
 from bridgemem.errors import BackboneError, DataError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.log import EventLog
+from bridgemem.events.queries import Queries
 from builders import random_log, small_world
-from leaking_models import LEAKS, Honest, ReadsItsTable, TrainedOnTest
+from leaking_models import LEAKS, Honest, ReadsItsTable, TrainedOnTest, frequencies
 
 # far from good, but with every part in place
 FAST: dict[str, dict[str, Any]] = {
@@ -158,3 +161,159 @@ def test_one_word_is_pass_only_if_all_is_shown() -> None:
     assert overall([shown, shown]) == "pass"
     assert overall([shown, unknown]) == "nothing failed, 1 not checkable"
     assert overall([wrong, unknown]) == "fail, 1 not checkable"
+
+
+# ---- models that know later events from elsewhere, and use a little of the data that they are given ----------------
+
+
+def counts(events: EventLog) -> torch.Tensor:
+    """How often each entity answers each query, as log counts [E, 2R, E]."""
+    asked = Queries.of(events)
+    assert asked.answer is not None
+    table = torch.zeros(events.n_entities, 2 * events.n_relations, events.n_entities)
+    places = (asked.actor, asked.relation, asked.answer)
+    return table.index_put(places, torch.ones(len(asked)), accumulate=True).add(0.01).log()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    torch.save(counts(world().events), tmp_path / "ckpt.pt")
+    return tmp_path / "ckpt.pt"
+
+
+def wrapper(file: Path) -> type[Honest]:
+    class Wrapper(Honest):
+        """A checkpoint that was trained on all splits, plus a little of train."""
+
+        def __init__(self, data: Dataset) -> None:
+            super().__init__(data)
+            self.all = torch.load(file)
+
+        def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return self.all[actor, relation] + 0.1 * self.table[relation]
+
+    return Wrapper
+
+
+def test_a_checkpoint_of_all_splits_never_passes_and_its_file_is_named(checkpoint: Path) -> None:
+    (last,) = (one for one in examined(wrapper(checkpoint), world()) if not one.passed)
+    assert "it still ranks what really happened above what was made up" in last.seen
+    assert "it read ckpt.pt" in last.seen
+
+
+def test_a_class_that_opens_the_test_file_itself_fails(tmp_path: Path) -> None:
+    events = world().events
+    columns = (events.subject, events.relation, events.object, events.step)
+    lines = [" ".join(map(str, row)) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    (tmp_path / "test.txt").write_text("\n".join(lines), encoding="utf-8")
+
+    class OpensTest(Honest):
+        def __init__(self, data: Dataset) -> None:
+            super().__init__(data)
+            rows = [tuple(map(int, line.split())) for line in (tmp_path / "test.txt").open()]
+            n = data.events.n_relations
+            self.facts = {(s, r, t, o) for s, r, o, t in rows} | {(o, r + n, t, s) for s, r, o, t in rows}
+
+        forward = ReadsItsTable.forward
+
+    found = examined(OpensTest, world())
+    assert found.word == "fail"
+    assert "it read test.txt" in found.findings[-1].seen
+
+
+def test_a_backbone_that_loads_the_data_in_its_training_never_passes(tmp_path: Path) -> None:
+    world().events.to_frame().to_csv(tmp_path / "whole.csv", index=False)
+
+    class LoadsTheData(bm.Backbone):
+        name = "loads-the-data"
+
+        def __init__(self, table: torch.Tensor) -> None:
+            self.table = table
+
+        @classmethod
+        def train(cls, dataset: Dataset, settings: Any, training: Any) -> Any:
+            names, log = dataset.events.entities.names, bm.load(tmp_path / "whole.csv").events
+            places = torch.tensor([log.entity_id(name) for name in names])
+            relations = torch.tensor([log.relation_id(name) for name in dataset.events.relations.names])
+            relations = torch.cat([relations, relations + log.n_relations])
+            all_of_it = counts(log)[places][:, relations][:, :, places]
+            return cls(all_of_it + 0.1 * counts(dataset.train))
+
+        def score(self, queries: Queries, past: Any) -> torch.Tensor:
+            return self.table[queries.actor, queries.relation]
+
+        def tensors(self) -> dict[str, torch.Tensor]:
+            return {"table": self.table}
+
+        @classmethod
+        def restore(cls, settings: Any, tensors: dict[str, torch.Tensor]) -> Any:
+            return cls(tensors["table"])
+
+        def to(self, device: str) -> Any:
+            return self
+
+    found = examined(LoadsTheData, world())
+    assert not found.passed
+    assert "whole.csv" in found.findings[-1].seen
+
+
+def test_events_of_all_splits_in_memory_are_found_by_what_the_model_knows() -> None:
+    table = counts(world().events)
+
+    class Remembers(Honest):
+        def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return table[actor, relation] + 0.1 * self.table[relation]
+
+    found = examined(Remembers, world())
+    assert not found.passed
+    assert "it still ranks what really happened above what was made up" in found.findings[-1].seen
+    # without a split nothing says what may be known, so that it is no failure, and no pass
+    assert examined(Remembers, world().events).word == "nothing failed, 1 not checkable"
+
+
+def test_what_a_file_holds_of_train_alone_is_not_checkable(tmp_path: Path) -> None:
+    torch.save(counts(world().train), tmp_path / "train-only.pt")
+    found = examined(wrapper(tmp_path / "train-only.pt"), world())
+    assert found.word == "nothing failed, 1 not checkable"
+    assert "it read train-only.pt" in found.findings[-1].seen
+
+
+def test_embeddings_from_a_file_are_not_checkable_and_their_file_is_named(tmp_path: Path) -> None:
+    torch.save(
+        torch.randn(world().events.n_entities, generator=torch.Generator().manual_seed(1)), tmp_path / "words.pt"
+    )
+
+    class Pretrained(Honest):
+        def __init__(self, data: Dataset) -> None:
+            super().__init__(data)
+            self.words = torch.load(tmp_path / "words.pt")
+
+        def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+            return self.table[relation] + self.words
+
+    found = bm.check_backbone(Pretrained, world())
+    assert found.word == "nothing failed, 1 not checkable"
+    assert found.findings[-1].seen == "it read words.pt: what is in there is its maker's word"
+
+
+def test_files_that_a_model_wrote_itself_while_it_was_checked_are_no_files_of_its_own(tmp_path: Path) -> None:
+    class KeepsItsBest(Honest):
+        def __init__(self, data: Dataset) -> None:
+            super().__init__(data)
+            torch.save(frequencies(data.train), tmp_path / "best.pt")
+            self.table = torch.nn.Parameter(torch.load(tmp_path / "best.pt"))
+
+    assert bm.check_backbone(KeepsItsBest, world()).word == "pass"
+
+
+def test_a_thread_that_a_model_starts_is_watched_too(checkpoint: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    class ReadsInAThread(Honest):
+        def __init__(self, data: Dataset) -> None:
+            super().__init__(data)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(checkpoint.read_bytes).result()
+
+    found = bm.check_backbone(ReadsInAThread, world())
+    assert (found.passed, found.findings[-1].seen[:15]) == (None, "it read ckpt.pt")

@@ -209,6 +209,8 @@ def test_an_audit_trains_a_class_of_ones_own_again_on_request(csv: Path, model: 
     plain = bridgemem(*again, "audit", run, "--steps", "1")
     assert plain.out.splitlines()[-1].startswith("nothing failed"), plain.out
     assert "that it has no table of its own is its maker's word" in plain.out
+    assert "not checkable  training: its note says that it was given the train split" in plain.out
+    assert "the backbone was trained on" not in plain.out
     whole = bridgemem(*again, "audit", run, "--steps", "1", "--retrain")
-    assert "shown  trained again: trained 7 times" in whole.out
+    assert "shown  trained again: trained 8 times" in whole.out
     assert (whole.code, whole.out.splitlines()[-1]) == (0, "pass"), whole.out

@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.own import read_at_import
+from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.retraining import CHECK as TRAINING
-from bridgemem.backbones.retraining import check_retrained, practice, trainer
+from bridgemem.backbones.retraining import check_retrained, practice, trainer, with_reads
 from bridgemem.backbones.scorer import Scorer, Scores, called, check_scorer, score_queries
 from bridgemem.backbones.stored import Stored
 from bridgemem.backbones.verdicts import MAKERS_WORD, Checked, Finding
@@ -43,7 +45,8 @@ def check_backbone(
     Checked: scores are finite and of the right shape; the same batch gives the same bits; order and other queries do
     not matter; nothing at or after the query's step is read from the past that is given; saving and loading changes
     nothing. A class is also trained again on data whose later part differs, which must not change earlier scores: so
-    are found a table of its own that is read at the query's step, and a training on test.
+    are found a table of its own that is read at the query's step, and a training on test. One that reads files of its
+    own is not checkable, and one that knows later events which the data does not tell fails.
 
     Args:
         backbone: A class of backbones, any other class or function that takes the data and gives a model, or a trained
@@ -91,7 +94,8 @@ def findings(
     strict: bool = False,
 ) -> Iterator[Finding]:
     """The findings of `check_backbone`, one by one; strict: the first that is not shown is an error."""
-    log = _known(events)
+    log, valid_start = _known(events)
+    reads = Reads(read_at_import(backbone))
     if not len(log):
         raise DataError("check_backbone needs events to ask about; this log holds none.")
     train = trainer(backbone, settings, device=device)
@@ -100,7 +104,7 @@ def findings(
     if train is None or isinstance(backbone, Backbone):
         model, asked_about = backbone if isinstance(backbone, Backbone) else _scorer(backbone), log
     else:
-        data = practice(log)
+        data, train = practice(log), reads.around(train)
         model, asked_about = train(data.without_test()), data.known
     contract = _Contract(model, asked_about, queries, seed)
     shown_past = not isinstance(model, Backbone) or model.reads_past
@@ -108,7 +112,8 @@ def findings(
         if check == FUTURE and not shown_past and train is not None and retrain is not False:
             continue  # what it knows of events it has from its training, which is checked below
         try:
-            found = run() or Finding(check, True, seen)
+            with reads.watching():
+                found = run() or Finding(check, True, seen)
         except BackboneError as problem:
             if strict:
                 raise
@@ -116,9 +121,10 @@ def findings(
             continue
         yield found
     if train is None or retrain is False:
-        yield Finding(TRAINING, None, f"it was not trained here: that it knows nothing later is {MAKERS_WORD}")
+        unknown = f"it was not trained here: that it knows nothing later is {MAKERS_WORD}"
+        yield with_reads(Finding(TRAINING, None, unknown), reads)
         return
-    last = check_retrained(train, log, queries=queries, seed=seed)
+    last = check_retrained(train, log, queries=queries, seed=seed, valid_start=valid_start, reads=reads)
     if strict and last.passed is False:
         raise BackboneError(f"{called(model)}: {last.seen}.")
     yield last
@@ -192,11 +198,15 @@ class _Contract:
         _same(self.scores, found, 0.0, "scores changed by saving and loading")
 
 
-def _known(events: Any) -> EventLog:
-    """The events that a model may be asked about: all of a log, and of a data set those before its test."""
+def _known(events: Any) -> tuple[EventLog, int | None]:
+    """The events that a model may be asked about: all of a log, and of a data set those before its test.
+
+    Of a data set also where its validation begins.
+    """
     if isinstance(events, EventLog):
-        return events
-    return (events if isinstance(events, Dataset) else load(events)).known
+        return events, None
+    data = events if isinstance(events, Dataset) else load(events)
+    return data.known, data.valid_start
 
 
 def _scorer(given: Any) -> Scorer:

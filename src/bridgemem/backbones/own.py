@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bridgemem.backbones import BACKBONES, REGISTERED
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.scorer import Scores, as_scores, called
 from bridgemem.errors import NO_MEMORY, BackboneError, BridgeMemError, NotFoundError
 from bridgemem.events.dataset import Dataset
@@ -27,6 +28,7 @@ from bridgemem.memory.past import Past
 from bridgemem.training.checkpoint import Training
 
 T = TypeVar("T")
+_AT_IMPORT: dict[str, tuple[str, ...]] = {}  # what the module of each name opened when it was imported
 IN_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[^/\\:]*))?")
 SHAPE = "(actor, relation, step), three arrays of n ids, and return log scores [n, entities]"
 
@@ -265,10 +267,18 @@ def _imported(path: Path) -> ModuleType:
     home = str(path.absolute().parent)
     if home not in sys.path:
         sys.path.append(home)
+    reads = Reads()
     try:
-        spec.loader.exec_module(module)
+        with reads.watching():
+            spec.loader.exec_module(module)
     except BridgeMemError:
         raise
     except (Exception, SystemExit) as problem:
         raise BackboneError(f"{path} cannot be imported: {_said(problem, str(path))}.") from problem
+    _AT_IMPORT[name] = tuple(reads.sources)
     return module
+
+
+def read_at_import(model: Any) -> tuple[str, ...]:
+    """What the file of a model opened while it was imported, if `from_file` imported it."""
+    return _AT_IMPORT.get(getattr(_defined(model), "__module__", ""), ())

@@ -1,7 +1,8 @@
 """Retraining: a model trained again where only the later part of the data differs must score the earlier part the same.
 
 This finds what corrupting the past that a model is given cannot find: a table of events of its own that it reads at the
-step it is asked about, and a training on events that came later.
+step it is asked about, and a training on events that came later. A model that has these from elsewhere, as from a file
+or a checkpoint, is found by what it opens (reads.py) and by what it knows (elsewhere.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 import torch
 
 from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.elsewhere import Elsewhere, knowledge
+from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.scorer import Scorer, score_queries
 from bridgemem.backbones.verdicts import MAKERS_WORD, Finding
 from bridgemem.errors import BackboneError, DataError
@@ -67,12 +70,22 @@ def trainer(given: Any, settings: Any = None, *, seed: int = 42, device: str = "
     return constructed
 
 
-def retrained(train: Train, events: EventLog, *, queries: int = 64, seed: int = 0) -> Finding:
+def retrained(
+    train: Train, events: EventLog, *, queries: int = 64, seed: int = 0, valid_start: int | None = None
+) -> Finding:
     """Train on the same data with other later parts, and compare the scores of the earlier part.
 
     The data are the last events, cut into train, validation and test. Trained again are: the same; with the events of
     the first test step t paired otherwise; with other parties there; with other events after t; with nothing from t on.
-    Asked are queries of t, and of the last step of validation.
+    Asked are queries of t, and of the last step of validation. Last it is trained on data in which entities changed
+    places; see elsewhere.py.
+
+    Args:
+        train: What trains a model on a data set.
+        events: Those before test.
+        queries: How many are asked.
+        seed: Of what is drawn.
+        valid_start: Where validation begins in these data, if it is known; see elsewhere.py.
 
     Raises:
         BackboneError: The model cannot be trained.
@@ -99,11 +112,24 @@ def retrained(train: Train, events: EventLog, *, queries: int = 64, seed: int = 
         gap = gaps.get(name, 0.0)
         if not gap <= max(EXACT * scale, 10 * noise):
             return Finding(CHECK, False, f"it {leak}: trained again on data that differs there alone, {gap:.3g} off")
+    elsewhere = knowledge(train, data, queries, valid_start=valid_start, seed=seed)
+    if elsewhere is not None:
+        return _from_elsewhere(elsewhere)
     early = _other_train(data, rng)
     if float((scores(early, Past(early.events)) - first).abs().max()) <= EXACT * scale:
         return Finding(CHECK, None, f"its scores do not depend on the data that it is given: they are {MAKERS_WORD}")
     times = data.events.clock.label(data.test_start or 0)
-    return Finding(CHECK, True, f"trained {len(gaps) + 3} times: the same scores whatever happens from {times} on")
+    return Finding(CHECK, True, f"trained {len(gaps) + 4} times: the same scores whatever happens from {times} on")
+
+
+def _from_elsewhere(found: Elsewhere) -> Finding:
+    seen = (
+        "trained on data in which entities changed places, it still ranks what really happened above what was made up "
+        f"(MRR {found.true:.2f} and {found.invented:.2f})"
+    )
+    if found.later:
+        return Finding(CHECK, False, f"it knows later events that are not in the data that it is given: {seen}")
+    return Finding(CHECK, None, f"it knows events from elsewhere: {seen}; what else it knows is {MAKERS_WORD}")
 
 
 def other_later_parts(data: Dataset, rng: np.random.Generator) -> dict[str, Dataset]:
@@ -174,9 +200,32 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
     return True
 
 
-def check_retrained(train: Train, events: EventLog, *, queries: int = 64, seed: int = 0) -> Finding:
-    """As `retrained`; a model that cannot be trained on part of the data is not checkable by it."""
+def check_retrained(
+    train: Train,
+    events: EventLog,
+    *,
+    queries: int = 64,
+    seed: int = 0,
+    valid_start: int | None = None,
+    reads: Reads | None = None,
+) -> Finding:
+    """As `retrained`; a model that cannot be trained on part of the data is not checkable by it.
+
+    Nor is one that reads files of its own. reads: what it opened before.
+    """
+    reads = reads or Reads()
     try:
-        return retrained(train, events, queries=queries, seed=seed)
+        with reads.watching():
+            found = retrained(train, events, queries=queries, seed=seed, valid_start=valid_start)
     except BackboneError as problem:
-        return Finding(CHECK, None, f"it cannot be trained on a part of the data: {problem}".rstrip("."))
+        found = Finding(CHECK, None, f"it cannot be trained on a part of the data: {problem}".rstrip("."))
+    return with_reads(found, reads)
+
+
+def with_reads(found: Finding, reads: Reads) -> Finding:
+    """A finding on a model that opened files of its own: these are named, and it is not shown to know nothing later."""
+    if not reads:
+        return found
+    if found.passed is not None and found.passed:
+        return replace(found, passed=None, seen=f"it read {reads}: what is in there is {MAKERS_WORD}")
+    return replace(found, seen=f"{found.seen}; it read {reads}")

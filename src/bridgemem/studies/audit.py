@@ -14,6 +14,8 @@ import torch
 from bridgemem.backbones import BACKBONES
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.check import other_futures
+from bridgemem.backbones.own import read_at_import
+from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.retraining import check_retrained, trainer
 from bridgemem.backbones.scorer import Scorer
 from bridgemem.backbones.trained import training_note
@@ -152,11 +154,21 @@ def _training(run: Run, dataset: Dataset, retrain: bool) -> Iterator[Finding]:
             from bridgemem.live.refresh import chosen_on
 
             train = chosen_on(run, dataset).prefix(dataset.valid_start)
-        split = train.fingerprint
-        seen = f"the backbone was trained on {noted}" + ("" if noted == split else f", and the train split is {split}")
-        yield Finding("training", noted == split, seen)
+        yield from _noted(noted, train.fingerprint, built_in is not None, retrain)
     if retrain:
         yield _trained_again(run.backbone(), dataset)
+
+
+def _noted(noted: str, split: str, built_in: bool, retrain: bool) -> Iterator[Finding]:
+    """What the note of a training says; of a class of one's own it says what the class was given, not what it read."""
+    if noted != split:
+        yield Finding("training", False, f"the backbone was trained on {noted}, and the train split is {split}")
+    elif built_in:
+        yield Finding("training", True, f"the backbone was trained on {noted}")
+    elif not retrain:  # which checks it, and says so itself
+        yield Finding(
+            "training", None, f"its note says that it was given the train split, {noted}; --retrain checks it"
+        )
 
 
 def _trained_again(backbone: Backbone, dataset: Dataset) -> Finding:
@@ -165,7 +177,9 @@ def _trained_again(backbone: Backbone, dataset: Dataset) -> Finding:
     train = trainer(type(backbone), backbone.settings) if backbone.retrained else None
     if train is None or backbone.name == "stored":
         return Finding(check, None, f"{backbone.name} cannot be trained here: what it read is {MAKERS_WORD}")
-    return replace(check_retrained(train, dataset.known), check=check)
+    reads = Reads(read_at_import(type(backbone)))
+    found = check_retrained(train, dataset.known, valid_start=dataset.valid_start, reads=reads)
+    return replace(found, check=check)
 
 
 def _lock(run: Run, dataset: Dataset, split: str, name: str) -> list[Finding]:
