@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bridgemem.forecasting import heads
@@ -12,6 +13,8 @@ from bridgemem.forecasting.relations import RelationSettings
 from builders import small_world
 
 QUICK = RelationSettings(hidden=8, queries=300, epochs=1), OccurrenceSettings(hidden=8, rows=2000, epochs=1, dates=4)
+
+USUAL = np.array([0.5, 0.6, 0.4, 0.5])
 
 
 def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,13 +27,32 @@ def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(monkeypatch:
 
     seen: list[Occurrence] = []
 
-    def stated(head: Occurrence, kind: Kind, *rest: Any) -> tuple[tuple[()], float]:
+    def stated(head: Occurrence, kind: Kind, *rest: Any) -> tuple[tuple[()], list[np.ndarray]]:
         seen.append(head)
         long = head is not seen[0]
-        return (), {"pair": 1.0 - long, "triple": 1.0 + long, "role_relation": 1.0}[kind]
+        return (), [{"pair": USUAL - 0.2 * long, "triple": USUAL + 0.2 * long, "role_relation": USUAL}[kind]]
 
     monkeypatch.setattr(heads, "fit_hazard", noted)
     monkeypatch.setattr(heads, "_stated", stated)
     made = heads.fit_heads(small_world().dataset, *QUICK)
     assert made.note.longer == ("pair",)
     assert sorted(lengths[-3:]) == [("pair", heads.LONGER), ("role_relation", 1), ("triple", 1)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "gains"),
+    [
+        ([USUAL - 0.1], True),
+        ([USUAL - 0.1, USUAL + 0.01], True),
+        ([USUAL - 0.1, USUAL + 0.2], False),  # lost further ahead
+        ([USUAL - np.array([0.3, -0.2, 0.2, -0.1])], False),  # as may be by chance
+        ([USUAL + 0.1], False),
+    ],
+)
+def test_a_gain_is_one_beyond_chance_and_over_all_horizons(loss: list[np.ndarray], gains: bool) -> None:
+    assert heads._gains([USUAL] * len(loss), loss) == gains
+
+
+def test_two_dates_tell_no_gain() -> None:
+    assert not heads._gains([USUAL[:2]], [USUAL[:2] - 0.1])
+    assert not heads._gains([], [])

@@ -45,10 +45,11 @@ from bridgemem.parallel import in_order
 from bridgemem.progress import SILENT, Progress
 from bridgemem.storage.tensors import part_of
 
-LATE_SHARE = 0.8  # of validation that lies before its later part
+LATE_SHARE = 0.5  # of validation that lies before its later part
 LATE_QUERIES = 1_500
 LATE_KEYS = 20_000
-LATE_DATES = 4
+LATE_DATES = 8
+FEWEST_DATES, SURE = 3, 2.5  # dates and standard errors that tell a gain from chance
 LEAST = 1e-9  # of a probability whose logarithm is taken
 MEASURED = (1, 7)  # horizons that are measured on later validation, where it is as long
 LONGER = 4  # times the epochs: a fit that long finds rare rhythms, and learns few events by heart
@@ -172,7 +173,7 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
     for kind in KINDS:
         stated[kind], loss = _stated(usual, kind, past, cut, seed)
         also, lower = _stated(long, kind, past, cut, seed)
-        if lower < loss:
+        if _gains(loss, lower):
             stated[kind] = also
             longer.append(kind)
     return replace(
@@ -185,9 +186,11 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
     )
 
 
-def _stated(head: Occurrence, kind: Kind, past: Past, cut: int, seed: int) -> tuple[tuple[Stated, ...], float]:
-    """What the probabilities of one kind were worth from the cut on, and the sum of their mean log losses."""
-    made, loss, end = [], 0.0, past.events.end
+def _stated(
+    head: Occurrence, kind: Kind, past: Past, cut: int, seed: int
+) -> tuple[tuple[Stated, ...], list[np.ndarray]]:
+    """What the probabilities of one kind were worth from the cut on, and the mean log loss of each date, by horizon."""
+    made, losses, end = [], [], past.events.end
     tallies = PastTallies(past)
     for horizon in MEASURED:
         if end - cut < horizon:
@@ -199,5 +202,16 @@ def _stated(head: Occurrence, kind: Kind, past: Past, cut: int, seed: int) -> tu
         p = head.probability(found.keys, tallies, (horizon,))[:, 0].numpy()
         hit, weight = (found.after <= horizon).numpy(), found.weight.double().numpy()
         made.append(Stated.of(horizon, p, hit, weight))
-        loss -= float(np.average(np.log(np.where(hit, p, 1 - p).clip(min=LEAST)), weights=weight))
-    return tuple(made), loss
+        loss = -np.log(np.where(hit, p, 1 - p).clip(min=LEAST)) * weight
+        _, date = np.unique(found.keys.step.numpy(), return_inverse=True)
+        losses.append(np.bincount(date, weights=loss) / np.bincount(date, weights=weight))
+    return tuple(made), losses
+
+
+def _gains(loss: list[np.ndarray], lower: list[np.ndarray]) -> bool:
+    """Whether losses by horizon and date are lower than others: within one step beyond doubt, and over all horizons."""
+    if not loss or len(loss[0]) < FEWEST_DATES:
+        return False
+    within_one = loss[0] - lower[0]
+    share = [1 - after.mean() / before.mean() for before, after in zip(loss, lower, strict=True)]
+    return bool(sum(share) > 0 and within_one.mean() > SURE * within_one.std(ddof=1) / len(within_one) ** 0.5)
