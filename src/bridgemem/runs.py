@@ -263,7 +263,7 @@ class Run(Parts):
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
-        return read_tensors(self.folder / MODEL)
+        return read_tensors(self.folder / MODEL, remedy=BACK)
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""A byte that flips on a disk: no file of a memory on disk or of a mined folder is used with it."""
+"""A byte that flips on a disk: no file of a memory on disk or of a mined folder, and no weights, are used with it."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ def test_no_command_answers_from_a_memory_with_a_flipped_byte(walk: Walk, tmp_pa
         assert "again" in sentence
         flip(path, path.stat().st_size // 2, 3)
     assert bridgemem(*asked).json == expected
+
+
+def test_no_command_answers_from_weights_with_a_flipped_byte(run_copy: Path) -> None:
+    asked = ("forecast", run_copy, "--subject", "Kel", "--relation", "visit")
+    expected = bridgemem(*asked).out
+    for path in (run_copy / "model.safetensors", run_copy / "backbone" / "weights.safetensors"):
+        flip(path, path.stat().st_size * 2 // 3, 0)
+        sentence = bridgemem(*asked).refused()
+        assert f"{path} is damaged, its checksum is not the one noted when it was written; put a copy back" in sentence
+        flip(path, path.stat().st_size * 2 // 3, 0)
+    assert bridgemem(*asked).out == expected

@@ -142,3 +142,25 @@ def test_issuing_is_off_and_switched_on_by_file_or_environment(tmp_path: Path, m
     assert shown("--config", file_of(tmp_path, "[serve]\nissue = true\n"))["issue"] == (True, "file")
     monkeypatch.setenv("BRIDGEMEM_ISSUE", "1")
     assert shown()["issue"] == (True, "environment")
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [
+        ("BRIDGEMEM_PORTT", "BRIDGEMEM_PORT"),
+        ("BRIDGEMEM_TOKENFILE", "BRIDGEMEM_TOKEN_FILE"),
+        ("BRIDGEMEM_DATA_DIR", "BRIDGEMEM_DATA"),
+    ],
+)
+def test_a_mistyped_variable_is_refused_with_the_one_that_was_meant(
+    mistyped: str, meant: str, recurrence_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(mistyped, "9")
+    for command in (("config", "show"), ("serve", recurrence_run)):
+        assert f"no option is read from {mistyped}; did you mean {meant}?" in bridgemem(*command).refused()
+
+
+def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVICE_HOST", "SERVICE_PORT", "PORT_8008_TCP", "PORT_8008_TCP_ADDR", "UNPACK_LIMIT", "HOME"):
+        monkeypatch.setenv(f"BRIDGEMEM_{name}", "9")
+    assert shown()["port"] == (8008, "default")

@@ -481,8 +481,26 @@ def test_a_cut_file_says_what_to_do(share: float, store: EventStore) -> None:
     store.close()
     whole = store.path.read_bytes()
     store.path.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(StoreError, match=r"put a copy back|fix that"):
+    with pytest.raises(StoreError, match="put a copy back or let the sources send their batches"):
         EventStore(store.path).events()
+
+
+def test_a_block_that_is_not_what_was_written_says_what_to_do(store: EventStore) -> None:
+    store.append([(f"n{i}", "r", f"m{i}", i) for i in range(3000)], source="s", key="k")
+    store.close()
+    whole = store.path.read_bytes()
+    said = []
+    for at in range(20_000, len(whole), 100_000):  # not every block is read
+        spoiled = bytearray(whole)
+        spoiled[at : at + 4096] = bytes(byte ^ 1 for byte in whole[at : at + 4096])
+        store.path.write_bytes(spoiled)
+        try:
+            with EventStore(store.path, read_only=True) as opened:
+                opened.stored()
+        except StoreError as problem:
+            said.append(str(problem))
+    assert said
+    assert all("put a copy back or let the sources send their batches" in text for text in said)
 
 
 def test_a_file_of_another_kind_is_left_as_it_is(tmp_path: Path) -> None:

@@ -266,3 +266,10 @@ def test_kills_at_random_points_of_a_busy_feed_lose_and_repeat_nothing(
     record_property("kills", 25)
     record_property("lines", written)
     record_property("rotations", rotations)
+
+
+def test_a_bad_value_is_told_with_its_place_once(command: tuple[str | Path, ...], tmp_path: Path) -> None:
+    (tmp_path / "feed.jsonl").write_text(line(0) + line(1, time="soon"))
+    said = bridgemem(*command, "--until-end").err
+    assert said.count("feed.jsonl:2: ") == 1
+    assert "'soon' is not a date" in said

@@ -430,3 +430,12 @@ def test_a_new_partner_of_a_training_free_backbone_is_found_at_once_and_after_a_
     # the events of the store are the refreshed run's own now
     over = bridgemem("forecast", new, *asked[:-1], "--store", store)
     assert "0 stored events are read" in over.out
+
+
+def test_what_is_no_table_of_events_is_refused_with_what_to_do(recurrence_run: Path, tmp_path: Path) -> None:
+    command = ("ingest", tmp_path / "store")
+    (tmp_path / "feed.jsonl").write_text("{}\n")
+    said = bridgemem(*command, tmp_path / "feed.jsonl", "--run", recurrence_run).refused()
+    assert "use --follow --until-end" in said
+    assert "does not exist" in bridgemem(*command, tmp_path / "nope.csv", "--run", recurrence_run).refused()
+    assert "is a folder" in bridgemem(*command, tmp_path, "--run", recurrence_run).refused()

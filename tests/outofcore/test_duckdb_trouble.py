@@ -13,7 +13,7 @@ from bridgemem.errors import RunError
 from bridgemem.outofcore.duckdb import Limits, mine_files
 from bridgemem.outofcore.mined import Mined
 from builders import random_log
-from commands import bridgemem, small_files_only
+from commands import bridgemem, left_in, small_files_only
 from corpora import assert_same_as_in_memory, awkward_log, columns_of, write_files, write_parquet, write_text
 
 
@@ -211,3 +211,8 @@ def test_wrong_options_are_told(tmp_path, options, reason):
 
 def test_ranges_that_fit_no_memory_are_not_asked_for():
     assert Limits(memory=1 << 29).for_duckdb(Settings()) >= 1 << 27
+
+
+def test_a_source_that_cannot_be_fetched_leaves_no_folder(tmp_path):
+    assert "names no Iceberg table" in bridgemem("mine", "iceberg://news", "--out", tmp_path / "out").refused()
+    assert left_in(tmp_path) == []

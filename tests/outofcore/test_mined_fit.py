@@ -202,6 +202,11 @@ def test_a_run_says_where_its_data_was_and_follows_it_with_an_option(both: Both,
     assert "other events" in changed.err
 
 
+def test_a_mined_folder_that_was_copied_is_called_by_its_own_name(both: Both, tmp_path: Path) -> None:
+    shutil.copytree(both.mined, tmp_path / "copied")
+    assert bm.load(tmp_path / "copied").name == "copied"
+
+
 def test_a_folder_that_is_not_mined_to_the_end_is_refused(both: Both, tmp_path: Path) -> None:
     half = tmp_path / "half"
     shutil.copytree(both.mined, half)

@@ -131,10 +131,11 @@ def test_events_are_named_at_level_debug_alone(client: Any) -> None:
     assert "'Arvanna'" in unknown["error"]
 
 
-@pytest.mark.parametrize(("level", "seen"), [("debug", 3), ("info", 2), ("warning", 1), ("error", 0)])
+@pytest.mark.parametrize(("level", "seen"), [("debug", 4), ("info", 2), ("warning", 1), ("error", 0)])
 def test_a_level_leaves_out_those_below_it_and_probes_are_debug(client: Any, level: LogLevel, seen: int) -> None:
     out = written(level=level)
     client.get("/healthz")
+    assert client.get("/readyz").status_code == 503  # as during the start
     client.get("/v1/model")
     client.get("/nowhere")
     assert len(lines_of(out)) == seen

@@ -21,16 +21,14 @@ from bridgemem.storage import files as store
 from bridgemem.storage import placing
 from bridgemem.storage.files import (
     link_or_copy,
-    load_tensors,
     locked,
     read_json,
     read_names,
-    save_tensors,
     write_json,
     write_names,
 )
 from bridgemem.storage.tables import write_table
-from bridgemem.storage.tensors import write_tensors
+from bridgemem.storage.tensors import load_tensors, read_tensors, save_tensors, write_tensors
 from bridgemem.storage.whole import check_free, whole_file, whole_folder
 from builders import few
 from commands import left_in, small_files_only
@@ -177,7 +175,7 @@ def test_weights_come_back_bit_for_bit_with_the_usual_permissions(tmp_path: Path
     tensors = {"a": torch.randn(3, 4).double(), "b": torch.arange(5).view(5, 1).T, "c": torch.zeros(0, 2)}
     write_tensors(tmp_path / "weights.safetensors", tensors)
     (tmp_path / "other").write_text("")
-    found = store.read_tensors(tmp_path / "weights.safetensors")
+    found = read_tensors(tmp_path / "weights.safetensors")
     assert set(found) == set(tensors)
     assert all(
         torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in tensors.items()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bridgemem.errors import RunError
@@ -58,3 +59,26 @@ def test_a_network_declares_its_own_weights() -> None:
 
 def test_a_part_of_a_model_is_known_by_how_its_names_begin() -> None:
     assert list(part_of({"train.a": torch.ones(1), "known.a": torch.ones(1)}, "train.")) == ["a"]
+
+
+def test_a_flipped_bit_anywhere_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    write_tensors(path, WHOLE)
+    whole, refused = path.read_bytes(), 0
+    for at in range(len(whole)):
+        spoiled = bytearray(whole)
+        spoiled[at] ^= 1 << at % 8
+        path.write_bytes(spoiled)
+        try:
+            found = read_tensors(path, remedy="write it anew")
+        except RunError:
+            refused += 1
+        else:
+            assert found.keys() == WHOLE.keys()
+            assert all(torch.equal(found[name], tensor) for name, tensor in WHOLE.items())
+    assert refused >= len(whole) - 2 * len("__metadata__crc32")  # without this name the file is one without a checksum
+
+
+def test_a_file_without_a_checksum_is_read(tmp_path: Path) -> None:
+    save_file(WHOLE, tmp_path / "t.safetensors")
+    assert torch.equal(read_tensors(tmp_path / "t.safetensors", SPECS)["ids"], WHOLE["ids"])

@@ -185,7 +185,7 @@ def _per_dataset() -> dict[str, Any]:
 
 def load_backbone(folder: Path | str) -> Backbone:
     """A saved backbone of any kind."""
-    from bridgemem.storage.files import load_tensors
+    from bridgemem.storage.tensors import load_tensors
 
     # the class loads itself, since not all of a backbone need lie in its settings and weights
     config, _ = load_tensors(Path(folder))

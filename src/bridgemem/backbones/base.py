@@ -20,8 +20,8 @@ from bridgemem.events.loading import load
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import load_tensors, save_tensors
 from bridgemem.storage.schema import as_settings, settings_of
+from bridgemem.storage.tensors import load_tensors, save_tensors
 from bridgemem.training.checkpoint import Training, seeded, shells, with_weights
 from bridgemem.training.devices import moved
 

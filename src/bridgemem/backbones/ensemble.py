@@ -23,9 +23,9 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.storage.files import load_tensors, read_json, save_tensors, write_json
+from bridgemem.storage.files import read_json, write_json
 from bridgemem.storage.schema import as_settings, override
-from bridgemem.storage.tensors import part_of
+from bridgemem.storage.tensors import load_tensors, part_of, save_tensors
 from bridgemem.training.checkpoint import Training
 
 # One recipe for all data: nothing of it was chosen for a data set, and what has to fit the size of one sizes itself.

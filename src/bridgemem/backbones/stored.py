@@ -22,9 +22,9 @@ from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import link_or_copy, load_tensors
+from bridgemem.storage.files import link_or_copy
 from bridgemem.storage.schema import as_settings
-from bridgemem.storage.tensors import TensorSpec, check_tensors, read_tensors, write_tensors
+from bridgemem.storage.tensors import TensorSpec, check_tensors, load_tensors, read_tensors, write_tensors
 from bridgemem.storage.whole import whole_folder
 from bridgemem.training.checkpoint import Training
 

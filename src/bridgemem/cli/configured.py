@@ -21,6 +21,7 @@ from bridgemem.errors import SettingsError
 PREFIX = "BRIDGEMEM_"
 SAME = {"data_dir": "BRIDGEMEM_DATA"}  # known under this name to every command
 COMMANDS = ("serve", "explore")
+CLOSE = 0.75  # likeness of a mistyped variable; others, such as those of Kubernetes for a service, are not ours
 USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, wherever this version of typer has it from
 EPILOG = (
     "Environment variables (BRIDGEMEM_PORT for --port) and a TOML file set options too; `bridgemem config show` prints "
@@ -59,6 +60,7 @@ class Configured(Sectioned):
         named = given.get("config") or os.environ.get(variable("config"))
         if named and not ctx.resilient_parsing:
             ctx.default_map = file_values(self, ctx, Path(named))
+        _check_variables(self)
         for name, parameter in _parameters(self).items():
             if given.get(name) is None and (value := parameter.value_from_envvar(ctx)) is not None:
                 _checked(variable(name), parameter, ctx, value)  # to say which variable is wrong
@@ -85,6 +87,7 @@ def file_values(command: Any, ctx: Any, path: Path) -> dict[str, Any]:
 
 def settings_of(command: Any, path: Path | None) -> list[Setting]:
     """What a command would start with if it were called without any option."""
+    _check_variables(command)
     ctx = command.context_class(command, info_name=command.name)
     found = {} if path is None else file_values(command, ctx, path)
     settings = []
@@ -103,6 +106,16 @@ def settings_of(command: Any, path: Path | None) -> list[Setting]:
 
 def _parameters(command: Any) -> dict[str, Any]:
     return {p.name: p for p in command.params if p.name not in ("help", "config")}
+
+
+def _check_variables(command: Any) -> None:
+    """Refuse a variable that is nearly one of the command's: a token file that is not read leaves a service open."""
+    options = [*_parameters(command), "config"]
+    known = set(map(variable, options))
+    for name in sorted(name for name, value in os.environ.items() if name.startswith(PREFIX) and value):
+        close = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), options, n=1, cutoff=CLOSE)
+        if close and name not in known:
+            raise SettingsError(f"no option is read from {name}; did you mean {variable(close[0])}?")
 
 
 def _value(path: Path, command: Any, ctx: Any, name: str, value: Any) -> Any:

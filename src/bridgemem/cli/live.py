@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bridgemem.events.readers.text import Reject
     from bridgemem.live.eventstore import Receipt
 
+LINES_OF_JSON = (".jsonl", ".ndjson")
 StoreFile = Annotated[Path, typer.Argument(help="The event store, one DuckDB file.")]
 
 
@@ -112,8 +113,7 @@ def ingest(
         raise SettingsError(
             "--until-end, --from-start, --event-field and --offset-field are for a feed: use --follow too."
         )
-    if file.is_dir():
-        raise SettingsError(f"{file} is a folder; give one file of events, or a feed with --follow.")
+    _check_table(file)
     # a file's own content names its batch, so that the same file twice is one batch, under whatever name it comes
     named = key or hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     with rejects_to(rejects) as write:
@@ -150,6 +150,18 @@ def ingest(
     result = {"source": whose, "events": len(receipt.ids), **asdict(receipt), **new}
     result |= {"left_out": left_out, "last_offset": reached, "ids": receipt.ids if ids else None}
     emit(result, as_json, text)
+
+
+def _check_table(file: Path) -> None:
+    """Refuse what is no table of events before it is read."""
+    from bridgemem.errors import NotFoundError, SettingsError
+
+    if file.is_dir():
+        raise SettingsError(f"{file} is a folder; give one file of events, or a feed with --follow.")
+    if not file.exists():
+        raise NotFoundError(f"{file} does not exist; check its name.")
+    if file.suffix in LINES_OF_JSON:
+        raise SettingsError(f"{file} holds lines of JSON; use --follow --until-end, or give CSV, TSV or Parquet.")
 
 
 def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:

@@ -166,7 +166,10 @@ def open_mapped(source: Path | str, *, valid: float | None = None, test: float |
         except (KeyError, TypeError, ValueError):
             raise RunError(f"{folder / MANIFEST} is damaged; {again(folder)}.") from None
     shares = [0.1 if share is None else share for share in (valid, test)]
-    return Dataset.chronological(str(values.get("name", "events")), log, valid=shares[0], test=shares[1])
+    name = str(values.get("name", "events"))
+    if log.home.source != folder:  # a mined folder is called what it is called now, and not when it was mined
+        name = log.home.source.resolve().name
+    return Dataset.chronological(name, log, valid=shares[0], test=shares[1])
 
 
 def data_folder(events: EventLog) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bridgemem.live.gate import Gate
-from bridgemem.live.storefile import StoreError, connect, connect_soon, reason, rewrite
+from bridgemem.live.storefile import StoreError, connect, connect_soon, not_done, reason, rewrite
 
 if TYPE_CHECKING:
     import duckdb
@@ -139,6 +139,4 @@ class Database:
             self._reopen()
             raise StoreError(f"{self.path} cannot be {done}: {reason(problem)}; try again.") from None
         except (duckdb.Error, OSError) as problem:
-            raise StoreError(
-                f"{self.path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again."
-            ) from None
+            raise not_done(self.path, done, problem) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator
@@ -45,6 +46,9 @@ CREATE TABLE rejected (
 DELETE FROM about WHERE name = 'format';
 INSERT INTO about VALUES ('format', '{FORMAT}');
 """
+
+# what DuckDB says of a file whose bytes are not those that it wrote
+DAMAGE = ("Could not read enough bytes", "Corrupt database", "does not match stored checksum", "Failed to deserialize")
 
 TABLES = ("about", "batches", "events", "retractions", "removals", "rejected")
 
@@ -228,18 +232,30 @@ def connect_soon(path: Path, read_only: bool = False) -> duckdb.DuckDBPyConnecti
 def _not_opened(path: Path, read_only: bool, problem: Exception) -> StoreError:
     """Why a file did not open: it is held by others, it may not be used as asked, or it is damaged."""
     said = str(problem)
-    # the latter within one process, where the file is open for writing
-    if "lock" in said or "different configuration" in said or "already attached" in said:
+    # the latter two within one process, where the file is open for writing; a damaged block is no lock
+    if re.search(r"\block", said) or "different configuration" in said or "already attached" in said:
         return StoreInUseError(
             f"{path} is open in another process; stop that one, or send events, retractions and queries through it."
         )
     kept_out = system_reason(said)
     if kept_out:
         return StoreError(f"{path} cannot be {'read' if read_only else 'written'}: {kept_out}; fix that and try again.")
+    return _damaged(path, problem)
+
+
+def _damaged(path: Path, problem: Exception) -> StoreError:
     return StoreError(
         f"{path} is no whole event store ({reason(problem)}); move it away, put a copy back or let the sources send "
         "their batches to a new one."
     )
+
+
+def not_done(path: Path, done: str, problem: Exception) -> StoreError:
+    """Why a transaction failed; done: what was to be done with the file, read or written."""
+    said = str(problem)
+    if not system_reason(said) and any(sign in said for sign in DAMAGE):
+        return _damaged(path, problem)
+    return StoreError(f"{path} cannot be {done}: {reason(problem)}; nothing was changed; fix that and try again.")
 
 
 def system_reason(said: str) -> str:

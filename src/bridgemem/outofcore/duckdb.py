@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -80,6 +80,7 @@ def mine_files(
     with ExitStack() as stack:
         # next to the result, so that a mining that goes on after a kill finds what it fetched
         fetched = out.with_name(f"{out.name}.sources")
+        stack.callback(_remove_empty, fetched)
         paths = list(stack.enter_context(local_files(list(sources), event_columns(options), fetched)))
         asked = {
             "files": [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
@@ -119,6 +120,12 @@ def mine_files(
         corpus.close()
         shutil.rmtree(work, ignore_errors=True)
     return {**done, "merged": found.get("merged")}
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder that nothing was fetched into."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 class _Ranges:

@@ -111,6 +111,8 @@ class Measured:
 
 
 def _level(route: str, status: int) -> int:
+    if route in PROBES and status == 503:  # not ready yet, which is what a probe asks
+        return logging.DEBUG
     if status >= 400:
         return logging.ERROR if status >= 500 else logging.WARNING
     return logging.DEBUG if route in PROBES else logging.INFO

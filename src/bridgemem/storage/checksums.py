@@ -1,4 +1,4 @@
-"""Checksums: CRC-32 of every file of a memory on disk or a mined folder, noted when it is written.
+"""Checksums: CRC-32 of every file of a memory on disk or a mined folder, and of weights, noted when it is written.
 
 CRC-32, of zlib, because a flipped byte is what it is made to find, always, and because it is quick: 2 GB/s, where
 BLAKE2b reaches 0.4 and SHA-256 0.9. It shows damage, and not who changed a file on purpose.
@@ -19,7 +19,7 @@ VERIFIED = 256 << 20  # bytes up to which all of a memory is read and verified w
 BLOCK = 1 << 20
 
 
-def checksum(content: bytes, before: str = "") -> str:
+def checksum(content: bytes | memoryview, before: str = "") -> str:
     """The checksum of bytes, or of bytes that follow those of another checksum."""
     return f"{crc32(content, int(before or '0', 16)):08x}"
 

@@ -1,23 +1,20 @@
-"""Files of a model: TOML, JSON, names and safetensors; nothing in them runs when loaded."""
+"""Files of a model: TOML, JSON and names; nothing in them runs when loaded."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from bridgemem.config import parse_json, read_toml, write_toml
+from bridgemem.config import parse_json, read_toml
 from bridgemem.errors import RunError, SettingsError
 from bridgemem.storage.known_files import backbone_files, refuse_links
-from bridgemem.storage.placing import fcntl_or_none, recover, same_file
-from bridgemem.storage.tensors import read_tensors, write_tensors
-from bridgemem.storage.whole import whole_file, whole_folder
+from bridgemem.storage.placing import fcntl_or_none, same_file
+from bridgemem.storage.whole import whole_file
 
 FORMAT = 3
 
@@ -92,22 +89,6 @@ def _names(text: str) -> list[str]:
             if all(isinstance(name, str) for name in found):
                 return list(found)
     return text.removesuffix("\n").split("\n")
-
-
-def save_tensors(folder: Path, config: Mapping[str, Mapping[str, Any]], tensors: Mapping[str, Tensor]) -> None:
-    """config.toml and weights.safetensors in a new folder."""
-    with whole_folder(folder, replace=True) as aside:
-        (aside / "config.toml").write_text(write_toml(config), encoding="utf-8")
-        write_tensors(aside / "weights.safetensors", tensors)
-
-
-def load_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    folder = Path(folder)
-    recover(folder)
-    if not (folder / "config.toml").is_file():
-        raise RunError(f"{folder} holds no saved model, config.toml is missing; `bridgemem train` writes one.")
-    refuse_links(folder)
-    return read_config(folder), read_tensors(folder / "weights.safetensors")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from bridgemem.errors import RunError
 from bridgemem.progress import SILENT, Progress
-from bridgemem.storage.files import load_tensors, save_tensors
-from bridgemem.storage.tensors import check_tensors, specs_of
+from bridgemem.storage.tensors import check_tensors, load_tensors, save_tensors, specs_of
 
 Net = TypeVar("Net", bound=nn.Module)
 
