@@ -12,6 +12,7 @@ import numpy as np
 
 from bridgemem.errors import NotFoundError
 from bridgemem.events.names import Names
+from bridgemem.events.whole_numbers import plain_number
 from bridgemem.showing import SHOWN, as_frame, first_few, html_table
 
 
@@ -134,14 +135,16 @@ class Vocabulary:
     def get(self, name: str | int) -> int | None:
         """The id of a name, or None. A text is a name and nothing else; a whole number is an id.
 
-        Where the names are numbers, a number is one of them and never the id of another.
+        Where the names are numbers, a number is one of them and never the id of another. 107.0 is the name 107, as it
+        is in a table.
         """
-        if not is_id(name):
-            text = str(name)
-            return self.ids.get(text if text in self.ids else self.aliases.get(text, text))
-        if self.numbers:
-            return self.ids.get(str(int(name)))
-        return int(name) if 0 <= int(name) < len(self) else None
+        if is_id(name):
+            if self.numbers:
+                return self.ids.get(str(int(name)))
+            return int(name) if 0 <= int(name) < len(self) else None
+        text = str(name)
+        found = self.ids.get(text if text in self.ids else self.aliases.get(text, text))
+        return self.ids.get(plain_number(text)) if found is None else found
 
     def id(self, name: str | int) -> int:
         """The id of a name, as `get` finds it, or an error with names that may have been meant."""

@@ -6,8 +6,10 @@ distinct text and not once per row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +25,7 @@ from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.rejects import RejectedError
 from bridgemem.events.readers.table import Source, check_rows, connect, find_columns, reading
-from bridgemem.events.readers.text import KEPT_REJECTS, Reject, Screened, short
+from bridgemem.events.readers.text import KEPT_REJECTS, NOT_UTF8, Reject, Screened, short, to_utf8
 from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
 from bridgemem.events.times import UNDERSTOOD, Times, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
@@ -68,7 +70,23 @@ class Rejects:
         first = self.rows[0]
         were, rows = "was" if self.count == 1 else "were", "row" if self.total == 1 else "rows"
         place = f"{first.file}:{first.line}"
-        return f"{self.count:,} of {self.total:,} {rows} {were} rejected, the first at {place}: {first.reason}."
+        said = f"{self.count:,} of {self.total:,} {rows} {were} rejected, the first at {place}: {first.reason}."
+        return " ".join(filter(None, [said, self.not_utf8()]))
+
+    def others(self) -> tuple[Reject, ...]:
+        """The rejected rows without the lines that are not UTF-8, of which one sentence is enough."""
+        return tuple(reject for reject in self.rows if reject.reason != NOT_UTF8)
+
+    def not_utf8(self) -> str:
+        """What to do where lines are not UTF-8; empty where all are."""
+        files = Counter(reject.file for reject in self.rows if reject.reason == NOT_UTF8)
+        if not files:
+            return ""
+        file, lines = next(iter(files)), sum(files.values())
+        least = "at least " * (self.count > len(self.rows))
+        where = f"{file} is" if len(files) == 1 else f"{file} and {len(files) - 1:,} more are"
+        left = f"{least}{lines:,} line{'s are' if lines > 1 else ' is'} left out for that"
+        return f"{where} not UTF-8 throughout, and {left}: {to_utf8(file)}."
 
 
 @dataclass(frozen=True)
@@ -261,12 +279,6 @@ class Rows:
                 line[own] = text.lines_of(line[own]) if text else line[own]
             yield {**{role: found[role] for role in ROLES}, "line": line, "file": file}
 
-    def repeated(self) -> int:
-        """How many rows say what an earlier one says."""
-        same = "SELECT count(*) AS n FROM rows GROUP BY hash(subject, relation, object, time) HAVING n > 1"
-        with reading(", ".join(self.files)):
-            return int(self.db.execute(f"SELECT coalesce(sum(n - 1), 0) FROM ({same})").fetchall()[0][0])
-
     def understood(self, remarks: Sequence[str]) -> str:
         """How the sources were understood."""
         return understood(self.layout.name if self.layout else "plain", self.headings, remarks)
@@ -334,9 +346,13 @@ def row_values(
     entities, relations, times = (
         {""} if layout else given.options.missing(v.names if v else ()) for v in (*known, None)
     )
-    label, day = (layout.label, iso) if layout else (str.strip, str.strip)
+    party, label = (
+        partial(given.options.name, known=v.ids if v else ()) if layout is None else published
+        for v, published in zip(known, (str.strip, layout.label if layout else str.strip), strict=True)
+    )
+    day = iso if layout else str.strip
     return Values(
-        Texts.of(names, [columns["subject"], columns["object"]], entities),
+        Texts.of(names, [columns["subject"], columns["object"]], entities, party),
         Texts.of(given.texts["relation"], [columns["relation"]], relations, label),
         Texts.of(given.texts["time"], [columns["time"]], times, day),
     )
@@ -362,7 +378,8 @@ def step_of(step: str | int | None, layout: SourceLayout | None, kind: str, time
 def _check_strict(rejects: Rejects) -> None:
     """Refuse rejected rows by the first of them, or by the first that is left out of a plain table."""
     for first in rejects.all()[:1]:
-        raise RejectedError(f"{first.file}:{first.line}: {first.reason}.", rejects.all())
+        remedy = f"; {to_utf8(first.file)}" * (first.reason == NOT_UTF8)
+        raise RejectedError(f"{first.file}:{first.line}: {first.reason}{remedy}.", rejects.all())
 
 
 def no_events(files: Sequence[str], rejects: Rejects, dropped: Mapping[str, int], hint: str) -> DataError:
