@@ -219,7 +219,7 @@ def register(model: T, *, name: str | None = None) -> T:
         >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
         >>> quick = {"max_epochs": 1}
         >>> len(bm.evaluate(world, first_names_first, residual="bridgemem", settings=quick).table().rows)
-        6
+        8
     """
     if isinstance(model, type) and not issubclass(model, Backbone):
         raise BackboneError(

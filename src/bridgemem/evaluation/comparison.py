@@ -17,9 +17,10 @@ BETTER = "the residual that ranked better on later validation"
 
 
 def evaluation_table(records: Sequence[Record]) -> Table:
-    """Naive forecasters, the backbone and every residual on it; last the model's gain in MRR over each."""
+    """What the model has to beat, its backbone and every residual on it; last the model's gain in MRR over each."""
     shown = [r for r in records if r.filter == REPORTED and r.as_chosen]
-    naive = [r for r in shown if r.method == "backbone" and "model" in r.settings]
+    other = [r.method == "backbone" or r.backbone != records[0].backbone for r in shown]
+    naive = [r for r, rival in zip(shown, other, strict=True) if rival and "model" in r.settings]
     own = sorted((r for r in shown if r not in naive), key=lambda r: MAIN_METHODS.index(r.method))
     first, model = records[0], preferred(records)
     gain = next((r.gain.get("mrr") for r in own if r.method == model), None)
