@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.records import STEPS, Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, MAIN_METHODS, Table, figure, fitted_here, interval
+from bridgemem.ranking.intervals import ROUGH, steps_note
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.learning import HeldOut
 from bridgemem.residuals.selection import Fitted
@@ -37,7 +38,8 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         used += f", {BETTER}"
     elif any(r.method == model and r.settings.get("lambda") == 0 for r in own):
         used = f"{first.backbone} alone"
-    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}.")
+    rough = steps_note(first.settings.get(STEPS, ROUGH))
+    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}. {rough}".rstrip())
 
 
 def part_of(split: str, settings: Mapping[str, Any]) -> str:
