@@ -216,18 +216,11 @@ def check_backbone(
 
 def _model_of(text: str, assignments: list[str] | None) -> tuple[Any, Any]:
     """What -b names, to be checked: a class or an object of a file, the class of a name, or a trained backbone."""
-    from bridgemem.backbones import backbone_class
+    from bridgemem.backbones.check import named
     from bridgemem.backbones.own import from_file, in_file
-    from bridgemem.backbones.trained import check_name, open_backbone
     from bridgemem.storage.schema import override
 
-    if in_file(text):
-        model = from_file(text)
-    elif Path(text).is_dir():
-        model = open_backbone(Path(text))
-    else:
-        check_name(text)
-        model = backbone_class(text)
+    model = from_file(text) if in_file(text) else named(text)
     if not assignments:
         return model, None
     if not isinstance(model, type) or not hasattr(model, "default"):
