@@ -12,7 +12,7 @@ from torch import Tensor
 from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
 from bridgemem.backbones.scorer import Scores, check_scores
-from bridgemem.errors import BackboneError
+from bridgemem.errors import BackboneError, NotFoundError
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
 from builders import small_world, tiny_cenet
@@ -147,3 +147,22 @@ def test_scores_are_checked_before_use():
         check_scores(good, queries, 6, "mine")
     with pytest.raises(BackboneError, match="uncertainty"):
         check_scores(Scores(torch.zeros(2, 5), torch.zeros(3)), queries, 5, "mine")
+
+
+def test_a_name_and_a_folder_are_taken_too(tmp_path):
+    world = small_world()
+    assert check_backbone("recurrence", world.dataset).word == "pass"
+    Recurrence.fit(world.dataset).save(tmp_path / "trained")
+    for folder in (tmp_path / "trained", str(tmp_path / "trained")):
+        assert check_backbone(folder, world.dataset).word == "nothing failed, 1 not checkable"
+    with pytest.raises(NotFoundError, match="there is no folder and no backbone called 'nobody'"):
+        check_backbone("nobody", world.dataset)
+
+
+def test_a_model_of_two_arguments_is_told_what_it_is_called_with():
+    class TwoArrays(torch.nn.Module):
+        def forward(self, actor: Tensor, relation: Tensor) -> Tensor:
+            return torch.zeros(10, 10)[actor, relation]
+
+    with pytest.raises(BackboneError, match=r"takes 2 arguments, so it is called with \(queries, past\); for arrays"):
+        check_backbone(TwoArrays(), small_world().dataset)

@@ -163,7 +163,6 @@ def test_data_given_as_the_backbone_is_sent_to_fit(world: Dataset) -> None:
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        ("recurrence", "'recurrence' is a name; give the backbone itself"),
         (Net(), "Net cannot be called; your model must take"),
         (bm.Forecaster(), r"give its backbone, model.parts.backbone\(\)"),
         (3, r"int has no score\(queries, past\)"),

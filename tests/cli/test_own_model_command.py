@@ -50,6 +50,8 @@ def test_the_template_is_measured_in_one_table(csv: Path, model: Path, tmp_path:
     assert rows[rows.index("my-model") :][:2] == ["my-model", "my-model + bridgemem"]
     assert {"most-frequent", "recurrence-dyadic"} < set(rows)
     assert "[+" in done.out or "[-" in done.out
+    assert {"recurrence-typed", "recurrence-typed + learned"} & set(rows)
+    assert f"Next: bridgemem check-backbone {csv} -b {model}:MyModel" in done.out
     assert {json.loads(line)["backbone"] for line in found.read_text().splitlines()} == {"my-model"}
 
 

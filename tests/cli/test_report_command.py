@@ -69,7 +69,7 @@ def test_latex_stands_in_booktabs_with_names_made_harmless(records: Path, tmp_pa
     made = bridgemem("report", records, "-o", tmp_path / "t.tex")
     assert made.code == 0, made.err
     text = (tmp_path / "t.tex").read_text(encoding="utf-8")
-    assert text.count("\\toprule") == text.count("\\bottomrule") == text.count("\\end{table}") == 3
+    assert text.count("\\toprule") == text.count("\\bottomrule") == text.count("\\end{table}") >= 3
     assert "95 \\%" in text
     odd = Table("a_b & c", ["x", "y"], [["50 % of {it}", "1"], ["[z", "2"]]).latex()
     assert "\\caption{a\\_b \\& c}" in odd

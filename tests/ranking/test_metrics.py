@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bridgemem.ranking.intervals import paired_gains
+from bridgemem.evaluation.tables import interval
+from bridgemem.ranking.intervals import paired_gain, paired_gains, seeded_gains, steps_note
 from bridgemem.ranking.metrics import METRICS, Metrics
 
 
@@ -42,10 +43,10 @@ def test_queries_of_one_step_are_resampled_together():
     assert ratio == pytest.approx(np.sqrt(50), rel=0.2)
 
 
-def test_two_days_give_the_three_possible_means():
-    before, after = np.array([2.0, 2.0, 2.0, 2.0]), np.array([1.0, 1.0, 1.0, 2.0])
-    gain = paired_gains(before, after, np.array([0, 0, 0, 1]))["hits1"]
-    assert (gain.value, gain.low, gain.high) == (0.75, 0.0, 1.0)
+def test_three_days_give_the_possible_means():
+    before, after = np.array([2.0, 2.0, 2.0, 2.0, 2.0]), np.array([1.0, 1.0, 1.0, 2.0, 2.0])
+    gain = paired_gains(before, after, np.array([0, 0, 0, 1, 2]))["hits1"]
+    assert (gain.value, gain.low, gain.high) == (0.6, 0.0, 1.0)
 
 
 def test_intervals_are_decided_by_the_seed():
@@ -60,3 +61,20 @@ def test_the_interval_holds_the_gain():
     before, day = rng.integers(1, 30, size=500).astype(float), np.arange(500) // 10
     for gain in paired_gains(before, np.maximum(1, before - rng.integers(0, 3, size=500)), day).values():
         assert gain.low <= gain.value <= gain.high
+
+
+@pytest.mark.parametrize(("steps", "none"), [(1, True), (2, True), (3, False)])
+def test_fewer_than_three_steps_give_no_interval(steps: int, none: bool) -> None:
+    before, step = np.tile([4.0, 2.0, 3.0, 1.0], 3), np.arange(12) % steps
+    found = paired_gains(before, np.ones(12), step)["mrr"]
+    assert ((found.low, found.high) == (-1.0, 1.0)) == none
+    assert interval([found.value, found.low, found.high]).endswith("(no interval)") == none
+    seeded, p = seeded_gains([before], [np.ones(12)], step)["mrr"]
+    assert ((seeded.low, seeded.high, p) == (-1.0, 1.0, 1.0)) == none
+    assert paired_gain(before, np.ones(12), step)[1] > -1  # a fit still weighs what few steps say
+
+
+def test_few_steps_are_said_once() -> None:
+    assert steps_note(10) == ""
+    assert steps_note(6) == "6 steps: the interval is rough."
+    assert steps_note(2) == "2 steps: too few for an interval."

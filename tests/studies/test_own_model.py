@@ -58,6 +58,40 @@ def test_a_model_that_was_trained_on_a_part_of_test_is_warned_of(world: Dataset)
     assert found.mrr("backbone") < 0.97
 
 
+def test_a_model_that_was_trained_on_validation_is_warned_of(world: Dataset) -> None:
+    with pytest.warns(UserWarning, match=r"knowing is far better on validation than on test .* events of validation"):
+        bm.evaluate(world, knows(world.valid), **QUICK)
+
+
+def popular(world: Dataset, times: float) -> Callable[..., Any]:
+    often = np.log(np.bincount(world.train.object, minlength=world.events.n_entities) + 1.0)
+    order = np.linspace(0, 0.1, len(often))  # no two alike
+    return lambda actor, relation, step: np.tile(times * (often + order), (len(actor), 1))
+
+
+def test_scores_of_a_much_larger_scale_and_of_the_other_sign_are_warned_of(world: Dataset) -> None:
+    with pytest.warns(UserWarning, match="logits of a much larger scale; divide by a temperature"):
+        bm.evaluate(world, popular(world, 1e4), **QUICK)
+    with pytest.warns(UserWarning, match=r"are lower scores better in your model\? Return the negative"):
+        bm.evaluate(world, lambda *asked: -knows(world.valid)(*asked), **QUICK)
+
+
+def test_the_table_says_what_one_gets_without_the_model(world: Dataset) -> None:
+    found = bm.evaluate(world, popular(world, 1.0), **QUICK)
+    rows = {row[0]: row for row in found.table().rows}
+    assert list(rows)[4:] == ["recurrence-typed", "recurrence-typed + bridgemem", "own-model", "own-model + bridgemem"]
+    assert all("[" in rows[name][-1] for name in ("recurrence-typed", "recurrence-typed + bridgemem"))
+    alone = bm.Forecaster("recurrence-typed", **QUICK).fit(world).evaluate("test")
+    default = [one.mrr for one in found if (one.backbone, one.method) == ("recurrence-typed", "bridgemem")]
+    assert alone.mrr("bridgemem") in default
+    assert found.mrr("bridgemem") not in default  # which is the MRR of the model
+
+
+def test_the_default_is_left_out_on_request_and_its_counting_is_not(world: Dataset) -> None:
+    rows = [row[0] for row in bm.evaluate(world, popular(world, 1.0), default=False, **QUICK).table().rows]
+    assert rows[4:] == ["recurrence-typed", "own-model", "own-model + bridgemem"]
+
+
 def test_a_model_above_the_bound_of_query_leakage_is_warned_of(world: Dataset) -> None:
     """It guesses in some of the queries, on validation as on test, and knows the rest."""
     whole = knows(world.events)

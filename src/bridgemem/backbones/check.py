@@ -49,9 +49,10 @@ def check_backbone(
     own is not checkable, and one that knows later events which the data does not tell fails.
 
     Args:
-        backbone: A class of backbones, any other class or function that takes the data and gives a model, or a trained
-            model: a `Backbone`, a `Scorer`, a torch module or a callable on arrays (actor, relation, step). How a
-            trained one came about cannot be checked, and is its maker's word.
+        backbone: A name, which stands for its class, or the folder of a trained one; a class of backbones, any other
+            class or function that takes the data and gives a model, or a trained model: a `Backbone`, a `Scorer`, a
+            torch module or a callable on arrays (actor, relation, step). How a trained one came about cannot be
+            checked, and is its maker's word.
         events: Whatever `load` takes, or an `EventLog`. The test split is not read.
         settings: Of a class of backbones.
         retrain: Whether it is trained again (default: classes and functions are; a trained `Backbone` may be).
@@ -72,6 +73,7 @@ def check_backbone(
         >>> bm.check_backbone(Recurrence.fit(data), data).word
         'nothing failed, 1 not checkable'
     """
+    backbone = named(backbone)
     options = {"settings": settings, "retrain": retrain, "queries": queries, "seed": seed, "device": device}
     found = list(findings(backbone, events, strict=True, **options))
     return Checked(_name(backbone), tuple(found))
@@ -79,6 +81,7 @@ def check_backbone(
 
 def examined(backbone: Any, events: Any, **options: Any) -> Checked:
     """As `check_backbone`, with what is not shown among the findings and no error."""
+    backbone = named(backbone)
     return Checked(_name(backbone), tuple(findings(backbone, events, strict=False, **options)))
 
 
@@ -94,6 +97,7 @@ def findings(
     strict: bool = False,
 ) -> Iterator[Finding]:
     """The findings of `check_backbone`, one by one; strict: the first that is not shown is an error."""
+    backbone = named(backbone)
     log, valid_start = _known(events)
     reads = Reads(read_at_import(backbone))
     if not len(log):
@@ -196,6 +200,19 @@ class _Contract:
             again = type(self.backbone).load(Path(folder) / "saved").to(str(self.device))
         found = score_queries(again, self.asked, self.past)
         _same(self.scores, found, 0.0, "scores changed by saving and loading")
+
+
+def named(backbone: Any) -> Any:
+    """What a text or a path stands for: a class of backbones by its name, or the trained one of a folder."""
+    if not isinstance(backbone, str | Path):
+        return backbone
+    from bridgemem.backbones import backbone_class
+    from bridgemem.backbones.trained import check_name, open_backbone
+
+    if Path(backbone).is_dir():
+        return open_backbone(Path(backbone))
+    check_name(str(backbone))
+    return backbone_class(str(backbone))
 
 
 def _known(events: Any) -> tuple[EventLog, int | None]:

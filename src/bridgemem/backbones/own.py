@@ -30,6 +30,7 @@ from bridgemem.training.checkpoint import Training
 T = TypeVar("T")
 _AT_IMPORT: dict[str, tuple[str, ...]] = {}  # what the module of each name opened when it was imported
 IN_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[^/\\:]*))?")
+TWO = "; it takes 2 arguments, so it is called with (queries, past); for arrays take (actor, relation, step)"
 SHAPE = "(actor, relation, step), three arrays of n ids, and return log scores [n, entities]"
 
 
@@ -96,7 +97,9 @@ def asked(model: Any, queries: Queries, past: Past) -> Any:
     except Exception as problem:
         if any(words in str(problem) for words in NO_MEMORY):
             raise
-        said = f"{_name_of(model)} cannot score the queries: {_said(problem, _file_of(model))}{_hint(problem, past)}."
+        scorer = callable(getattr(model, "score", None))  # whose two arguments are meant
+        hint = _hint(problem, past) if arrays or scorer else TWO
+        said = f"{_name_of(model)} cannot score the queries: {_said(problem, _file_of(model))}{hint}."
         raise BackboneError(said) from None  # `Backbone.check` takes one with a cause for a model of other data
 
 
@@ -219,7 +222,7 @@ def register(model: T, *, name: str | None = None) -> T:
         >>> world = bm.simulate(bm.WorldSettings(actors=30, relations=8, steps=60, events=2400)).dataset
         >>> quick = {"max_epochs": 1}
         >>> len(bm.evaluate(world, first_names_first, residual="bridgemem", settings=quick).table().rows)
-        6
+        8
     """
     if isinstance(model, type) and not issubclass(model, Backbone):
         raise BackboneError(

@@ -11,9 +11,10 @@ import typer
 
 from bridgemem.cli.compare import split_of
 from bridgemem.cli.evaluate import no_test
-from bridgemem.cli.options import DataDir, Device, Json, Quiet, Set, SplitAt, residual_of, source_of
-from bridgemem.cli.output import counted, emit, say, table
+from bridgemem.cli.options import DataDir, Device, Force, Json, Quiet, Set, SplitAt, residual_of, source_of
+from bridgemem.cli.output import check_new, counted, emit, say, table
 from bridgemem.cli.reading import ReadOptions, reads_events
+from bridgemem.cli.tables import check_kind, write_tables
 from bridgemem.errors import NotFoundError, RunError, SettingsError
 from bridgemem.progress import terminal_progress
 
@@ -38,72 +39,90 @@ def ablate(
     run: RunFolder,
     split: Split = "test",
     residual: Annotated[
-        str, typer.Option("--residual", help="Residual to ablate: bridgemem or learned (refitted for each change).")
-    ] = "bridgemem",
+        str | None,
+        typer.Option(
+            "--residual", help="bridgemem or learned, refitted for each change (default: what forecasts use)."
+        ),
+    ] = None,
     counting: Annotated[
         bool, typer.Option("--counting", help="Change the counting backbone instead, read alone on validation.")
     ] = False,
     device: Device = "cpu",
     records: Annotated[Path | None, typer.Option("--records", help="Also append the records to this file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the tables: .tex (booktabs) or .md; .csv or .json for the figures."),
+    ] = None,
+    force: Force = False,
     data_dir: DataDir = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Ablate a residual: change one part at a time and measure it. Nothing is chosen from the result."""
     from bridgemem.evaluation.records import read_records, write_records
-    from bridgemem.evaluation.tables import FILTER_WORDS, figure
+    from bridgemem.ranking.filters import FILTERS
     from bridgemem.runs import Run
     from bridgemem.studies import ablation
-    from bridgemem.studies.counting import WHOLE, ablate_counting
+    from bridgemem.studies.ablation_tables import ablation_tables
+    from bridgemem.studies.counting import ablate_counting
     from bridgemem.training.devices import check_device
 
-    residual = residual_of(residual)
+    if out is not None:
+        check_kind(out)
+        check_new(out, force)
+    given = None if residual is None else residual_of(residual)
     opened = Run(run, data_dir=data_dir)
     split = "valid" if counting else split_of(opened, split)
+    # changes of the learned residual are fitted on validation, and read on test only
+    used = "bridgemem" if split == "valid" else opened.preferred()
+    residual = given or used
     learned = residual == "learned"
     if learned and not counting:
         ablation.ablated_settings(opened)
-    selected = {} if counting else _selected(opened, split, residual)
+    if not counting:
+        _check_evaluated(opened, split, residual)
     if records is not None and records.exists():
         read_records(records)  # a damaged file is better known before the long part
     with terminal_progress(quiet=quiet) as progress:
         if counting:
             found = ablate_counting(opened, opened.dataset, check_device(device), progress)
-            selected = {one.filter: one.mrr for one in found if one.method == WHOLE}
         else:
             change = ablation.ablate_learned if learned else ablation.ablate
             found = change(opened, opened.dataset, split, check_device(device), progress)
     if records is not None:
         write_records(records, found)
 
+    made = ablation_tables(found, FILTERS)
+    if out is not None:
+        write_tables(out, made, found)
+
     def text() -> None:
         config = opened.config
         queries = counted(found[0].queries, "query")
-        say(f"{config.dataset}, {split}, {queries}, {config.backbone}, {config.history} history")
-        whole = "the whole backbone" if counting else "as learned" if learned else "as selected"
-        for f, mrr in selected.items():
-            rows = [[whole, figure(mrr), ""]]
-            for r in (r for r in found if r.filter == f and r.method != WHOLE):
-                label = r.method.removeprefix("ablation:").removeprefix("learned=").removeprefix("counting=")
-                rows.append([label, figure(r.mrr), f"{r.mrr - mrr:+.4f}"])
-            table(f"\n{FILTER_WORDS[f].capitalize()}", ["change", "MRR", "difference"], rows)
+        what = "the counting backbone" if counting else f"changes of {residual}"
+        if not counting and residual == opened.preferred():
+            what += ", which forecasts use"
+        say(f"{config.dataset}, {split}, {queries}, {config.backbone}, {config.history} history, {what}")
+        for one in made:
+            table(f"\n{one.title}", one.header, one.rows)
+        if out is not None:
+            say(f"\nWrote {out}.")
 
     emit({"records": found}, as_json, text)
 
 
-def _selected(run: Run, split: str, method: str) -> dict[str, float]:
-    """The MRR of a residual under each filter that it was made for, as the evaluation measured it."""
+def _check_evaluated(run: Run, split: str, method: str) -> None:
+    """Refuse a run whose residual was not measured on the split."""
     from bridgemem.evaluation.records import metrics_of
     from bridgemem.residuals.selection import SELECTION_FILTERS
 
     remedy = f"run `bridgemem evaluate {run.folder} --split {split}`"
     rows = metrics_of(run, split)
-    found = {row.filter: row.mrr for row in rows if row.method == method and row.as_chosen}
+    found = {row.filter for row in rows if row.method == method and row.as_chosen}
     if method == "learned" and rows and not found:
         raise RunError(f"{run.folder} has no learned residual; fit it with --residual learned, and evaluate it.")
-    if not set(SELECTION_FILTERS) <= set(found):
+    if not set(SELECTION_FILTERS) <= found:
         raise RunError(f"{run.folder} has not been evaluated on {split}; {remedy}.")
-    return {name: found[name] for name in SELECTION_FILTERS}
 
 
 def audit(
@@ -197,18 +216,11 @@ def check_backbone(
 
 def _model_of(text: str, assignments: list[str] | None) -> tuple[Any, Any]:
     """What -b names, to be checked: a class or an object of a file, the class of a name, or a trained backbone."""
-    from bridgemem.backbones import backbone_class
+    from bridgemem.backbones.check import named
     from bridgemem.backbones.own import from_file, in_file
-    from bridgemem.backbones.trained import check_name, open_backbone
     from bridgemem.storage.schema import override
 
-    if in_file(text):
-        model = from_file(text)
-    elif Path(text).is_dir():
-        model = open_backbone(Path(text))
-    else:
-        check_name(text)
-        model = backbone_class(text)
+    model = from_file(text) if in_file(text) else named(text)
     if not assignments:
         return model, None
     if not isinstance(model, type) or not hasattr(model, "default"):

@@ -103,6 +103,10 @@ def evaluate(
         int | None, bounded(config.Seed, "--seed", help="With -b: random seed of the fit (default: 42).")
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="With -b: setting as name=value; repeatable.")] = None,
+    default: Annotated[
+        bool | None,
+        typer.Option(help="With -b: also fit the default, without your model (default: up to 500,000 events)."),
+    ] = None,
     *,
     reading: ReadOptions,
     split_at: SplitAt = None,
@@ -125,9 +129,9 @@ def evaluate(
     run = target[0]
     of_run = (horizon, master, shard, cells, queries, join or workers > 1 or query != "who" or None)
     window = None if from_ is None and to is None and last is None else Window(from_, to, last)
-    _check_target(target, backbone, (residual, seed, set_, split_at), (*of_run, window, store))
+    _check_target(target, backbone, (residual, seed, set_, split_at, default), (*of_run, window, store))
     if backbone is not None:
-        wanted = OwnModel(backbone, residual, seed, set_, device, split, split_at)
+        wanted = OwnModel(backbone, residual, seed, set_, device, split, split_at, default)
         _evaluate_own(source_of(target), wanted, reading, data_dir, records, as_json, quiet)
         return
     if queries is not None and (query != "who" or any((horizon, workers > 1, master, shard, join))):
@@ -253,6 +257,7 @@ class OwnModel(NamedTuple):
     device: str
     split: str
     split_at: tuple[str, str] | None
+    default: bool | None
 
 
 def _evaluate_own(
@@ -289,12 +294,13 @@ def _evaluate_own(
             settings=settings,
             seed=seed,
             device=wanted.device,
+            default=wanted.default,
             progress=progress,
         )
     if records is not None:
         write_records(records, [one for one in found if one.backbone == found[0].backbone])
     result = {"records": list(found), "split": split, "shard": None, "part": None}
-    emit(result, as_json, lambda: show_own(found))
+    emit(result, as_json, lambda: show_own(found, data, wanted.backbone))
 
 
 def _check_target(target: list[str], backbone: str | None, of_data: tuple[Any, ...], of_run: tuple[Any, ...]) -> None:
@@ -305,7 +311,7 @@ def _check_target(target: list[str], backbone: str | None, of_data: tuple[Any, .
     is_run = (Path(run) / "selection.json").is_file()
     if backbone is None:
         if any(option is not None for option in of_data):
-            raise SettingsError("--residual, --seed, --set and --split-at are for a model on data; name it with -b.")
+            raise SettingsError("--residual, --seed, --set and the like are for a model on data; name it with -b.")
         if len(target) > 1:
             raise SettingsError("evaluate reads one run; to measure a model on several files of data use -b.")
         if run == "world" or Path(run).is_file():

@@ -81,11 +81,16 @@ def given_backbone(text: str) -> Any:
     return from_file(text) if in_file(text) else text
 
 
-def show_own(found: Evaluation) -> None:
-    """The table of your own model."""
+def show_own(found: Evaluation, data: str | list[str], backbone: str) -> None:
+    """The table of your own model, and what says whether it may be believed."""
+    from bridgemem.backbones.own import in_file
+
     made = found.table()
     table(made.title, made.header, made.rows)
     say(f"\n{made.note} Figures under the other filters: --json, or --records FILE.")
+    if in_file(backbone):
+        given = data if isinstance(data, str) else " ".join(data)
+        say(f"Next: bridgemem check-backbone {given} -b {backbone} checks that it knows nothing later.")
 
 
 def register(app: typer.Typer) -> None:

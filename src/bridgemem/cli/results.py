@@ -69,7 +69,7 @@ def report(
             "writes them."
         )
     found = single_step(found)
-    made = _tables(found, by, filters)
+    made = _tables(found, by, filters, named=bool(runs))
     used = [record for record in found if filters in ("all", record.filter)]
     written = [] if out is None else _write(out, made, used, by)
 
@@ -109,11 +109,15 @@ def _parts(run: Path | None, records: Path | None, by: str, data_dir: Path | Non
     return found
 
 
-def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
-    """The tables asked for: of whole splits, or of parts under the filters that choices are made under."""
+def _tables(records: list[Any], by: str | None, filters: str, *, named: bool) -> list[Any]:
+    """The tables asked for: of whole splits, or of parts under the filters that choices are made under.
+
+    named: whether the records were asked for by their file, and not all that are published; ablations are shown too.
+    """
     from bridgemem.errors import DataError
     from bridgemem.ranking.filters import FILTERS
     from bridgemem.residuals.selection import SELECTION_FILTERS
+    from bridgemem.studies.ablation_tables import ablation_tables
     from bridgemem.studies.analysis import LEAKAGE, leakage_table, parts_table, relations_table
     from bridgemem.studies.headroom import HEADROOM, by_run, headroom_table
     from bridgemem.studies.probabilities import calibration_table, curve_tables
@@ -124,7 +128,9 @@ def _tables(records: list[Any], by: str | None, filters: str) -> list[Any]:
     if by is None and all(r.method.startswith(HEADROOM) for r in records):
         return [headroom_table(own) for own in by_run(records).values()]
     if by is None:
-        return [filter_table(standard(records), f) for f in (FILTERS if filters == "all" else (filters,))]
+        under, whole = FILTERS if filters == "all" else (filters,), standard(records)
+        changes = ablation_tables(records, under) if named or not whole else []
+        return ([filter_table(whole, f) for f in under] if whole or not changes else []) + changes
     if by == "calibration":
         return [calibration_table(records), *curve_tables(records)]
     shown = SELECTION_FILTERS if filters == "all" else (filters,)

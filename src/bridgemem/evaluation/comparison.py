@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.records import STEPS, Record
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, MAIN_METHODS, Table, figure, fitted_here, interval
+from bridgemem.ranking.intervals import ROUGH, steps_note
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.learning import HeldOut
 from bridgemem.residuals.selection import Fitted
@@ -17,9 +18,10 @@ BETTER = "the residual that ranked better on later validation"
 
 
 def evaluation_table(records: Sequence[Record]) -> Table:
-    """Naive forecasters, the backbone and every residual on it; last the model's gain in MRR over each."""
+    """What the model has to beat, its backbone and every residual on it; last the model's gain in MRR over each."""
     shown = [r for r in records if r.filter == REPORTED and r.as_chosen]
-    naive = [r for r in shown if r.method == "backbone" and "model" in r.settings]
+    other = [r.method == "backbone" or r.backbone != records[0].backbone for r in shown]
+    naive = [r for r, rival in zip(shown, other, strict=True) if rival and "model" in r.settings]
     own = sorted((r for r in shown if r not in naive), key=lambda r: MAIN_METHODS.index(r.method))
     first, model = records[0], preferred(records)
     gain = next((r.gain.get("mrr") for r in own if r.method == model), None)
@@ -36,7 +38,8 @@ def evaluation_table(records: Sequence[Record]) -> Table:
         used += f", {BETTER}"
     elif any(r.method == model and r.settings.get("lambda") == 0 for r in own):
         used = f"{first.backbone} alone"
-    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}.")
+    rough = steps_note(first.settings.get(STEPS, ROUGH))
+    return Table(title, ["method", *HEADINGS.values(), GAIN], rows, f"Forecasts use {used}. {rough}".rstrip())
 
 
 def part_of(split: str, settings: Mapping[str, Any]) -> str:

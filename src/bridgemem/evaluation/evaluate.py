@@ -15,14 +15,14 @@ from bridgemem.backbones.scorer import Scorer
 from bridgemem.config import Count, check
 from bridgemem.evaluation.breakdown import KIND, affordable, strata_of
 from bridgemem.evaluation.card import write_card
-from bridgemem.evaluation.records import Record
+from bridgemem.evaluation.records import STEPS, Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.forecasting.model import Parts
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.ranking.intervals import paired_gains
+from bridgemem.ranking.intervals import ROUGH, paired_gains
 from bridgemem.residuals.method import Method
 from bridgemem.residuals.scoring import Replay, Scoring, replay
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
@@ -74,6 +74,9 @@ def all_records(run: Parts, dataset: Dataset, split: str, reading: Reading, devi
     selections = {name: run.selection(name) for name in SELECTION_FILTERS}
     records = records_of(run, dataset, split, reading, selections, device)
     records += _naive_records(run, dataset, split, reading, device)
+    steps = len(np.unique(reading.replayed.queries.step.numpy()))
+    if steps < ROUGH:
+        records = [replace(one, settings={**one.settings, STEPS: steps}) for one in records]
     total = 2 * len(dataset.split(split))
     if len(reading.replayed.queries) == total:
         return records

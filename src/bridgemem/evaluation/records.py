@@ -14,6 +14,8 @@ from bridgemem.storage.files import locked
 from bridgemem.storage.schema import as_settings, read_as
 from bridgemem.storage.whole import whole_file
 
+STEPS = "steps"  # the setting of a record that says how few steps its intervals were resampled from
+
 
 @dataclass(frozen=True)
 class Record:

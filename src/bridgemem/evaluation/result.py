@@ -59,7 +59,8 @@ class Evaluation:
             True
         """
         for r in self.records:
-            if (r.method, r.filter) == (method, filter_name) and r.as_chosen:
+            own = r.backbone == self.records[0].backbone  # and no row that the model is compared with
+            if own and (r.method, r.filter) == (method, filter_name) and r.as_chosen:
                 return r.mrr
         raise NotFoundError(
             f"no figure of {method!r} under the filter {filter_name!r} was measured; `records` holds all that were."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from bridgemem.ranking.intervals import NONE
 from bridgemem.showing import html_table
 
 HEADINGS = {"mrr": "MRR", "hits1": "H@1", "hits3": "H@3", "hits10": "H@10"}
@@ -87,6 +88,9 @@ def figure(value: float) -> str:
 
 
 def interval(gain: list[float]) -> str:
+    """A gain with its 95 % interval, if it has one."""
+    if gain[1] <= NONE[0] and gain[2] >= NONE[1]:
+        return f"{gain[0]:+.4f} (no interval)"
     return f"{gain[0]:+.4f} [{gain[1]:+.4f}, {gain[2]:+.4f}]"
 
 

@@ -12,6 +12,8 @@ from bridgemem.ranking.metrics import METRICS, per_query
 
 REPLICATES = 2000
 ERRORS = 1.96  # standard errors to either end of a 95 % interval
+LEAST, ROUGH = 3, 10  # steps: with fewer than the first there is no interval, with fewer than the second a rough one
+NONE = (-1.0, 1.0)  # what stands for no interval: all that a difference in these metrics can be
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,25 @@ class Gain:
 
 
 def paired_gains(before: np.ndarray, after: np.ndarray, step: np.ndarray, seed: int = 0) -> dict[str, Gain]:
-    """The gain of each metric from one set of ranks to another on the same queries (float64 [n] each, step int [n])."""
+    """The gain of each metric from one set of ranks to another on the same queries (float64 [n] each, step int [n]).
+
+    Of fewer than LEAST steps nothing can be resampled: the ends are then NONE.
+    """
+    found = _by_step(before, after, step, seed)
+    if len(np.unique(step)) >= LEAST:
+        return found
+    return {name: Gain(gain.value, *NONE) for name, gain in found.items()}
+
+
+def steps_note(steps: int) -> str:
+    """What is said under a table of intervals from few steps; empty where they are enough."""
+    if steps >= ROUGH:
+        return ""
+    counted = "1 step" if steps == 1 else f"{steps} steps"
+    return f"{counted}: " + ("too few for an interval." if steps < LEAST else "the interval is rough.")
+
+
+def _by_step(before: np.ndarray, after: np.ndarray, step: np.ndarray, seed: int = 0) -> dict[str, Gain]:
     difference = per_query(after) - per_query(before)
     _, cluster = np.unique(step, return_inverse=True)
     steps = int(cluster.max()) + 1
@@ -42,7 +62,7 @@ def paired_gain(before: np.ndarray, after: np.ndarray, step: np.ndarray) -> tupl
 
     The queries may be of a single step, of which there is nothing to resample. Ranks float64 [n], step int [n].
     """
-    by_step, difference = paired_gains(before, after, step)["mrr"], 1 / after - 1 / before
+    by_step, difference = _by_step(before, after, step)["mrr"], 1 / after - 1 / before
     apart = ERRORS * float(difference.std()) / math.sqrt(len(difference))
     return by_step.value, min(by_step.low, by_step.value - apart), max(by_step.high, by_step.value + apart)
 
@@ -86,6 +106,8 @@ def seeded_gains(
     least = np.minimum((difference <= 0).sum(axis=0), (difference >= 0).sum(axis=0))
     p = np.minimum(1.0, 2 * (least + 1) / (REPLICATES + 1))
     point = new - old
+    if steps < LEAST:
+        return {name: (Gain(float(point[m]), *NONE), 1.0) for m, name in enumerate(METRICS)}
     return {name: (Gain(float(point[m]), float(low[m]), float(high[m])), float(p[m])) for m, name in enumerate(METRICS)}
 
 

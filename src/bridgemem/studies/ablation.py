@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.trained import trained_again, training_free
 from bridgemem.config import Settings
 from bridgemem.errors import RunError, SettingsError
-from bridgemem.evaluation.evaluate import record
+from bridgemem.evaluation.evaluate import record, scoring_of
 from bridgemem.evaluation.records import Record
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
@@ -19,6 +22,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import Filters
+from bridgemem.ranking.intervals import paired_gains
 from bridgemem.residuals.features import GROUPS
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.residuals.learning import earlier_sources, fit_cases, gather
@@ -31,6 +35,7 @@ TAUS = (1.0, 10.0, 100.0, 1000.0)
 LAMBDAS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 20.0)
 KS = (1, 2, 4, 8, 16, 32)
 WINDOWS = (7, 30, 65, 180, 0)
+CHANGE = "change"  # the setting of a record that holds the change in MRR against the residual as selected
 
 
 def choice_changes(choice: Choice) -> dict[str, Choice]:
@@ -85,7 +90,9 @@ def ablate(
     own = run.config.history
     other = "rolling" if own == "frozen" else "frozen"
     prefix = dataset.known if split == "test" else dataset.train
-    fitted = run.transitions("known" if split == "test" else "train", device)
+    part = "known" if split == "test" else "train"
+    fitted = run.transitions(part, device)
+    selected = _selected_ranks(run, scoring_of(run, pasts[own], part, backbone), queries, filters, "bridgemem")
 
     def read(wanted: list[_Change], history: str, transitions: Transitions) -> Iterator[Record]:
         choices = [w.choice for w in wanted]
@@ -95,6 +102,7 @@ def ablate(
         for column, w in enumerate(wanted, start=1):
             tau = "inf" if math.isinf(w.choice.tau) else w.choice.tau
             changed = {**settings, "lambda": w.choice.lam, "gate": w.choice.gate, "tau": tau}
+            changed |= _change(selected[w.filter], made.of(w.filter, column), queries)
             method, selection = f"ablation:{w.label}", selections[w.filter]
             one = record(run, dataset, split, made, column, w.filter, method, selection, device, changed)
             # the run's seconds are those of its own fit
@@ -173,7 +181,8 @@ def ablate_learned(
     by_unseen: dict[int, dict[str, LearnedSettings]] = {}
     for label, changed in learned_changes(as_fitted).items():
         by_unseen.setdefault(changed.unseen_candidates, {})[label] = changed
-    records = []
+    records, queries = [], Queries.of(dataset.split(split))
+    selected: dict[str, np.ndarray] = {}
     for group in by_unseen.values():
         first = next(iter(group.values()))
         cases = gather(validation, train, first, earlier=earlier, seed=seed, progress=progress)
@@ -182,16 +191,33 @@ def ablate_learned(
             for label, changed in group.items():
                 models.append(fit_cases(cases, "raw", changed, seed=seed).model)
                 advance(1, note=label)
-        queries = Queries.of(dataset.split(split))
         scoring = Scoring(backbone, past, known, learned=models)
+        selected = selected or _selected_ranks(
+            run, scoring_of(run, past, "known", backbone), queries, filters, "learned"
+        )
         made = replay(scoring, queries, filters=filters, progress=progress, label="reading ablations")
         for column, (label, changed) in enumerate(group.items(), start=1):
             own = {"lambda": None, "gate": None, "tau": None, **asdict(changed)}
             for name, selection in selections.items():
                 method = f"ablation:learned={label}"
-                one = record(run, dataset, split, made, column, name, method, selection, device, own)
+                changed_by = _change(selected[name], made.of(name, column), queries)
+                one = record(run, dataset, split, made, column, name, method, selection, device, own | changed_by)
                 records.append(replace(one, fit_seconds=None, refit_seconds=None))
     return records
+
+
+def _selected_ranks(
+    run: Run, scoring: Scoring, queries: Queries, filters: Filters, residual: str
+) -> dict[str, np.ndarray]:
+    """The ranks of the residual as selected under each filter, float64 [n]: what every change is held against."""
+    made, columns = replay(scoring, queries, filters=filters, progress=SILENT), run.methods()
+    return {name: made.of(name, columns.index(run.method(residual, name))) for name in SELECTION_FILTERS}
+
+
+def _change(selected: np.ndarray, changed: np.ndarray, queries: Queries) -> dict[str, Any]:
+    """The change in MRR against the residual as selected, with its paired interval."""
+    gain = paired_gains(selected, changed, queries.step.numpy())["mrr"]
+    return {CHANGE: [gain.value, gain.low, gain.high]}
 
 
 def _refit(prefix: EventLog, settings: Settings, fitted: Transitions, run: Run, device: str) -> Transitions:

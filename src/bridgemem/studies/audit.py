@@ -32,7 +32,7 @@ from bridgemem.evidence.transitions import Transitions
 from bridgemem.memory.past import Past
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS, Filters
-from bridgemem.ranking.intervals import paired_gains
+from bridgemem.ranking.intervals import NONE, paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.learned import Learned
 from bridgemem.residuals.learning import late_rows
@@ -308,7 +308,9 @@ def _metrics(run: Run, split: str) -> Finding:
         gaps += [again[m] - getattr(row, m) for m in METRICS] + [len(base) - row.queries]
         if row.method != "backbone":
             for m, gain in paired_gains(base, columns[name], columns["step"]).items():
-                gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high), row.gain[m], strict=True)]
+                # runs of earlier versions gave intervals of fewer steps than there are intervals of now
+                known = 1 if (gain.low, gain.high) == NONE else 3
+                gaps += [a - b for a, b in zip((gain.value, gain.low, gain.high)[:known], row.gain[m], strict=False)]
     worst = float(np.abs(gaps).max())  # NaN where anything is NaN, and then no less than the bound
     rows = sorted(Method(row.method, row.selected_by).column(row.filter) for row in measured)
     methods = [method for method in run.methods() if method.name != "learned"]

@@ -16,7 +16,7 @@ from bridgemem.errors import RunError, SettingsError
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, interval
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS
-from bridgemem.ranking.intervals import Gain, holm, seeded_gains
+from bridgemem.ranking.intervals import ROUGH, Gain, holm, seeded_gains, steps_note
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.runs import Run
 from bridgemem.showing import as_frame
@@ -67,6 +67,7 @@ class Comparison:
     split: str
     queries: int
     differences: tuple[Difference, ...]
+    steps: int = ROUGH
 
     def table(self, filter_name: str = "time", metric: str = "mrr") -> Table:
         """Make the table of one metric under one filter.
@@ -100,6 +101,7 @@ class Comparison:
         note = (
             f"95 % intervals, paired, by resampling {over}; two-sided p of no difference, corrected by Holm's method."
         )
+        note = f"{note} {steps_note(self.steps)}".rstrip()
         return Table(title, ["B - A", "A", "B", "difference", "p (Holm)"], rows, note)
 
     def to_frame(self) -> Any:
@@ -182,7 +184,8 @@ def compare(
         _check_same(first, other)
     pairs = list(combinations(made, 2)) if all_pairs else [(made[0], other) for other in made[1:]]
     found = [one for a, b in pairs for one in _differences(a, b, first.columns["step"])]
-    return Comparison(first.dataset.name, split, len(first.columns["step"]), tuple(_corrected(found)))
+    step = first.columns["step"]
+    return Comparison(first.dataset.name, split, len(step), tuple(_corrected(found)), len(np.unique(step)))
 
 
 def compare_runs(first: Run, second: Run, split: str = "test") -> list[Difference]:

@@ -12,16 +12,15 @@ from bridgemem.backbones.check import check_backbone
 from bridgemem.backbones.own import blaming, own_backbone
 from bridgemem.backbones.stored import Stored
 from bridgemem.config import Settings
+from bridgemem.evaluation.evaluate import all_records, queries_of, read
 from bridgemem.evaluation.result import Evaluation
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.loading import load
 from bridgemem.forecaster import Forecaster
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.studies.leakage import bound
-
-NEAR_ONE = 0.97  # above every MRR of a backbone or residual in results/records.jsonl
-LEAP = 0.1  # in MRR, from validation to test; few queries need more, three times the widest standard error
+from bridgemem.studies.doubts import alarm, scale_and_sign
+from bridgemem.studies.rivals import rivals
 
 
 def evaluate(
@@ -34,9 +33,10 @@ def evaluate(
     learned_settings: LearnedSettings | dict[str, Any] | None = None,
     seed: int = 42,
     device: str = "cpu",
+    default: bool | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
-    """Measure your own model: alone, with each residual on it, and next to naive forecasters.
+    """Measure your own model: alone, with each residual on it, next to what it has to beat.
 
     The contract of `check_backbone` is checked first. The residuals are fitted and chosen on train and validation; the
     split is read once. Intervals are paired, over time steps. Figures that look like leakage are warned of.
@@ -52,6 +52,8 @@ def evaluate(
         learned_settings: Of the learned residual.
         seed: Of everything that is drawn.
         device: "cpu" or "cuda".
+        default: Whether the tool's default, which has none of your model in it, is fitted for comparison too (default:
+            up to 500,000 events). Its counting backbone alone is measured in any case.
         progress: Where the parts are shown.
 
     Returns:
@@ -89,38 +91,19 @@ def evaluate(
         model.fit(dataset, progress=progress)
         if checked and isinstance(backbone, type):
             check_backbone(model.parts.backbone(device), known)  # before the split is read
-        found = model.evaluate(split or ("test" if dataset.test_start is not None else "valid"), progress=progress)
-    if checked and (said := alarm(found, model.parts.selection("time").backbone.mrr, dataset, progress)):
-        warnings.warn(said, stacklevel=2)
+        part = split or ("test" if dataset.test_start is not None else "valid")
+        found = _compared(model, dataset, part, default, progress)
+    if checked:
+        said = list(scale_and_sign(model.parts.backbone(device), dataset, device))
+        leak = alarm(found, model.parts.selection("time").backbone.mrr, dataset, progress)
+        for one in [*said, *([leak] if leak else [])]:
+            warnings.warn(one, stacklevel=2)
     return found
 
 
-def alarm(
-    found: Evaluation, validation: float, dataset: Dataset | None = None, progress: Progress = SILENT
-) -> str | None:
-    """Why the figures of a backbone look like leakage; None where they do not.
-
-    validation: its MRR there. dataset: where the bound of query-set leakage is measured, if it may be reached at all.
-    """
-    alone, name, split = found.mrr("backbone"), found[0].backbone, found[0].split
-    if alone >= NEAR_ONE:
-        return (
-            f"{name} has an MRR of {alone:.4f}, which forecasts do not reach: look for events at or after the query's "
-            "step among what it reads or was trained on."
-        )
-    if split == "test" and alone - validation > max(LEAP, 1.5 / found[0].queries ** 0.5):
-        return (
-            f"{name} is far better on test than on validation (MRR {alone:.4f} and {validation:.4f}): look for test "
-            "events among what it was trained on."
-        )
-    # the bound is at least the counting backbone's own MRR, so nothing below the naive rows can pass it
-    naive = [one.mrr for one in found if one.backbone != name and one.method == "backbone" and one.filter == "time"]
-    data = dataset if split == "test" or dataset is None else dataset.without_test()
-    if data is None or alone <= max(naive, default=1.0):
-        return None
-    if alone > (most := bound(data, progress=progress)):
-        return (
-            f"{name} has an MRR of {alone:.4f}, better than counting that also reads all other queries of the step "
-            f"({most:.4f}), which no forecast knows: look for queries or events of the step among what it reads."
-        )
-    return None
+def _compared(model: Forecaster, dataset: Dataset, split: str, default: bool | None, progress: Progress) -> Evaluation:
+    """The records of the model and of naive forecasters, and of what one gets without the model."""
+    data = dataset.without_test() if split == "valid" else dataset
+    reading = read(model.parts, data, split, queries_of(data, split), model.device, progress)
+    records = all_records(model.parts, data, split, reading, model.device)
+    return Evaluation((*records, *rivals(model, data, split, reading, default, progress)))
