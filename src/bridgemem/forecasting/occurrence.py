@@ -51,7 +51,7 @@ _SECOND = (1 << PAIR_BITS) - 1  # of a key of two parties, the bits of the secon
 LATELY = 30  # steps: half of the keys of a sample are among those that occurred in as many
 _DRAWN = threading.Lock()  # the first weights are drawn from the process's random numbers, by one fit at a time
 LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
-LEAST_UPDATES = 45  # of the weights, with fewer of which the fit of few events is not done
+LEAST_UPDATES = 60  # of the weights, with fewer of which the fit of few events is not done
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
 
 
