@@ -38,7 +38,7 @@ def _read_options(
     time_format: Annotated[
         str,
         typer.Option(
-            "--time-format", help="day-first, month-first, epoch, epoch-ms, number, or as for strptime: %d/%m/%y."
+            "--time-format", help="day-first, month-first, epoch, epoch-ms, -us or -ns, number, or strptime: %d/%m/%y."
         ),
     ] = "",
     na: Annotated[

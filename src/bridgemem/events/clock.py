@@ -13,6 +13,7 @@ from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
 DAY = 86_400
 DAYS_OF_WEEK = 7
 UNITS = ((DAYS_OF_WEEK * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+EPOCH_DIGITS = {10: 1, 13: 10**3, 16: 10**6, 19: 10**9}  # of an epoch time of our days, and its parts of a second
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 
 
@@ -93,6 +94,6 @@ def _moment(text: str) -> int:
     if not text.isdecimal() or len(text) in (8, 14):
         return parse_date(text)
     # fewer digits are a year or a step number far more often than a second of the last century
-    if len(text) > 99 or int(text) < 10**9:
+    if len(text) not in EPOCH_DIGITS or int(text) < 10**9:
         raise DataError(f"{text[:40]!r} is a bare number, and this data set has dates: write it as 2014-12-01.")
-    return int(text) // (1000 if len(text) == 13 else 1)
+    return int(text) // EPOCH_DIGITS[len(text)]

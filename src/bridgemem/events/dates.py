@@ -14,6 +14,7 @@ from bridgemem.errors import DataError
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 to 9999, which are all that dates have
 EPOCH_DAY = date(1970, 1, 1).toordinal()
 COMPACT = re.compile(r"(?:19|20)[0-9]{6}(?:[0-9]{6})?")  # a day, or a second of one, as a whole number
+NUMBER = re.compile(r"[0-9]{9}")  # how a number begins that is no day
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 MONTH_NAMES = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november"),
@@ -61,6 +62,8 @@ def read_date(text: str) -> Written | None:
     """What a text means as a date, None where it is none. Without a time zone it is UTC."""
     if len(text) == 14 and COMPACT.fullmatch(text):
         return from_format(text, "%Y%m%d%H%M%S")
+    if NUMBER.match(text):  # 1704067200000000000 would be a day of the year 1704, with a digit before its time
+        return None
     try:
         return _plain(datetime.fromisoformat(text))
     except (ValueError, OverflowError):

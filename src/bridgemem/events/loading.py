@@ -64,7 +64,8 @@ def load(
         relation_is: The relation of every row, where no column has one.
         format: auto, gdelt, icews, polecat, acled, or plain for any other table.
         step: Length of a time step: hour, day, week, 15min, 7d; a whole number for whole-number times.
-        time_format: day-first, month-first, epoch, epoch-ms, number, or as for `strptime`, such as "%d/%m/%y".
+        time_format: day-first, month-first, epoch (seconds), epoch-ms, epoch-us, epoch-ns, number, or as for
+            `strptime`, such as "%d/%m/%y".
         na: Texts that stand for a missing value (default: NA, nan, null, None, - and the like).
         keep_na: Whether such texts are names, and only an empty value is missing.
         valid: Share of the last events for validation (default: 0.1), where the data are not split yet.

@@ -11,11 +11,13 @@ import numpy as np
 
 from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
-from bridgemem.events.clock import DAY, Clock
+from bridgemem.events.clock import DAY, LAST_TIME, Clock
 from bridgemem.events.dates import COMPACT, FIRST_SECOND, LAST_SECOND, Written, from_format, read_date
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
-DECIMAL = re.compile(r"-?[0-9]{1,18}(\.[0-9]+)?")
+NANOSECONDS = 19  # digits of an epoch time in them, which fits into 64 bits too
+COUNTED = re.compile(rf"-?[0-9]{{1,{NANOSECONDS}}}")
+DECIMAL = re.compile(rf"{COUNTED.pattern}(\.[0-9]+)?")
 SPAN = re.compile(r"([0-9]{0,9}) *(s|sec|second|min|minute|h|hour|d|day|w|week)s?")
 SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600}
 SECONDS |= {"d": DAY, "day": DAY, "w": 7 * DAY, "week": 7 * DAY}
@@ -23,12 +25,14 @@ WEEK = 7 * DAY
 RARE = 0.01  # of the steps: where fewer have an event, they are much finer than the stream
 MONDAY = 4 * DAY  # 1970-01-05, from which weeks are counted
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-NAMED_FORMATS = ("day-first", "month-first", "epoch", "epoch-ms", "number")
-EPOCH = {"epoch": 1, "epoch-ms": 1000}  # of a second
+EPOCH = {"epoch": 1, "epoch-ms": 10**3, "epoch-us": 10**6, "epoch-ns": 10**9}  # of a second
+EPOCH_WORDS = dict(zip(EPOCH.values(), ("seconds", "milliseconds", "microseconds", "nanoseconds"), strict=True))
+NAMED_FORMATS = ("day-first", "month-first", *EPOCH, "number")
+EPOCH_ENDS = (10**8, 2**32)  # seconds, from 1973 to 2106: between these a number counts one unit alone
 MIXED_ZONES = "Times with a time zone{} and without one{} are mixed; those without are taken as UTC."
 UNDERSTOOD = (
     "Understood are whole numbers, 2024-01-31, 2024-01-31T06:00, 20240131, 2024-W05, 31.01.2024, 01/31/2024, "
-    "31 Jan 2024, Jan 31, 2024, epoch seconds and milliseconds; say how others are written, as in "
+    "31 Jan 2024, Jan 31, 2024, epoch seconds, milli-, micro- and nanoseconds; say how others are written, as in "
     "--time-format %d/%m/%y."
 )
 LAST_STEP = MOST_STEPS
@@ -66,15 +70,15 @@ def is_time(text: str, form: str = "") -> bool:
     """Whether a text is a whole number or a date, whatever its day and month may be."""
     if "%" in form:
         return from_format(text, form) is not None
-    return bool(INTEGER.fullmatch(text)) or read_date(text) is not None
+    return bool(COUNTED.fullmatch(text)) or read_date(text) is not None
 
 
 def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: str | int | None = None) -> Times:
     """Judge distinct texts together; rows int64 [n] counts how often each occurs.
 
     Whole numbers and dates do not mix: the kind that most rows have decides, and the rest are faults. Numbers that
-    all read as a day such as 20140131 are dates, and so are epoch seconds and milliseconds, unless the step is a whole
-    number of the file's own units. form: how the times are written, as `check_format` knows it.
+    all read as a day such as 20140131 are dates, and so are epoch times, unless the step is a whole number of the
+    file's own units. form: how the times are written, as `check_format` knows it.
     """
     written, whole = _written(texts, form)
     dated = np.array([date is not None for date in written], bool)
@@ -94,6 +98,9 @@ def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: 
         if parts:
             remarks = (epoch_remark(parts),)
     if not parts:
+        if found and step is not None and is_span(step) and epoch_parts(max(found), max(found)):
+            _whole(step, min(found), max(found))  # refuses it, before the largest are taken for no times at all
+        numbers = [number if number is not None and abs(number) <= LAST_TIME else None for number in numbers]
         return _judged(texts, numbers, ("integer", "a whole number"), dated | whole, form)
     dates = [None if number is None else _in_calendar(number // parts) for number in numbers]
     return _judged(texts, dates, ("date", "an epoch time"), dated | whole, form, remarks)
@@ -103,7 +110,7 @@ def _written(texts: Sequence[str], form: str) -> tuple[list[Written | None], np.
     """What each text means as a date, None where it is none or a whole number, and which are whole numbers."""
     if "%" in form:
         return [from_format(text, form) for text in texts], np.zeros(len(texts), bool)
-    number = DECIMAL if form in EPOCH else INTEGER
+    number = DECIMAL if form in EPOCH else COUNTED
     whole = np.array([bool(number.fullmatch(text)) for text in texts], bool)
     if form in EPOCH or form == "number":
         return [None] * len(texts), whole
@@ -171,6 +178,8 @@ def _judged(
             faults[i] = "the time is empty"
         elif value is not None:
             faults[i] = f"the time {text} is negative"
+        elif COUNTED.fullmatch(text) and not INTEGER.fullmatch(text) and form not in EPOCH:
+            faults[i] = f"the time {text} has 19 digits; use --time-format epoch-ns if all times are epoch nanoseconds"
         elif form == "number":
             faults[i] = f"the time {text[:40]!r} is not a whole number"
         elif form:
@@ -186,7 +195,7 @@ def clock_for(values: np.ndarray, kind: str, step: str | int | None) -> Clock:
     """The clock of times int64 [n], n > 0, with the given step, or the longest one that meets every time."""
     first, last = int(values.min()), int(values.max())
     if kind == "integer":
-        unit = (int(np.gcd.reduce(values)) or 1) if step is None else _whole(step)
+        unit = (int(np.gcd.reduce(values)) or 1) if step is None else _whole(step, first, last)
         # whole numbers keep their own zero, unless steps counted from it would not fit
         origin = 0 if last // unit <= LAST_STEP else first - first % unit
     else:
@@ -230,11 +239,14 @@ def seconds(step: str | int) -> int:
 
 
 def epoch_parts(first: int, last: int) -> int:
-    """How many of a second whole-number times between two count since 1970, 1 or 1000; 0 where they do not seem to.
+    """How many of a second whole-number times between two count since 1970; 0 where they do not seem to.
 
-    Only times from 2001 to 2106 are told: such numbers hardly count anything else.
+    Only seconds from 2001 on and parts of them from 1973 on are told, up to 2106: such numbers count nothing else.
     """
-    return next((parts for parts in (1, 1000) if 10**9 <= first // parts <= last // parts < 2**32), 0)
+    least, most = EPOCH_ENDS
+    if first < 10**9:
+        return 0
+    return next((parts for parts in EPOCH_WORDS if least <= first // parts <= last // parts < most), 0)
 
 
 def whole_numbers(first: int, last: int, form: str, step: str | int | None) -> tuple[str, int]:
@@ -251,8 +263,7 @@ def whole_numbers(first: int, last: int, form: str, step: str | int | None) -> t
 
 def epoch_remark(parts: int) -> str:
     """The remark that whole numbers are read as dates; parts: of a second."""
-    words = "seconds" if parts == 1 else "milliseconds"
-    return f"Times are read as epoch {words}; --time-format number keeps them as numbers."
+    return f"Times are read as epoch {EPOCH_WORDS[parts]}; --time-format number keeps them as numbers."
 
 
 def fine_steps(clock: Clock, ends: tuple[int, int], used: int, events: int) -> str:
@@ -302,11 +313,20 @@ def _step_text(step: str | int) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _whole(step: str | int) -> int:
+def _whole(step: str | int, first: int, last: int) -> int:
+    """The step of whole numbers between two, in their own units."""
     text = _step_text(step)
     if INTEGER.fullmatch(text) and int(text) >= 1:
         return int(text)
-    hint = f", such as {seconds(step)} if they are seconds" if is_span(step) else ""
+    parts = epoch_parts(last, last)
+    words = EPOCH_WORDS[parts or 1]
+    hint = f", such as {seconds(step) * (parts or 1)} if they are {words}" if is_span(step) else ""
+    if hint and parts:
+        form = next(name for name, each in EPOCH.items() if each == parts)
+        hint += (
+            f"; or leave out those that are no epoch {words}, such as {first}, or read all as such with "
+            f"--time-format {form}"
+        )
     shown = text if isinstance(step, int) else repr(text)
     raise SettingsError(
         f"{shown} is not a step of these times, which are whole numbers: give a whole number of at least 1{hint}."

@@ -15,6 +15,7 @@ from bridgemem.events.readers.check import check_events
 from bridgemem.events.readers.read import Reading, ReadOptions, read_events
 from bridgemem.outofcore.duckdb import mine_files
 from bridgemem.outofcore.mined import Mined
+from corpora import write_parquet
 
 HEADING = "subject,relation,object,time\n"
 
@@ -43,6 +44,8 @@ UNDERSTOOD = {
     "day and month name": ["30 Jan 2024", "31-Jan-2024"],
     "epoch seconds": ["1706572800", "1706659200"],
     "epoch milliseconds": ["1706572800123", "1706659200456"],
+    "epoch microseconds": ["1706572800123456", "1706659200456123"],
+    "epoch nanoseconds": ["1706572800123456789", "1706659200456123789"],
 }
 DAYS = ["2024-01-30", "2024-01-31"]
 
@@ -129,6 +132,8 @@ def test_an_order_that_nothing_tells_is_asked_for(times, phrase, tmp_path):
         (["86400", "172800"], "epoch", ["1970-01-02", "1970-01-03"]),
         (["86400.5", "172800"], "epoch", ["1970-01-02", "1970-01-03"]),
         (["86400000"], "epoch-ms", ["1970-01-02"]),
+        (["0", "86400000000"], "epoch-us", ["1970-01-01", "1970-01-02"]),
+        (["0", "86400000000000"], "epoch-ns", ["1970-01-01", "1970-01-02"]),
         (["1706572800", "1706572801"], "number", ["1706572800", "1706572801"]),
         (["20240131"], "number", ["20240131"]),
     ],
@@ -174,6 +179,56 @@ def test_epoch_times_are_dates_and_it_is_said(tmp_path):
     assert (labels(reading), reading.events.clock.length()) == (DAYS, "1 day")
     assert reading.remarks == ("Times are read as epoch milliseconds; --time-format number keeps them as numbers.",)
     assert reading.events.clock.step("1706659200000") == reading.events.clock.step("1706659200") == 1
+
+
+PARTS = {"milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+
+
+@pytest.mark.parametrize("unit", PARTS)
+@pytest.mark.parametrize("year", ["1975", "1999", "2024", "2099"])
+def test_parts_of_a_second_are_told_by_their_size_in_files_frames_and_mining(unit, year, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range(f"{year}-01-31 06:00", periods=4, freq="D").as_unit("s").astype("int64")
+    times = [day * PARTS[unit] + 5 for day in days.tolist()]
+    expected, options = [f"{year}-01-31", *(f"{year}-02-0{i}" for i in (1, 2, 3))], ReadOptions(step="day")
+    columns = {"subject": ["A"] * 4, "relation": ["r"] * 4, "object": ["B"] * 4, "time": times}
+    path = written(tmp_path / "e.csv", map(str, times))
+    for source in (path, columns, pandas.DataFrame(columns), pandas.DataFrame(columns).astype({"time": "float64"})):
+        reading = read_events(source, options)
+        assert (labels(reading), reading.rejects.count) == (expected, 0)
+        assert reading.remarks == (f"Times are read as epoch {unit}; --time-format number keeps them as numbers.",)
+    for file in (path, write_parquet(tmp_path / "e.parquet", columns)):
+        mine_files([file], tmp_path / "out", options=options, force=True)
+        assert Mined(tmp_path / "out").clock == reading.events.clock
+
+
+@pytest.mark.parametrize("parts", PARTS.values())
+def test_one_epoch_time_is_understood_as_those_of_the_data_are(parts):
+    clock = Clock("date", 1_706_572_800, 86_400)
+    assert clock.step(str(1_706_659_200 * parts)) == 1
+    with pytest.raises(DataError, match="is a bare number"):
+        clock.step(str(1_706_659_200 * parts * 100))
+
+
+@pytest.mark.parametrize("unit", PARTS)
+def test_epoch_times_next_to_others_are_refused_with_their_unit_and_the_remedy(unit, tmp_path):
+    path = written(tmp_path / "e.csv", ["17", *(str((1_706_572_800 + i) * PARTS[unit]) for i in range(3))])
+    form = {"milliseconds": "epoch-ms", "microseconds": "epoch-us", "nanoseconds": "epoch-ns"}[unit]
+    said = f"leave out those that are no epoch {unit}, such as 17, or read all as such with --time-format {form}"
+    with pytest.raises(SettingsError, match=said):
+        read_events(path, ReadOptions(step="day"))
+    assert labels(read_events(path, ReadOptions(step="day", time_format=form)))[::3] == ["1970-01-01", "2024-01-30"]
+
+
+def test_a_number_of_19_digits_among_shorter_ones_is_rejected_with_the_remedy(tmp_path):
+    reading = read_events(written(tmp_path / "e.csv", ["17", "1706572800000000000"]))
+    (row,) = reading.rejects.rows
+    assert row.reason.endswith("has 19 digits; use --time-format epoch-ns if all times are epoch nanoseconds")
+
+
+@pytest.mark.parametrize("text", ["1704067200000000000", "1704060210101010101", "170406021010", "1704060200000000"])
+def test_a_long_number_is_no_day_of_another_century(text):
+    assert read_date(text) is None
 
 
 def test_a_time_beyond_the_calendar_is_one_rejected_row(tmp_path):

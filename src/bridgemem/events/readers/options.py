@@ -40,8 +40,8 @@ class ReadOptions:
         the headings or the number of columns.
     step: the length of a time step: a whole number in the file's own units for whole-number times; for dates "hour",
         "day", "week", "15min", "7d" or a number of seconds. Left out, it is the longest step that fits all times.
-    time_format: how times are written, where that is not plain: day-first, month-first, epoch, epoch-ms, number, or
-        as for `datetime.strptime`, such as %d/%m/%y.
+    time_format: how times are written, where that is not plain: day-first, month-first, epoch (seconds), epoch-ms,
+        epoch-us, epoch-ns, number, or as for `datetime.strptime`, such as %d/%m/%y.
     na: the texts that stand for a missing value, next to an empty one; () for none. Left out, `MISSING` in plain
         tables, and what a published layout has for it.
     known: names that are never read as missing values.
