@@ -98,3 +98,23 @@ def test_steps_much_finer_than_the_stream_are_remarked_as_by_duckdb(kind: str, t
         other = spark.mine_on_spark([file], tmp_path / f"spark {name}", MASTER, options=options)["source"]["remarks"]
         assert one == other
         assert sum("A step is 61 minutes" in remark for remark in one) == (name == "fine")
+
+
+def test_a_number_with_a_fraction_of_zero_is_the_name_that_duckdb_reads(tmp_path: Path) -> None:
+    columns = {
+        "subject": ["107", "205", "900107", "x"],
+        "kind": ["pays", "pays", "pays", "pays"],
+        "detail": ["7.0", "7", "7", " 7.0 "],
+        "object": ["205.0", "107.0", "x", "107.00"],
+        "time": ["1.0", "2", "3", "4"],
+    }
+    file, options = write_parquet(tmp_path / "e.parquet", columns), ReadOptions(relation="kind,detail")
+    mine_files([file], tmp_path / "duckdb", options=options)
+    spark.mine_on_spark([file], tmp_path / "spark", MASTER, options=options)
+    for name, lines in (("entities.txt", 4), ("relations.txt", 1)):
+        here, there = ((tmp_path / engine / name).read_text() for engine in ("duckdb", "spark"))
+        assert here == there
+        assert len([line for line in here.splitlines() if line and not line.startswith("#")]) == lines
+    assert (tmp_path / "duckdb" / "counts.safetensors").read_bytes() == (
+        tmp_path / "spark" / "counts.safetensors"
+    ).read_bytes()

@@ -13,6 +13,7 @@ from bridgemem.config import MOST_STEPS
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events.clock import DAY, LAST_TIME, Clock
 from bridgemem.events.dates import COMPACT, FIRST_SECOND, LAST_SECOND, Written, from_format, read_date
+from bridgemem.events.whole_numbers import plain_number
 
 INTEGER = re.compile(r"-?[0-9]{1,18}")  # what fits into 64 bits
 NANOSECONDS = 19  # digits of an epoch time in them, which fits into 64 bits too
@@ -70,6 +71,7 @@ def is_time(text: str, form: str = "") -> bool:
     """Whether a text is a whole number or a date, whatever its day and month may be."""
     if "%" in form:
         return from_format(text, form) is not None
+    text = plain_number(text)
     return bool(COUNTED.fullmatch(text)) or read_date(text) is not None
 
 
@@ -80,6 +82,7 @@ def read_times(texts: Sequence[str], rows: np.ndarray, *, form: str = "", step: 
     all read as a day such as 20140131 are dates, and so are epoch times, unless the step is a whole number of the
     file's own units. form: how the times are written, as `check_format` knows it.
     """
+    texts = texts if "%" in form else list(map(plain_number, texts))
     written, whole = _written(texts, form)
     dated = np.array([date is not None for date in written], bool)
     remarks: tuple[str, ...]

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from bridgemem.events.names import Names
+from bridgemem.events.whole_numbers import plain_number
 from bridgemem.showing import SHOWN, as_frame, first_few, html_table
 
 
@@ -132,13 +133,16 @@ class Vocabulary:
     def get(self, name: str | int) -> int | None:
         """The id of a name, or None; a number (or its digits, when no name matches) is taken as the id itself.
 
-        Where the names are numbers, a number is one of them and never the id of another.
+        Where the names are numbers, a number is one of them and never the id of another. 107.0 is the name 107, as it
+        is in a table.
         """
         text = str(name)
         if text in self.ids and (self.numbers or isinstance(name, str)):
             return self.ids[text]
         if text in self.aliases:
             return self.ids.get(self.aliases[text])
+        if (plain := plain_number(text)) != text and plain in self.ids:
+            return self.ids[plain]
         # no id has as many digits as make a number that int() refuses to read
         if not self.numbers and text.isdecimal() and len(text) < 20 and int(text) < len(self):
             return int(text)

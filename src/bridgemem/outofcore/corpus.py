@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -142,8 +142,11 @@ class Corpus:
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, files: Sequence[Source], progress: Progress) -> None:
-        """Take the files in, each as one transaction; a row's place over all files is its order."""
+    def read(self, files: Sequence[Source], progress: Progress, known: Collection[str] = ()) -> None:
+        """Take the files in, each as one transaction; a row's place over all files is its order.
+
+        known: names that stay as they are, also if they are whole numbers with a fraction of zero.
+        """
         if self.note("numbers"):
             return
         kinds = common_kinds(files)
@@ -160,7 +163,7 @@ class Corpus:
                 if number not in done:
                     with (
                         clear_errors(self.out, reading=file.name),
-                        rows_of(file, kinds, self._folder, rejecting=rejecting) as (select, text),
+                        rows_of(file, kinds, self._folder, rejecting=rejecting, known=known) as (select, text),
                         self._transaction(),
                     ):
                         which = f"SELECT *, {number} FROM ({select})" if rejecting else select

@@ -19,6 +19,7 @@ from bridgemem.events.aliases import Aliases
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers.lakes import event_columns, local_files
 from bridgemem.events.readers.options import ReadOptions
+from bridgemem.events.whole_numbers import plain_number
 from bridgemem.memory.disk.segments import Note, SegmentWriter, vocabulary_digest
 from bridgemem.memory.disk.writing import About
 from bridgemem.outofcore.base import Miner, Mining, Part, write_mined
@@ -99,7 +100,8 @@ def mine_files(
         database = work / "corpus.duckdb"
         memory = limits.for_duckdb(settings)
         corpus = stack.enter_context(closing(Corpus(database, memory, limits.threads, out, rejects)))
-        corpus.read(files, progress)
+        names = [name for known in (entities, relations) if known for name in known.names]
+        corpus.read(files, progress, [name for name in names if plain_number(name) != name])
         found = corpus.number(files, options, entities, relations, progress, aliases)
         mining = Mining(settings, found["n_entities"], found["n_relations"], seed)
         rows = limits.rows or max(memory // ROW_BYTES, 1)

@@ -17,6 +17,7 @@ from bridgemem.events.readers.rejects import MOST
 from bridgemem.events.readers.table import INTEGER, MOMENT, PARQUET, Source, connect, find_columns
 from bridgemem.events.readers.text import Screened, literal, short
 from bridgemem.events.times import MIXED_ZONES
+from bridgemem.events.whole_numbers import plain_number_sql
 from bridgemem.progress import SILENT
 
 LAST_ID = 2**31 - 1  # of an entity, or of a relation
@@ -31,13 +32,13 @@ WORDS = {"whole": "whole numbers", "date": "dates", "text": "texts"}
 
 @contextmanager
 def rows_of(
-    file: Source, kinds: Sequence[str], folder: Path, *, rejecting: bool = False
+    file: Source, kinds: Sequence[str], folder: Path, *, rejecting: bool = False, known: Collection[str] = ()
 ) -> Iterator[tuple[str, Screened | None]]:
-    """SQL of the four roles in these kinds: whole numbers, seconds since 1970 for dates, and texts as they are.
+    """SQL of the four roles in these kinds: whole numbers, seconds since 1970 for dates, and texts; 107.0 is named 107.
 
     folder: where a copy goes, if the file has to be unpacked. rejecting: a fifth column says which row of the file each
     is, the first is 1, and lines that are no rows are rejected; else such a line refuses the file. Next to the SQL
-    comes what was found of the lines of a text file.
+    comes what was found of the lines of a text file. known: names that stay as they are.
     """
     kept = MOST if rejecting else 1
     with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder, kept=kept) as (table, text):
@@ -50,8 +51,9 @@ def rows_of(
         if file.layout is not None:
             yield _published(file, file.layout, f"(SELECT *{number} FROM {table})", f", {ROW}" * rejecting), text
             return
-        chosen = zip(file.columns, kinds_of(file), kinds, strict=True)
-        yield f"SELECT {', '.join(_expression(*how) for how in chosen)}{number} FROM {table}", text
+        columns = list(map(_expression, file.columns, kinds_of(file), kinds))
+        columns[:3] = [_named(c, known) if k == "text" else c for c, k in zip(columns[:3], kinds[:3], strict=True)]
+        yield f"SELECT {', '.join(columns)}{number} FROM {table}", text
 
 
 def _published(file: Source, layout: SourceLayout, table: str, row: str = "") -> str:
@@ -101,6 +103,15 @@ def _expression(column: str, kind: str, wanted: str) -> str:
         seconds = f"CAST(trunc(epoch({column})) AS BIGINT)"
         return seconds if wanted == "date" else f"CAST({column} AS VARCHAR)"
     return f"CAST({column} AS {'BIGINT' if wanted == 'whole' else 'VARCHAR'})"
+
+
+def _named(column: str, known: Collection[str]) -> str:
+    """SQL of a text as a name, as `ReadOptions.name` has it."""
+    text = text_of(column)
+    plain = plain_number_sql(text)
+    if not known:
+        return plain
+    return f"CASE WHEN {text} IN ({', '.join(map(literal, sorted(known)))}) THEN {text} ELSE {plain} END"
 
 
 def describe(path: Path, options: ReadOptions) -> Source:

@@ -30,6 +30,7 @@ from bridgemem.events.times import (
     week_remark,
     whole_numbers,
 )
+from bridgemem.events.whole_numbers import plain_number_sql
 from bridgemem.outofcore.sources import LAST_ID
 
 if TYPE_CHECKING:
@@ -237,11 +238,13 @@ class _Role:
         from pyspark.sql import functions as F
 
         if len(self.columns) == 1:
-            return _value(*self.columns[0])
+            return _value(*self.columns[0], named=self.name != "time")
         if not self.columns:
             return F.lit(options.relation_is)
         marks = ", ".join(map(_quoted, sorted(options.missing())))
         texts = [f"trim(BOTH {SPACES} FROM CAST({_identifier(column)} AS STRING))" for column, _ in self.columns]
+        if self.name != "time" or "%" not in options.time_format:
+            texts = [plain_number_sql(text, "$1") for text in texts]
         return F.expr(joined_parts(self.name, [f"CASE WHEN {t} IN ({marks}) THEN NULL ELSE {t} END" for t in texts]))
 
 
@@ -273,15 +276,18 @@ def _width(table: DataFrame, heading: str, kind: str) -> str:
     return "bigint" if kind == "whole" else dict(table.dtypes)[heading]
 
 
-def _value(heading: str, kind: str) -> Column:
-    """A column as whole numbers, as seconds since 1970 for dates, or as trimmed text."""
+def _value(heading: str, kind: str, named: bool) -> Column:
+    """A column as whole numbers, as seconds since 1970 for dates, or as trimmed text; named: 107.0 is the name 107."""
     from pyspark.sql import functions as F
 
     column = _identifier(heading)
     if kind == "date":
         # parts of a second are cut towards zero
         return F.expr(f"CAST(CAST(CAST({column} AS TIMESTAMP) AS DECIMAL(20, 6)) AS BIGINT)")
-    return F.expr(f"CAST({column} AS BIGINT)" if kind == "whole" else f"trim(BOTH {SPACES} FROM {column})")
+    if kind == "whole":
+        return F.expr(f"CAST({column} AS BIGINT)")
+    text = f"trim(BOTH {SPACES} FROM {column})"
+    return F.expr(plain_number_sql(text, "$1") if named else text)
 
 
 # ---- numbering -----------------------------------------------------------------------------------------------------

@@ -116,6 +116,7 @@ class JsonLines:
     def _joined(self, role: str, parts: Sequence[Any]) -> str:
         """The value of a role; several fields are joined as the columns of a table are."""
         texts = [_text(value, role) for value in parts]
+        texts = texts if role == "time" else list(map(self.options.name, texts))
         filled = [text for text in texts if text not in self._missing]
         if not filled or (role == "time" and len(filled) < len(texts)):
             shown = f" ({texts[0]})" if len(texts) == 1 and texts[0] else ""

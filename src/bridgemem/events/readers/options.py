@@ -11,6 +11,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.events.readers.layouts import FORMATS, LAYOUTS, SourceLayout, detect
 from bridgemem.events.readers.text import short
 from bridgemem.events.times import check_format
+from bridgemem.events.whole_numbers import plain_number
 
 ROLES = ("subject", "relation", "object", "time")
 Headings = tuple[str, ...]  # of one role: one heading, or several whose columns are joined
@@ -44,7 +45,7 @@ class ReadOptions:
         epoch-us, epoch-ns, number, or as for `datetime.strptime`, such as %d/%m/%y.
     na: the texts that stand for a missing value, next to an empty one; () for none. Left out, `MISSING` in plain
         tables, and what a published layout has for it.
-    known: names that are never read as missing values.
+    known: names that are never read as missing values, nor as whole numbers.
     """
 
     subject: str | Sequence[str] = ""
@@ -101,11 +102,18 @@ class ReadOptions:
 
     def missing(self, known: Collection[str] = ()) -> frozenset[str]:
         """The texts that stand for a missing value in a plain table; known: names, which are never one."""
-        return frozenset(MISSING if self.na is None else self.na).difference(known, self.known) | {""}
+        marks = frozenset(MISSING if self.na is None else self.na)
+        return (marks | frozenset(map(plain_number, marks))).difference(known, self.known) | {""}
+
+    def name(self, text: str, known: Collection[str] = ()) -> str:
+        """A name as a plain table means it: 107.0 is 107, unless it is known as it stands; known: further names."""
+        text = text.strip()
+        return text if text in known or text in self.known else plain_number(text)
 
     def following(self, base: EventLog) -> ReadOptions:
         """The same for events that follow a log: its names are never missing, and its whole numbers no epoch."""
-        known = self.missing().intersection((*base.entities.names, *base.relations.names))
+        names, marks = (*base.entities.names, *base.relations.names), self.missing()
+        known = {name for name in names if name in marks or plain_number(name) != name}
         form = "number" if base.clock.kind == "integer" and not self.time_format else self.time_format
         return replace(self, known=tuple(sorted(known)), time_format=form)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -330,9 +331,13 @@ def row_values(
     entities, relations, times = (
         {""} if layout else given.options.missing(v.names if v else ()) for v in (*known, None)
     )
-    label, day = (layout.label, iso) if layout else (str.strip, str.strip)
+    party, label = (
+        partial(given.options.name, known=v.ids if v else ()) if layout is None else published
+        for v, published in zip(known, (str.strip, layout.label if layout else str.strip), strict=True)
+    )
+    day = iso if layout else str.strip
     return Values(
-        Texts.of(names, [columns["subject"], columns["object"]], entities),
+        Texts.of(names, [columns["subject"], columns["object"]], entities, party),
         Texts.of(given.texts["relation"], [columns["relation"]], relations, label),
         Texts.of(given.texts["time"], [columns["time"]], times, day),
     )

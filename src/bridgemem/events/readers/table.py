@@ -27,6 +27,7 @@ from bridgemem.events.readers.text import (
     short,
 )
 from bridgemem.events.times import is_time
+from bridgemem.events.whole_numbers import plain_number_sql
 from bridgemem.progress import SILENT, Step
 
 if TYPE_CHECKING:
@@ -257,7 +258,12 @@ class Heading:
                 if role == "time" and self.options.time_format and MOMENT.fullmatch(kind):
                     raise SettingsError(f"{source} holds dates as such, which need no time format: leave it out.")
             else:
-                column = _joined(role, parts, self.options.missing()) if parts else literal(self.options.relation_is)
+                as_written = role == "time" and "%" in self.options.time_format
+                column = (
+                    _joined(role, parts, self.options.missing(), as_written)
+                    if parts
+                    else literal(self.options.relation_is)
+                )
                 kind = "VARCHAR"
             sql.append(column)
             kinds.append(kind)
@@ -278,11 +284,15 @@ class Heading:
         )
 
 
-def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[str]) -> str:
-    """Several columns as SQL of one text: a date of its parts, others with colons in between; empty where missing."""
+def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[str], as_written: bool) -> str:
+    """Several columns as SQL of one text: a date of its parts, others with colons in between; empty where missing.
+
+    as_written: a whole number keeps a fraction of zero.
+    """
     # a pattern, since DuckDB makes a join of a long list, and a join does not keep the order of the rows
     nothing = literal("|".join(map(re.escape, sorted(missing))))
     texts = [f"trim({_as_text(*column)})" for column in columns]
+    texts = texts if as_written else list(map(plain_number_sql, texts))
     filled = [f"CASE WHEN regexp_full_match({text}, {nothing}) THEN NULL ELSE {text} END" for text in texts]
     return joined_parts(role, filled)
 
