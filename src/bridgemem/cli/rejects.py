@@ -52,8 +52,10 @@ def kept(path: Path | None) -> int:
 
 
 def show_rejects(rejects: Rejects) -> None:
-    """The first rejected rows, and how many there are."""
-    for reject in rejects.rows[:SHOWN]:
+    """The first rejected rows, and how many there are; lines that are not UTF-8 have a sentence of their own."""
+    shown = rejects.others()[:SHOWN]
+    for reject in shown:
         say(f"  {reject.file}:{reject.line}: {reject.reason}")
-    if rejects.count > SHOWN:
-        say(f"  ... and {rejects.count - SHOWN:,} more; --rejects FILE writes them to a file.")
+    if more := rejects.count - len(shown):
+        left = f"... and {more:,} more; --rejects FILE writes them to a file."
+        say(f"  {left if shown else '--rejects FILE writes them to a file.'}")

@@ -15,7 +15,7 @@ from bridgemem.events.readers.layouts import SourceLayout
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.rejects import MOST
 from bridgemem.events.readers.table import INTEGER, MOMENT, PARQUET, Source, connect, find_columns
-from bridgemem.events.readers.text import Screened, literal, short
+from bridgemem.events.readers.text import NOT_UTF8, Screened, literal, short, to_utf8
 from bridgemem.events.times import MIXED_ZONES
 from bridgemem.events.whole_numbers import plain_number_sql
 from bridgemem.progress import SILENT
@@ -43,9 +43,9 @@ def rows_of(
     kept = MOST if rejecting else 1
     with SILENT.task("") as advance, file.rows(Budget(2**63), advance, folder=folder, kept=kept) as (table, text):
         for first in text.rejects[:1] if text and not rejecting else ():
+            how = to_utf8(file.name) if first.reason == NOT_UTF8 else "write it again or leave it out"
             raise DataError(
-                f"{file.name}:{first.line} cannot be read: {first.reason}; write it again or leave it out; "
-                "--rejects FILE collects such lines."
+                f"{file.name}:{first.line} cannot be read: {first.reason}; {how}; --rejects FILE collects such lines."
             )
         number = f", row_number() OVER () AS {ROW}" * rejecting
         if file.layout is not None:

@@ -3,7 +3,9 @@
 import csv
 import gzip
 import io
+import re
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import bridgemem as bm
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.log import Clock, Vocabulary
 from bridgemem.events.readers import text
@@ -18,7 +21,9 @@ from bridgemem.events.readers.files import find_files
 from bridgemem.events.readers.id_files import read_vocabulary
 from bridgemem.events.readers.read import Reading, ReadOptions, read_events
 from bridgemem.events.readers.text import UNCLOSED
+from bridgemem.outofcore.duckdb import mine_files
 from builders import named_rows
+from commands import bridgemem
 
 ENTITIES = Vocabulary("entity", ("Ann", "Bob", "Cid"))
 RELATIONS = Vocabulary("relation", ("greets", "pays"))
@@ -263,11 +268,55 @@ def test_a_bad_row_is_reported_with_its_line_and_the_others_are_read(write, bad,
     assert len(reading.events) == 3
     assert lines_and_reasons(reading) == [(4, reason)]
     assert (reading.rejects.count, reading.rejects.total) == (1, 4)
-    assert reading.rejects.sentence() == f"1 of 4 rows was rejected, the first at {path}:4: {reason}."
+    assert reading.rejects.sentence().startswith(f"1 of 4 rows was rejected, the first at {path}:4: {reason}.")
     assert len(reading.rejects.rows[0].text) <= 90
     with pytest.raises(DataError) as error:
         read_events(path, strict=True)
-    assert str(error.value) == f"{path}:4: {reason}."
+    assert str(error.value).startswith(f"{path}:4: {reason}")
+
+
+def test_a_file_that_is_not_utf_8_is_told_once_with_the_remedy(write, tmp_path):
+    rows = [f"{name},pays,Bob,{i}" for i, name in enumerate(["Łódź", "Ann", "Žižkov", "Cid"] * 10)]
+    path = write("\n".join(["subject,relation,object,time", *rows]).encode("cp1250"), "e.csv")
+    remedy = f"save it as CSV UTF-8, or convert it: iconv -f CP1252 -t UTF-8 {path} > utf8.csv (or -f CP1250)"
+    said = f"{path} is not UTF-8 throughout, and 20 lines are left out for that: {remedy}."
+    assert read_events(path).rejects.sentence().endswith(f"the line is not UTF-8. {said}")
+    with pytest.warns(UserWarning, match=re.escape(said)):
+        bm.load(path)
+    outcome = bridgemem("data", "check", path)
+    assert (outcome.code, outcome.out.count("the line is not UTF-8"), outcome.out.count(said)) == (2, 1, 1)
+    for refused in (lambda: read_events(path, strict=True), lambda: mine_files([path], tmp_path / "out")):
+        with pytest.raises(DataError, match=re.escape(f"{path}:2") + f".*{re.escape(remedy)}"):
+            refused()
+
+
+def test_other_rejected_rows_are_listed_next_to_lines_that_are_not_utf_8(write):
+    path = write(b"subject,relation,object,time\nBo\xff,pays,Ann,1\nBo,pays,Ann,soon\nBo,pays,Ann,2\n", "e.csv")
+    lines = bridgemem("data", "check", path).out.splitlines()
+    assert "  ... and 1 more; --rejects FILE writes them to a file." in lines
+    assert [line for line in lines if line.startswith(f"  {path}")] == [
+        f"  {path}:3: the time 'soon' is neither a whole number nor a date; write dates as 2024-01-31"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "kind"),
+    [
+        ("e.xlsx", ("[Content_Types].xml", "xl/workbook.xml"), "an Excel workbook"),
+        ("e.xls", bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600), "an Excel workbook"),
+        ("e.ods", ("mimetype", "content.xml", "META-INF/manifest.xml"), "a spreadsheet"),
+    ],
+)
+def test_a_spreadsheet_is_named_with_what_to_save(tmp_path, name, raw, kind):
+    path = tmp_path / name
+    if isinstance(raw, bytes):
+        path.write_bytes(raw)
+    else:
+        with zipfile.ZipFile(path, "w") as file:
+            for inside in raw:
+                file.writestr(inside, "<x/>")
+    with pytest.raises(DataError, match=f"is {kind}, which is not read: save its sheet of events as CSV UTF-8"):
+        read_events(path)
 
 
 @pytest.mark.parametrize("bad", ['"Ann,pays,Bob,1', 'Ann,"pa"ys,Bob,1'])

@@ -6,6 +6,7 @@ distinct text and not once per row.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,7 +25,7 @@ from bridgemem.events.readers.layouts import SourceLayout, iso
 from bridgemem.events.readers.options import ROLES, ReadOptions
 from bridgemem.events.readers.rejects import RejectedError
 from bridgemem.events.readers.table import Source, check_rows, connect, find_columns, reading
-from bridgemem.events.readers.text import KEPT_REJECTS, Reject, Screened, short
+from bridgemem.events.readers.text import KEPT_REJECTS, NOT_UTF8, Reject, Screened, short, to_utf8
 from bridgemem.events.readers.values import Texts, Values, ids_of, new_codes, numbered
 from bridgemem.events.times import UNDERSTOOD, Times, clock_for, read_times, seconds, week_remark
 from bridgemem.progress import SILENT, Progress, Step
@@ -69,7 +70,23 @@ class Rejects:
         first = self.rows[0]
         were, rows = "was" if self.count == 1 else "were", "row" if self.total == 1 else "rows"
         place = f"{first.file}:{first.line}"
-        return f"{self.count:,} of {self.total:,} {rows} {were} rejected, the first at {place}: {first.reason}."
+        said = f"{self.count:,} of {self.total:,} {rows} {were} rejected, the first at {place}: {first.reason}."
+        return " ".join(filter(None, [said, self.not_utf8()]))
+
+    def others(self) -> tuple[Reject, ...]:
+        """The rejected rows without the lines that are not UTF-8, of which one sentence is enough."""
+        return tuple(reject for reject in self.rows if reject.reason != NOT_UTF8)
+
+    def not_utf8(self) -> str:
+        """What to do where lines are not UTF-8; empty where all are."""
+        files = Counter(reject.file for reject in self.rows if reject.reason == NOT_UTF8)
+        if not files:
+            return ""
+        file, lines = next(iter(files)), sum(files.values())
+        least = "at least " * (self.count > len(self.rows))
+        where = f"{file} is" if len(files) == 1 else f"{file} and {len(files) - 1:,} more are"
+        left = f"{least}{lines:,} line{'s are' if lines > 1 else ' is'} left out for that"
+        return f"{where} not UTF-8 throughout, and {left}: {to_utf8(file)}."
 
 
 @dataclass(frozen=True)
@@ -363,7 +380,8 @@ def step_of(step: str | int | None, layout: SourceLayout | None, kind: str, time
 def _check_strict(rejects: Rejects) -> None:
     """Refuse rejected rows by the first of them, or by the first that is left out of a plain table."""
     for first in rejects.all()[:1]:
-        raise RejectedError(f"{first.file}:{first.line}: {first.reason}.", rejects.all())
+        remedy = f"; {to_utf8(first.file)}" * (first.reason == NOT_UTF8)
+        raise RejectedError(f"{first.file}:{first.line}: {first.reason}{remedy}.", rejects.all())
 
 
 def no_events(files: Sequence[str], rejects: Rejects, dropped: Mapping[str, int], hint: str) -> DataError:

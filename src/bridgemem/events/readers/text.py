@@ -35,6 +35,8 @@ from bridgemem.progress import Step
 
 BLOCK = 1 << 21  # bytes read at a time
 LONGEST_LINE = 100_000  # characters; a longer line is a broken file, not an event
+OLD_EXCEL = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # how an .xls begins
+WORKBOOK = ("xl/workbook.xml", "xl/workbook.bin", "META-INF/manifest.xml")  # what an .xlsx, .xlsb or .ods holds
 MARK = b"\xef\xbb\xbf"  # the byte order mark, which some programs write first
 SAMPLE = 50  # filled lines from which the columns of a file are found
 KEPT_REJECTS = 10_000
@@ -44,6 +46,7 @@ UNPACKING = (OSError, RuntimeError, ValueError, zlib.error, lzma.LZMAError, stru
 
 ESCAPED_BYTE = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of bytes that are not UTF-8
 JSON = re.compile(r"\s*(\[\s*)?\{\s*([\"}].*)?|\s*\[\s*", re.DOTALL)  # how the first line of objects looks
+NOT_UTF8 = "the line is not UTF-8"
 UNCLOSED = "the line has a quote that is not closed or stands inside a field"
 
 
@@ -67,6 +70,11 @@ def short(text: str, most: int = 80) -> str:
     return shown.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
+def to_utf8(file: str) -> str:
+    """What to do with a file that is not UTF-8; Western and Central Europe have an older encoding each."""
+    return f"save it as CSV UTF-8, or convert it: iconv -f CP1252 -t UTF-8 {file} > utf8.csv (or -f CP1250)"
+
+
 def literal(value: str | Path) -> str:
     """A text as an SQL literal; a path as the pattern of this one file."""
     text = glob.escape(str(value)) if isinstance(value, Path) else value
@@ -80,8 +88,8 @@ def open_bytes(path: Path) -> IO[bytes]:
     """The file's bytes, unpacked if it is a gz or a zip."""
     try:
         file = path.open("rb")
-        start = file.read(4)
-        packed, zipped = start[:2] == b"\x1f\x8b", start == b"PK\3\4"
+        start = file.read(len(OLD_EXCEL))
+        packed, zipped = start[:2] == b"\x1f\x8b", start[:4] == b"PK\3\4"
         file.seek(0)
     except IsADirectoryError:
         raise DataError(
@@ -97,6 +105,9 @@ def open_bytes(path: Path) -> IO[bytes]:
             if file.read(1):
                 raise DataError(f"{path} is named as a gz but is none: rename it or pack it again.")
             raise DataError(f"{path} is empty: give rows of subject, relation, object, time.")
+    if start == OLD_EXCEL:
+        file.close()
+        raise _workbook(path)
     if zipped:
         return _open_zip(path, file)
     if not packed:
@@ -110,6 +121,8 @@ def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
     try:
         archive = zipfile.ZipFile(file)
         inside = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX/")]
+        if any(name in WORKBOOK for name in inside):
+            raise _workbook(path)
         if len(inside) == 1:
             return archive.open(inside[0])
         if inside and all(name.endswith(".npy") for name in inside):
@@ -120,6 +133,12 @@ def _open_zip(path: Path, file: IO[bytes]) -> IO[bytes]:
     except (*UNPACKING, EOFError) as error:
         raise DataError(f"{path} cannot be unpacked, it is damaged or locked: {str(error).rstrip('.')}.") from None
     raise DataError(f"{path} is a zip of {len(inside)} files: unpack it, and give the files of events.")
+
+
+def _workbook(path: Path) -> DataError:
+    """The error that a file is a spreadsheet."""
+    kind = "a spreadsheet" if path.suffix.lower() == ".ods" else "an Excel workbook"
+    return DataError(f"{path} is {kind}, which is not read: save its sheet of events as CSV UTF-8 and give that file.")
 
 
 def _blocks(path: Path, file: IO[bytes], budget: Budget) -> Iterator[bytes]:
@@ -171,7 +190,7 @@ def fault(line: str) -> str | None:
     if "\0" in line:
         return "the line holds a NUL byte"
     if ESCAPED_BYTE.search(line):
-        return "the line is not UTF-8"
+        return NOT_UTF8
     return None
 
 
