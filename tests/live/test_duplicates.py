@@ -47,11 +47,11 @@ def test_ingest_says_that_repeated_events_count_again_and_how_to_change_it(
             tmp_path / f"{name}.csv", ROWS if name == "wire" else [ROWS[0], ("Kel", "visit", "Lor", "2024-02-10")]
         )
     ingest = ("--run", recurrence_run)
-    assert "Known already: 0; late: 0." in bridgemem("ingest", store, tmp_path / "wire.csv", *ingest).out
+    assert "Repeated within their step: 0; late: 0." in bridgemem("ingest", store, tmp_path / "wire.csv", *ingest).out
     said = bridgemem("ingest", store, tmp_path / "desk.csv", *ingest).out
-    assert "Known already: 1 (50%), which count again (--duplicates drop lets an event count once" in said
+    assert "Repeated within their step: 1 (50%), which count again (--duplicates drop lets an event count once" in said
     again = write_rows(tmp_path / "again.csv", ROWS[:1])
     said = bridgemem("ingest", store, again, *ingest, "--duplicates", "drop").out
-    assert "Known already: 1, which do not count again; late: 0." in said
+    assert "Repeated within their step: 1, which do not count again; late: 0." in said
     last = write_rows(tmp_path / "last.csv", ROWS[1:])
     assert "do not count again" in bridgemem("ingest", store, last, *ingest).out  # it is remembered

@@ -114,7 +114,7 @@ def test_a_file_with_bad_rows_leaves_them_in_quarantine_until_they_are_replayed(
     export.write_text(export.read_text().replace("2024-02-3x", "2024-02-13"))
     assert bridgemem(*repair).out.splitlines() == [
         "Stored 1 repaired row; 1 new.",
-        "Known already: 0; late: 0.",
+        "Repeated within their step: 0; late: 0.",
         "In quarantine now: 1 row.",
     ]
     assert "were replayed before" in bridgemem(*repair).out

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bridgemem.cli.output import counted, emit, say, warn
+from bridgemem.cli.output import REPEATED, counted, emit, say, warn
 
 if TYPE_CHECKING:
     from bridgemem.live.eventstore import EventStore
@@ -140,7 +140,7 @@ def _shown(reached: str) -> str:
 def _show(done: Followed, rejects: Path | None, half: int) -> None:
     batches = f"{done.batches:,} batch{'es' * (done.batches != 1)}"
     say(f"{done.source}: {counted(done.events, 'event')} in {batches}.")
-    say(f"Known already: {done.duplicates:,}; late: {done.late:,}.")
+    say(f"{REPEATED}: {done.duplicates:,}; late: {done.late:,}.")
     if done.skipped:
         say(f"Skipped {counted(done.skipped, 'line')} that had been stored before.")
     if done.rejected:

@@ -25,7 +25,7 @@ from bridgemem.cli.options import (
     bounded,
     max_ahead_of,
 )
-from bridgemem.cli.output import counted, emit, say, warn
+from bridgemem.cli.output import REPEATED, counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
 from bridgemem.cli.rejects import RejectsFile, kept, rejects_to
 from bridgemem.cli.running import keep_rejected, opened_store, resolve_forecasts, store_to_read
@@ -160,14 +160,14 @@ def _show_receipt(receipt: Receipt, new: dict[str, int], ids: bool) -> None:
     say(f"Batch {receipt.batch}: {counted(len(receipt.ids), 'event')}; {receipt.accepted:,} new.")
     if ids:
         say(f"Ids, in the file's order: {', '.join(receipt.ids)}.")
-    say(f"Known already: {receipt.duplicates:,}{_counted_how(receipt)}; late: {receipt.late:,}.")
+    say(f"{REPEATED}: {receipt.duplicates:,}{_counted_how(receipt)}; late: {receipt.late:,}.")
     if any(new.values()):
         entities, relations = counted(new["new_entities"], "entity"), counted(new["new_relations"], "relation")
         say(f"New names: {entities}, {relations}.")
 
 
 def _counted_how(receipt: Receipt) -> str:
-    """Whether the events that were known already count; nothing where there are none."""
+    """Whether repeated events count; nothing where there are none."""
     if not receipt.duplicates:
         return ""
     size = len(receipt.ids)

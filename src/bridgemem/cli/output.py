@@ -17,6 +17,9 @@ from bridgemem.errors import SettingsError
 COMMAND = ContextVar("COMMAND", default="")  # the one that runs with --json, as it is typed after the program's name
 
 
+REPEATED = "Repeated within their step"  # events, of the file itself or of what is known
+
+
 def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], None]) -> None:
     """The value as one JSON document, as `schemas` declares it, or the text for people."""
     if as_json:

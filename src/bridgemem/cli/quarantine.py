@@ -10,7 +10,7 @@ import typer
 
 from bridgemem.cli.live import StoreFile
 from bridgemem.cli.options import DataDir, Json
-from bridgemem.cli.output import counted, emit, say
+from bridgemem.cli.output import REPEATED, counted, emit, say
 from bridgemem.cli.running import RemoteStore, opened_store
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _replay(store: Path, file: Path, run: Path | None, data_dir: Path | None, as
             say("These rows were replayed before; nothing changed.")
         else:
             say(f"Stored {counted(done['events'], 'repaired row')}; {done['accepted']:,} new.")
-            say(f"Known already: {done['duplicates']:,}; late: {done['late']:,}.")
+            say(f"{REPEATED}: {done['duplicates']:,}; late: {done['late']:,}.")
         say(f"In quarantine now: {counted(done['left'], 'row')}.")
 
     emit(done, as_json, text)

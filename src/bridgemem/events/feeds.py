@@ -27,9 +27,9 @@ class Gap:
 class Feed:
     """Events in figures.
 
-    repeated: events that equal an earlier one. loops: those between a name and itself. once: entities of one event
-    alone. first, last: the times of the first and the last step. steps: how many have events. aliases: names that
-    differ only by case, spaces, accents or signs, and the most active of them; a table for `--aliases`. remarks:
+    repeated: events that equal an earlier one of their step. loops: those between a name and itself. once: entities of
+    one event alone. first, last: the times of the first and the last step. steps: how many have events. aliases: names
+    that differ only by case, spaces, accents or signs, and the most active of them; a table for `--aliases`. remarks:
     problems to look at before they are used.
     """
 

@@ -45,7 +45,7 @@ class Stored:
 class Source:
     """A source of batches: how much it sent, the key of its last batch, and its last offset.
 
-    duplicates: how many of its events were known already when they came.
+    duplicates: how many of its events equal one of their step that came before, in the batch or ahead of it.
     """
 
     source: str

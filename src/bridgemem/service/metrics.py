@@ -38,7 +38,7 @@ class Metrics:
         )
         self.in_work = Gauge("bridgemem_requests_in_work", "Requests that are being answered.", registry=registry)
         self.accepted = Counter("bridgemem_events_accepted", "Events stored.", registry=registry)
-        self.duplicates = Counter("bridgemem_events_duplicate", "Events that were known already.", registry=registry)
+        self.duplicates = Counter("bridgemem_events_duplicate", "Events repeated within a step.", registry=registry)
         self.late = Counter("bridgemem_events_late", "Events older than the newest known one.", registry=registry)
         self.retracted = Counter("bridgemem_events_retracted", "Events taken back.", registry=registry)
         self.new_names = Counter("bridgemem_names_new", "Names that were not known yet.", ("kind",), registry=registry)

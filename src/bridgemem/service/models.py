@@ -141,7 +141,7 @@ class KnownSource(Answer):
     source: str
     batches: int
     events: int
-    duplicates: int = Field(description="Events that were known already when they came, from any source.")
+    duplicates: int = Field(description="Events that equal an earlier one of their step, from any source.")
     last_key: str
     last_offset: str | None
 

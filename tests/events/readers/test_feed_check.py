@@ -49,7 +49,7 @@ def test_a_check_judges_every_row_as_reading_does(
     assert found.rejects == reading.rejects
     assert (found.dropped, found.sentence(), found.source) == (reading.dropped, reading.sentence(), reading.source())
     figures, expected = vars(found.feed), vars(Feed.of(reading.events))
-    assert {**figures, "repeated": 0, "aliases": {}} == {**expected, "repeated": 0, "aliases": {}}
+    assert {**figures, "aliases": {}} == {**expected, "aliases": {}}
 
 
 def test_the_figures_of_a_feed(tmp_path: Path) -> None:
@@ -63,6 +63,17 @@ def test_the_figures_of_a_feed(tmp_path: Path) -> None:
     assert feed.remarks == ()
     assert "  ann,Ann" in feed.sentences()
     assert "The largest gap: 6 steps without events between 2024-01-02 and 2024-01-09." in feed.sentences()
+
+
+def test_repeated_events_are_counted_at_the_step_that_is_used(tmp_path: Path) -> None:
+    file = tmp_path / "e.csv"
+    times = ["2024-01-01 09:00", "2024-01-01 09:00", "2024-01-01 17:30", "2024-01-02 09:00", "2024-01-02 9:00"]
+    rows = [*(("B", time) for time in [*times, "soon"]), ("7", "2024-01-02"), ("7.0", "2024-01-02")]
+    file.write_text(HEADING + "".join(f"A,r,{name},{time}\n" for name, time in rows))
+    for step, repeated in ((None, 3), ("day", 4), ("week", 5)):
+        options = ReadOptions(step=step)
+        assert check_events(file, options).feed.repeated == repeated
+        assert Feed.of(read_events(file, options).events).repeated == repeated
 
 
 def test_a_file_without_events_is_refused_as_reading_refuses_it(tmp_path: Path) -> None:

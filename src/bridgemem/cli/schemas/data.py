@@ -39,7 +39,7 @@ class DataChecked(Document):
     entities: int
     relations: int
     once: int = Field(description="Entities that occur once.")
-    repeated: int = Field(description="Events that equal an earlier one.")
+    repeated: int = Field(description="Events that equal an earlier one of their step.")
     loops: int = Field(description="Events between a name and itself.")
     first: str
     last: str

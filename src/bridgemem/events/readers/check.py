@@ -29,7 +29,7 @@ from bridgemem.events.readers.read import (
     step_of,
     times_of,
 )
-from bridgemem.events.readers.table import connect
+from bridgemem.events.readers.table import connect, reading
 from bridgemem.events.readers.text import KEPT_REJECTS
 from bridgemem.events.readers.values import Values, ids_of, lacking
 from bridgemem.events.times import UNDERSTOOD, clock_for, week_remark
@@ -91,6 +91,7 @@ class _Check:
         self.loops = self.bad = self.timed = 0
         self.dropped: Counter[str] = Counter()
         self.lacking: Counter[tuple[str, str]] = Counter()
+        rows.db.execute(f"CREATE TABLE judged ({', '.join(f'{role} INTEGER' for role in ROLES)})")
 
     def _distinct(self) -> Values:
         """The distinct texts, as if each stood in a row of its own."""
@@ -118,7 +119,8 @@ class _Check:
         clock = clock_for(self.times.values[used], self.times.kind, step)
         steps = np.unique((self.times.values[used] - clock.origin) // clock.unit)
         names, relations = (self.values.actors.texts, self.counts[0]), int((self.counts[1] > 0).sum())
-        feed = Feed.counted(names, relations, steps, clock, (rows.repeated(), self.loops))
+        repeated = self._repeated(used, (self.times.values[used] - clock.origin) // clock.unit)
+        feed = Feed.counted(names, relations, steps, clock, (repeated, self.loops))
         remarks = (*self.times.remarks, week_remark(clock, rows.options.step))
         return Checked(feed, rejects, dropped, rows.understood(tuple(filter(None, remarks))))
 
@@ -142,3 +144,20 @@ class _Check:
         parts = (np.concatenate([subject, object_]), values.links.columns[0][good], values.moments.columns[0][good])
         for total, codes in zip(self.counts, parts, strict=True):
             total += np.bincount(codes, minlength=len(total))
+        self._keep(subject, parts[1], object_, parts[2])
+
+    def _keep(self, *codes: np.ndarray) -> None:
+        """Keep events as the codes int64 [n] of their texts, where DuckDB may move them to the disk."""
+        db = self.rows.db
+        db.register("block", dict(zip(ROLES, codes, strict=True)))
+        db.execute("INSERT INTO judged SELECT * FROM block")
+        db.unregister("block")
+
+    def _repeated(self, used: np.ndarray, steps: np.ndarray) -> int:
+        """How many events equal an earlier one of their step; used, steps int64 [m]: codes of times and their steps."""
+        db = self.rows.db
+        db.register("stepped", {"time": used, "step": steps})
+        same = """SELECT count(*) AS n FROM judged JOIN stepped USING (time)
+            GROUP BY hash(subject, relation, object, step) HAVING n > 1"""
+        with reading(", ".join(self.rows.files)):
+            return int(db.execute(f"SELECT coalesce(sum(n - 1), 0) FROM ({same})").fetchall()[0][0])

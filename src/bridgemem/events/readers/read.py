@@ -276,12 +276,6 @@ class Rows:
                 line[own] = text.lines_of(line[own]) if text else line[own]
             yield {**{role: found[role] for role in ROLES}, "line": line, "file": file}
 
-    def repeated(self) -> int:
-        """How many rows say what an earlier one says."""
-        same = "SELECT count(*) AS n FROM rows GROUP BY hash(subject, relation, object, time) HAVING n > 1"
-        with reading(", ".join(self.files)):
-            return int(self.db.execute(f"SELECT coalesce(sum(n - 1), 0) FROM ({same})").fetchall()[0][0])
-
     def understood(self, remarks: Sequence[str]) -> str:
         """How the sources were understood."""
         return understood(self.layout.name if self.layout else "plain", self.headings, remarks)
