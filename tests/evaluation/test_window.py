@@ -83,6 +83,8 @@ def test_a_window_that_was_fitted_on_is_refused() -> None:
         model.evaluate(start=label(end + 1))
     with pytest.raises(SettingsError, match="not both"):
         model.evaluate(start=label(START), last=3)
+    with pytest.raises(SettingsError, match=f"--from {label(end - 1)} lies after --to {label(end - 3)}"):
+        model.evaluate(start=label(end - 1), end=label(end - 3))
     with pytest.raises(SettingsError, match="last must be at least 1"):
         model.evaluate(last=0)
     with pytest.raises(SettingsError, match="a window is read by itself"):

@@ -88,7 +88,7 @@ def evaluate(
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Last time of a window (default: of the last event).")] = None,
     last: Annotated[
-        int | None, typer.Option("--last", min=1, help="Measure the last N time steps, as --last 30.")
+        int | None, typer.Option("--last", help="Measure the last N time steps, as --last 30 (at least 1).")
     ] = None,
     store: Annotated[
         str | None,

@@ -46,6 +46,8 @@ def window_of(
     own, clock = run.dataset, past.events.clock
     first = own.events.end if own.test_start is None else own.test_start
     known = past.within(past.events.n_entities, own.events.n_relations).events
+    if start is not None and end is not None and clock.step(start) > clock.step(end):
+        raise SettingsError(f"--from {start} lies after --to {end} (start and end in Python); exchange them.")
     stop = known.end if end is None else min(clock.step(end) + 1, known.end)
     begin = first if start is None and last is None else stop - last if last is not None else clock.step(start or 0)
     if begin < first:
