@@ -185,6 +185,7 @@ def test_what_if_is_thrown_away(service: Service) -> None:
         ("outlook", {"watch": ["Nobody"]}, "Nobody"),
         ("track_record", {}, "there is no event store"),
         ("forecast_partners", {"actor": "Arvan", "assume": [VISIT | {"time": "2034-01-01"}]}, "2034-01-01"),
+        ("forecast_partners", {"actor": "Arvan", "assume": [VISIT], "as_of": VISIT["time"]}, "does not lie before"),
     ],
 )
 def test_what_cannot_be_asked_is_told_in_one_sentence(

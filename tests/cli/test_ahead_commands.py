@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bridgemem.cli.schemas import document
-from commands import bridgemem
+from bridgemem.errors import DataError
+from bridgemem.forecaster import Forecaster
+from commands import bridgemem, write_rows
 
 pytest_plugins = ("small_runs",)
 
@@ -145,6 +147,26 @@ def test_assumed_events_change_the_answer_and_are_not_kept(
     assert "As if 3 events had happened; nothing is kept." in shown.out
     which = "p_given_event" if "--relation" in asked and "--object" not in asked else found["assumed"]["probability"]
     assert f"What the assumed events change in {which}" in shown.out
+
+
+def test_assumed_events_at_or_after_the_time_asked_about_do_not_count(recurrence_run: Path, tmp_path: Path) -> None:
+    asked = ("forecast", recurrence_run, "--subject", "Arvan", "--relation", "visit", "--at", "2024-02-11", "--assume")
+    late, some = tmp_path / "late.csv", tmp_path / "some.csv"
+    rows = [("Arvan", "visit", "Kel", f"2024-02-{day}") for day in ("10", "11", "12")]
+    said = bridgemem(*asked, write_rows(late, rows[1:])).refused()
+    assert "none of the 2 assumed events lies before 2024-02-11, the time asked about" in said
+    said = bridgemem(*asked, write_rows(late, rows[2:])).refused()
+    assert "the assumed event, at 2024-02-12, does not lie before 2024-02-11" in said
+    shown = bridgemem(*asked, write_rows(some, rows)).out
+    assert (
+        "2 of the 3 assumed events, at 2024-02-11, 2024-02-12, lie not before 2024-02-11, the time asked about, and do "
+        "not count."
+    ) in shown
+    assert "do not count" in bridgemem(*asked, some, "--json").json["assumed"]["remark"]
+    assumed = Forecaster.load(recurrence_run).assume(rows[1:])
+    with pytest.raises(DataError, match="none of the 2 assumed events"):
+        assumed.forecast("Arvan", "visit", at="2024-02-11")
+    assert assumed.forecast("Arvan", "visit")[0].rank == 1
 
 
 def test_assumed_events_show_what_moves_most_even_where_it_is_not_among_the_answers(

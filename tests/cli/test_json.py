@@ -73,12 +73,6 @@ def test_a_forecast_repeats_its_query_and_says_what_the_probability_means(recurr
     assert "within 7 steps" in week["meaning"]
 
 
-def test_names_are_repeated_where_ids_were_asked_for(recurrence_run: Path) -> None:
-    by_id = bridgemem("forecast", recurrence_run, "--object", "0", "--relation", "1", "--json").json
-    assert by_id["subject"] is None
-    assert not by_id["object"].isdecimal()
-
-
 def test_a_file_of_answers_is_told_in_the_same_words(recurrence_run: Path, tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("subject,relation\nArvan,visit\n")
     queries = ("--queries", tmp_path / "q.csv", "--out", tmp_path / "a.csv", "--json")

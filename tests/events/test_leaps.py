@@ -10,6 +10,7 @@ import pytest
 from bridgemem.errors import DataError
 from bridgemem.events.leaps import LEAST, check_ahead, most_ahead, remark_ahead
 from bridgemem.events.log import Clock
+from bridgemem.forecaster import Forecaster
 from bridgemem.live.eventstore import EventStore
 from builders import random_log
 from commands import bridgemem, write_rows
@@ -53,6 +54,31 @@ def test_ingest_refuses_a_leap_unless_it_is_told_that_it_is_right(recurrence_run
     assert "event 1: the time 2031-12-05 lies" in said
     assert "--max-ahead" in said
     assert bridgemem("ingest", store, file, "--run", recurrence_run, "--max-ahead", "0").code == 0
+
+
+def test_update_and_assume_refuse_a_leap_unless_they_are_told_that_it_is_right(recurrence_run: Path) -> None:
+    model = Forecaster.load(recurrence_run)
+    mistyped = [("Arvan", "visit", "Kel", "2024-02-10"), ("Arvan", "visit", "Kel", "2042-02-11")]
+    for take in (model.update, model.assume):
+        with pytest.raises(DataError, match=r"event 2: the time 2042-02-11 lies .* No event was added\.$"):
+            take(mistyped)
+    assert len(model.predictor.events) == len(model.dataset.events)
+    assert model.assume(mistyped, max_ahead=0).events.clock.label(model.assume(mistyped, max_ahead=0).end) > "2042"
+    with pytest.raises(DataError, match="at most 3 are taken"):
+        model.update([("Arvan", "visit", "Kel", "2024-02-20")], max_ahead=3)
+    assert len(model.update(mistyped[:1]).predictor.events) == len(model.dataset.events) + 1
+
+
+def test_an_assumed_leap_is_refused_unless_it_is_said_to_be_right(recurrence_run: Path, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "a.csv", [("Arvan", "visit", "Kel", "2042-02-11")])
+    asked = ("forecast", recurrence_run, "--subject", "Arvan", "--relation", "visit", "--assume", file)
+    assert "raise --max-ahead if it is right. Nothing was assumed." in bridgemem(*asked).refused()
+    assert bridgemem(*asked, "--max-ahead", "0").code == 0
+
+
+def test_one_event_in_place_of_a_list_of_them_is_refused(recurrence_run: Path) -> None:
+    with pytest.raises(DataError, match=r"expected a list of events, not one alone: give \[\('Arvan', 'visit'"):
+        Forecaster.load(recurrence_run).update(("Arvan", "visit", "Kel", "2024-02-10"))
 
 
 def test_a_forecast_far_ahead_is_answered_with_a_remark(recurrence_run: Path, tmp_path: Path) -> None:

@@ -118,6 +118,15 @@ def test_what_if_says_what_changes_and_keeps_nothing(
     assert client.post(path, json=body).json() == before
 
 
+def test_assumed_events_that_do_not_count_are_told(client: Any) -> None:
+    late = [VISIT, VISIT | {"time": "2024-02-11"}]
+    found = asked(client, "/v1/partners", actor="Arvan", at="2024-02-11", assume=late)
+    assert found["assumed"]["remark"].startswith("1 of the 2 assumed events, at 2024-02-11, lies not before 2024-02-11")
+    said = client.post("/v1/partners", json={"actor": "Arvan", "at": NEXT, "assume": late})
+    assert said.status_code == 422
+    assert "none of the 2 assumed events lies before" in said.text
+
+
 def test_an_assumed_event_may_bring_a_name_that_is_asked_about(client: Any) -> None:
     new = {"subject": "Newland", "relation": "visit", "object": "Arvan", "time": NEXT}
     found = asked(client, "/v1/partners", actor="Newland", assume=[new])

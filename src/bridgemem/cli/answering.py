@@ -23,17 +23,21 @@ def answer_one(
     *,
     why: bool = False,
     issue: Callable[[Any, Predictor], int] | None = None,
+    max_ahead: int | None = None,
 ) -> None:
-    """Answer one query, and with assumed events say what they change. issue: what keeps the answer in a ledger."""
+    """Answer one query, and with assumed events say what they change.
+
+    issue: what keeps the answer in a ledger. max_ahead: how far ahead assumed events may lie.
+    """
     from bridgemem.events.leaps import remark_ahead
     from bridgemem.forecasting.asked import as_document, suppose
 
     forecaster, stored, remark = opened
     assumed = None
     if assume is not None:
-        forecaster, asked, found, assumed = suppose(forecaster, asked, assume)
+        forecaster, asked, found, assumed = suppose(forecaster, asked, assume, max_ahead)
         told = f"As if {counted(assumed.events, 'event')} had happened; nothing is kept."
-        remark = " ".join(filter(None, (told, remark)))
+        remark = " ".join(filter(None, (told, assumed.remark, remark)))
     else:
         found = asked.of(forecaster)
     if far := remark_ahead(forecaster.events, found.query.step):

@@ -18,6 +18,7 @@ from bridgemem.cli.options import (
     Force,
     Groups,
     Json,
+    MaxAhead,
     MemoryDir,
     Quiet,
     RelationNames,
@@ -61,6 +62,7 @@ def forecast(
     assume: Annotated[
         Path | None, typer.Option("--assume", help="Table of events to assume; they are not stored.")
     ] = None,
+    max_ahead: MaxAhead = None,
     why: Annotated[
         bool, typer.Option("--why", help="Also print what happened before, one sentence per answer.")
     ] = False,
@@ -105,7 +107,8 @@ def forecast(
     if queries is not None:
         if any(value is not None for value in (subject, relation, object, at)):
             raise SettingsError("--queries holds subject, relation, object and time; leave these options out.")
-        alone = {"--assume": assume, "--why": why or None, "--issue": issue, "--groups": groups}
+        alone: dict[str, Any] = {"--assume": assume, "--why": why or None, "--issue": issue, "--groups": groups}
+        alone |= {"--max-ahead": max_ahead}
         if name := next((name for name, given in alone.items() if given is not None), None):
             raise SettingsError(f"{name} is for a single forecast; leave it or --queries out.")
         if out is None:
@@ -124,6 +127,8 @@ def forecast(
     if out is not None or rejects is not None:
         name = "--out is for the answers to" if out is not None else "--rejects is for rows of"
         raise SettingsError(f"{name} --queries; a single forecast is printed.")
+    if max_ahead is not None and assume is None:
+        raise SettingsError("--max-ahead is for --assume; leave it out.")
     if subject is None and object is None:
         raise SettingsError("ask with --subject or --object, or with --queries and a CSV file of queries.")
     from bridgemem.forecasting.asked import Asked
@@ -132,7 +137,7 @@ def forecast(
     if why and groups is not None:
         raise SettingsError("--why is for single names; leave it or --groups out.")
     if issue is None:
-        answer_one(with_groups(opened(), groups), asked, assume, as_json, why=why)
+        answer_one(with_groups(opened(), groups), asked, assume, as_json, why=why, max_ahead=max_ahead)
         return
     check_issue(issue, store, assume, memory_dir)
     own = {"residual": residual, "data_dir": data_dir, "relation_names": relation_names}

@@ -23,7 +23,6 @@ from bridgemem.cli.options import (
     MaxNewRelations,
     Quiet,
     bounded,
-    max_ahead_of,
 )
 from bridgemem.cli.output import counted, emit, say, warn
 from bridgemem.cli.reading import ReadOptions, reads_events
@@ -82,6 +81,7 @@ def ingest(
 ) -> None:
     """Add the events of a file to an event store as one batch, whole or not at all; or follow a feed of them."""
     from bridgemem.errors import SettingsError
+    from bridgemem.events.leaps import max_ahead_of
     from bridgemem.events.readers.read import read_events
     from bridgemem.events.readers.rejects import RejectedError
     from bridgemem.live.eventstore import EventStore, NewNames

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 import typer
 
 from bridgemem import config
 from bridgemem.cli.output import COMMAND, wants_json
 from bridgemem.errors import SettingsError
-
-if TYPE_CHECKING:
-    from bridgemem.events.log import EventLog
 
 
 def bounded(hint: Any, *names: str, help: str) -> Any:
@@ -170,10 +167,3 @@ def residual_of(residual: str) -> str:
     if residual not in ("bridgemem", "learned"):
         raise SettingsError(f"residual is bridgemem or learned, not {residual!r}.")
     return residual
-
-
-def max_ahead_of(given: int | None, events: EventLog) -> int | None:
-    """The limit that --max-ahead sets: a few times the largest gap of the events unless given, None for 0."""
-    from bridgemem.events.leaps import most_ahead
-
-    return (most_ahead(events) if given is None else given) or None

@@ -29,7 +29,6 @@ from bridgemem.cli.options import (
     NewEvents,
     RelationNames,
     Residual,
-    max_ahead_of,
 )
 from bridgemem.cli.output import say, warn
 from bridgemem.cli.running import noted_service
@@ -99,6 +98,7 @@ def serve(
     """Serve forecasts over HTTP and ingest new events, until interrupted."""
     check_installed()
     from bridgemem.client import read_token
+    from bridgemem.events.leaps import max_ahead_of
     from bridgemem.events.naming import NewNames
     from bridgemem.forecaster import Forecaster
     from bridgemem.live.switching import Switch

@@ -14,6 +14,7 @@ import numpy as np
 from bridgemem.config import Declared, Size
 from bridgemem.errors import DataError
 from bridgemem.events.dataset import Dataset
+from bridgemem.events.leaps import ADDED, check_ahead, max_ahead_of
 from bridgemem.events.log import KEYS, Clock, EventLog, Vocabulary
 from bridgemem.events.readers.read import ReadOptions, read_events
 from bridgemem.events.times import LAST_STEP
@@ -146,27 +147,39 @@ def faults(events: Sequence[Any], clock: Clock) -> list[tuple[int, str]]:
 
 
 def new_events(
-    source: Any, base: EventLog, *, options: ReadOptions | None = None, progress: Progress = SILENT
+    source: Any, base: EventLog, *, max_ahead: int | None = None, progress: Progress = SILENT, leap: str = ADDED
 ) -> list[Stamped]:
     """Events that come after a log, in their order, all of them or an error that names the first wrong one.
 
     source: a list of (subject, relation, object, time), an event log, or whatever `read_events` takes. A time is text
-    or a number, as a file has it. options: how a file or frame is to be read.
+    or a number, as a file has it. max_ahead, leap: most steps that one may lie after the last event before it, as in
+    `max_ahead_of`, and what a refusal says of it.
     """
     named: list[NewEvent]
-    if isinstance(source, list) and not any(isinstance(part, str | Path) for part in source):
+    if _one_event(source):
+        raise DataError(f"expected a list of events, not one alone: give [{tuple(source)!r:.200}].")
+    if isinstance(source, list | tuple) and not any(isinstance(part, str | Path) for part in source):
         named = [_with_text(event) for event in source]
     elif isinstance(source, EventLog | Dataset):
         named = named_events(source if isinstance(source, EventLog) else source.events, base)
     else:
-        reading = read_events(source, (options or ReadOptions()).following(base), progress=progress)
+        reading = read_events(source, ReadOptions().following(base), progress=progress)
         if reading.unusable:
             raise DataError(f"{reading.sentence()} No event was added; fix these rows, or leave them out.")
         in_order = np.argsort(reading.lines, kind="stable").tolist()
         all_named = named_events(reading.events, base if reading.by_position else None)
         named = [all_named[row] for row in in_order]
     found = (checked(event, f"event {place}", base.clock) for place, event in enumerate(named, 1))
-    return [(subject, relation, object_, step) for subject, relation, object_, _, step in found]
+    made = [(subject, relation, object_, step) for subject, relation, object_, _, step in found]
+    if len(base) and (most := max_ahead_of(max_ahead, base)) is not None:
+        check_ahead([step for *_, step in made], base.end - 1, most, base.clock, leap)
+    return made
+
+
+def _one_event(source: Any) -> bool:
+    """Whether a source is one event, and no list of events or files."""
+    values = isinstance(source, list | tuple) and all(isinstance(part, str | int | np.integer) for part in source)
+    return values and len(source) == 4 and not any(Path(str(part)).exists() for part in source)
 
 
 def _with_text(event: Any) -> Any:

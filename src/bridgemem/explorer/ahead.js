@@ -91,6 +91,7 @@ export function showChanges(assumed) {
   byId("changes").hidden = !assumed;
   if (!assumed) return;
   byId("changes-title").textContent = `As if ${whole(assumed.events)} event${assumed.events === 1 ? "" : "s"} had happened`;
+  byId("changes-remark").textContent = assumed.remark ?? "";
   byId("changes-probability").textContent = `${assumed.probability} without and with them`;
   table(byId("changes-table"), ["answer", "plain", "assumed"], assumed.changes.map((c) => [
     c.answer, percent(c.plain), make("b", { class: c.assumed > c.plain ? "up" : c.assumed < c.plain ? "down" : null }, percent(c.assumed)),

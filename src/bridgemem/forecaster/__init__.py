@@ -191,7 +191,7 @@ class Forecaster(Asked):
             )
         return parts.predictor_of(Past(self.dataset.events))
 
-    def update(self, events: Any, *, progress: Progress = SILENT) -> Self:
+    def update(self, events: Any, *, max_ahead: int | None = None, progress: Progress = SILENT) -> Self:
         """Add events that came after the fit: forecasts and explanations reflect them at once.
 
         They may be late and have new names, and nothing is fitted again: relations that came after the fit are
@@ -201,6 +201,8 @@ class Forecaster(Asked):
         Args:
             events: A CSV, TSV or Parquet file, a data frame, an `EventLog`, or a list of (subject, relation, object,
                 time). A time is written as in the data.
+            max_ahead: Most steps that an event may lie after the last one before it, since a later one is taken for a
+                mistyped time; 0: any. When left out, 5 times the largest gap of the events, at least 30.
             progress: Where reading a long file is shown.
 
         Returns:
@@ -217,7 +219,7 @@ class Forecaster(Asked):
             True
         """
         predictor = self.predictor
-        added = new_events(events, predictor.events, progress=progress)
+        added = new_events(events, predictor.events, max_ahead=max_ahead, progress=progress)
         past = predictor.past
         self._predictor = predictor.with_past(past.with_delta(followed_by(past.delta, added)))
         self._added += added

@@ -223,15 +223,21 @@ class Asked(ABC):
         """
         return self.predictor.explain(subject, relation, object, at=at, candidate=candidate)
 
-    def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
+    def assume(self, events: Any, *, max_ahead: int | None = None, progress: Progress = SILENT) -> Predictor:
         """Answer as if these events had happened too; the forecaster itself stays as it is.
+
+        Only assumed events before the time asked about count. A time that none of them lies before is refused.
 
         Args:
             events: As in `update`.
+            max_ahead: As in `update`.
             progress: Where reading a long file is shown.
 
         Returns:
             A predictor with `forecast`, `what`, `partners`, `whether` and `explain`.
+
+        Raises:
+            DataError: One of the events cannot be used.
 
         Example:
             >>> (one, two), visit = data.entities[:2], data.relations[0]
@@ -239,7 +245,7 @@ class Asked(ABC):
             >>> len(assumed.events) - len(data.events)
             1
         """
-        return self.predictor.assume(events, progress=progress)
+        return self.predictor.assume(events, max_ahead=max_ahead, progress=progress)
 
     def with_groups(self, groups: Any) -> Predictor:
         """Answer queries about groups too: one name for several actors or several relations.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from bridgemem.events.leaps import SUPPOSED
 from bridgemem.forecasting.ahead import Chance, PartnerCandidate, Ranked, RelationCandidate
 from bridgemem.forecasting.answers import Answers
+from bridgemem.forecasting.assuming import uncounted
 from bridgemem.forecasting.predictor import Predictor
 
 MOVED = 3  # answers that are not shown, but whose probability assumed events move most
@@ -58,23 +60,28 @@ class Change:
 class Assumed:
     """How many events were assumed, and what they change in which probability: p_event or p_given_event.
 
-    changes: of every answer that is shown, then of the others whose probability moves most.
+    changes: of every answer that is shown, then of the others whose probability moves most. remark: which of the events
+    do not count, as they lie at or after the time asked about; None where all count.
     """
 
     events: int
     probability: str
     changes: tuple[Change, ...]
+    remark: str | None = None
 
 
-def suppose(predictor: Predictor, asked: Asked, events: Any) -> tuple[Predictor, Asked, Found, Assumed]:
+def suppose(
+    predictor: Predictor, asked: Asked, events: Any, max_ahead: int | None = None
+) -> tuple[Predictor, Asked, Found, Assumed]:
     """The answer as if events had happened, none of which is kept, next to the plain one.
 
-    Both are asked for the same step: the first after the assumed events unless a time is named. events: as in `update`.
+    Both are asked for the same step: the first after the assumed events unless a time is named.
+    events, max_ahead: as in `update`.
 
     Returns:
         Who answers, what it was asked, its answer, and what changed.
     """
-    supposing = predictor.assume(events)
+    supposing = predictor.assume(events, max_ahead=max_ahead, leap=SUPPOSED)
     count = len(supposing.events) - len(predictor.events)
     asked = replace(asked, at=supposing.events.clock.label(supposing.end) if asked.at is None else asked.at)
     found, column = asked.of(supposing), _probability(asked)
@@ -85,7 +92,8 @@ def suppose(predictor: Predictor, asked: Asked, events: Any) -> tuple[Predictor,
     moved = {answer: abs((p or 0.0) - (before.get(answer) or 0.0)) for answer, p in now.items() if answer not in shown}
     others = [answer for answer in sorted(moved, key=lambda a: -moved[a])[:MOVED] if moved[answer] >= LEAST]
     changes = tuple(Change(answer, before.get(answer), now.get(answer)) for answer in [*shown, *others])
-    return supposing, asked, found, Assumed(count, column, changes)
+    remark = uncounted(supposing.assumed, found.query.step, supposing.events.clock)
+    return supposing, asked, found, Assumed(count, column, changes, remark)
 
 
 def _plainly(predictor: Predictor, asked: Asked) -> Found | None:

@@ -17,6 +17,7 @@ from bridgemem.backbones.scorer import Scorer, Scores, score_queries
 from bridgemem.config import Count, check
 from bridgemem.errors import BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.groups import groups_of
+from bridgemem.events.leaps import ADDED
 from bridgemem.events.naming import followed_by, new_events
 from bridgemem.events.queries import Queries, renumbered
 from bridgemem.events.times import LAST_STEP
@@ -31,6 +32,7 @@ from bridgemem.forecasting.ahead import (
     without_heads,
 )
 from bridgemem.forecasting.answers import Answered, Answers, Candidate
+from bridgemem.forecasting.assuming import check_counted
 from bridgemem.forecasting.calibration import Calibration
 from bridgemem.forecasting.explaining import attended_events, explain_bridgemem, explain_learned
 from bridgemem.forecasting.explanations import EventShare, Explanation
@@ -82,6 +84,7 @@ class Predictor:
     ) -> None:
         """heads: what answers what and whether; None where the run has none."""
         self.heads = heads
+        self.assumed: tuple[int, ...] = ()  # the steps of the events that are assumed
         self.past, self.events, self.end = past, past.events, past.events.end
         self.scorer, self.transitions, self.choice, self.calibration = scorer, transitions, choice, calibration
         self.learned, self.n_fitted = learned, transitions.space.n_relations
@@ -98,10 +101,17 @@ class Predictor:
         own = (self.scorer, self.transitions, self.choice, self.learned, self.calibration)
         return Predictor(past, *own, heads=self.heads)
 
-    def assume(self, events: Any, *, progress: Progress = SILENT) -> Predictor:
-        """The same predictor as if these events had happened; this one stays as it is. events: as in `update`."""
-        added = new_events(events, self.events, progress=progress)
-        return self.with_past(self.past.with_delta(followed_by(self.past.delta, added)))
+    def assume(
+        self, events: Any, *, max_ahead: int | None = None, progress: Progress = SILENT, leap: str = ADDED
+    ) -> Predictor:
+        """The same predictor as if these events had happened; this one stays as it is.
+
+        events, max_ahead: as in `update`. leap: what is said of an event too far ahead.
+        """
+        added = new_events(events, self.events, max_ahead=max_ahead, progress=progress, leap=leap)
+        made = self.with_past(self.past.with_delta(followed_by(self.past.delta, added)))
+        made.assumed = (*self.assumed, *(step for *_, step in added))
+        return made
 
     @property
     def mapped(self) -> bool:
@@ -192,6 +202,7 @@ class Predictor:
                     "as with --at, or take that event out of the data."
                 )
             raise DataError(f"{at!r} lies too far ahead, and the last event is at {last}: ask for an earlier time.")
+        check_counted(self.assumed, step, clock)
         return step
 
     def _too_far(self, step: int) -> bool:

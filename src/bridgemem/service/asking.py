@@ -17,7 +17,6 @@ from pydantic import TypeAdapter
 
 from bridgemem import __version__
 from bridgemem.errors import BridgeMemError, DataError, SettingsError
-from bridgemem.events.leaps import check_ahead
 from bridgemem.events.log import EventLog
 from bridgemem.events.names import Names
 from bridgemem.events.naming import faults
@@ -314,11 +313,7 @@ class Service:
         rows = [(e.subject, e.relation, e.object, str(e.time)) for e in request.assume]
         if wrong := faults(rows, view.events.clock):
             raise DataError(_all_faults(wrong, len(rows), "assume"))
-        most = self.live.store.max_ahead
-        if most is not None:
-            clock = view.events.clock
-            check_ahead([clock.step(row[3]) for row in rows], view.events.end - 1, most, clock)
-        predictor, asked, found, assumed = suppose(predictor, asked, rows)
+        predictor, asked, found, assumed = suppose(predictor, asked, rows, self.live.store.max_ahead or 0)
         told = served(found, predictor, asked, view.version, assumed)
         return told if self.issuer is None else with_remark(told, ASSUMED)
 

@@ -264,6 +264,7 @@ class AssumedTold(Answer):
     events: int
     probability: str = Field(description="Which one changes: p_event or p_given_event.")
     changes: list[ChangeTold]
+    remark: str | None = Field(description="Which of them do not count, at or after the time asked about; else null.")
 
 
 NUMBER = "Number of this forecast in the ledger; null where it was not issued, and a service that issues remarks why."

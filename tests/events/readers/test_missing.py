@@ -149,7 +149,7 @@ def test_published_layouts_keep_their_rules_next_to_names_that_are_known():
     names = Vocabulary("entity", ("NA", "DE")), Vocabulary("relation", ("r",))
     base = EventLog([0], [0], [1], [0], *names, Clock("date", 0, 86_400))
     row = {"event_id_cnty": [1], "event_date": ["2024-01-01"], "event_type": ["r"], "actor1": ["NA"], "actor2": ["-"]}
-    assert new_events(row, base) == [("NA", "r", "-", 19_723)]
+    assert new_events(row, base, max_ahead=0) == [("NA", "r", "-", 19_723)]
 
 
 @pytest.mark.parametrize("na", [None, (), ("IAH",)])
