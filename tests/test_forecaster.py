@@ -272,6 +272,25 @@ def test_a_hub_id_is_fetched_once(own_csv: Path, tmp_path: Path, monkeypatch: py
         bridgemem.Forecaster.load(tmp_path / "nowhere")
 
 
+def test_a_mistyped_path_is_not_looked_for_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridgemem.forecaster.pull", stop)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for path in ("runs/none", "./none", "../none", "~/none", "/none", "a/b/c", "none"):
+        with pytest.raises(RunError, match="there is no run at"):
+            bridgemem.Forecaster.load(path)
+
+
+def test_a_hub_that_cannot_be_reached_is_told_with_the_folder_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(RunError, match=r"there is no folder some/run here, and the hub at .* could not be reached"):
+        bridgemem.Forecaster.load("some/run")
+
+
 def test_what_it_returns_prints_and_becomes_a_table() -> None:
     world = small_world().dataset
     model = Forecaster("recurrence", settings=Settings(max_epochs=1)).fit(world)

@@ -162,6 +162,12 @@ def _hub(repository: str, endpoint: str | None) -> Iterator[HfApi]:
         ) from None
     except Exception as problem:  # the transport's own errors, which differ between versions of the client
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0].rstrip(".:")
+        # each transport has exceptions of its own, and these words in their names
+        if any(word in type(problem).__name__ for word in ("Connect", "Timeout", "Offline")):
+            raise RunError(
+                f"the hub at {api.endpoint} could not be reached ({reason}), and nothing was changed here; check the "
+                "connection."
+            ) from None
         raise RunError(f"{repository} at {api.endpoint}: {reason}; nothing was changed here.") from None
     finally:
         if shown:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import called
 from bridgemem.config import HistoryMode, Settings
-from bridgemem.errors import DataError, RunError, SettingsError
+from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.evaluation.card import write_card
 from bridgemem.evaluation.evaluate import evaluate
 from bridgemem.evaluation.reliability import evaluate_horizon
@@ -374,7 +374,8 @@ class Forecaster(Asked):
         """Load a saved forecaster.
 
         Args:
-            source: A run folder, or the id of one on a model hub, owner/name, which is fetched once.
+            source: A run folder, or the id of one on a model hub, owner/name, which is fetched once. What begins with a
+                dot, or lies in a folder that exists here, is a path.
             residual: "bridgemem" or "learned", for forecasts; the better one on validation when left out.
             data_dir: The folder of the named data sets, for a run on one of them.
             memory_dir: A memory on disk that holds the data of the run; it is then read by memory map.
@@ -391,7 +392,7 @@ class Forecaster(Asked):
             >>> bm.Forecaster.load(model.save("runs/loaded", replace=True)).dataset.name
             'world'
         """
-        if not Path(source).exists() and isinstance(source, str) and HUB_ID.fullmatch(source):
+        if isinstance(source, str) and HUB_ID.fullmatch(source) and not _is_path(source):
             source = _fetched(source, progress).folder
         run = Run(source, data_dir=data_dir, memory_dir=memory_dir, relation_names=relation_names)
         made = cls(run.config.backbone, settings=run.settings, history=run.config.history, seed=run.config.seed)
@@ -421,7 +422,18 @@ class Forecaster(Asked):
         return html_table(repr(self), [], known.items())
 
 
+def _is_path(text: str) -> bool:
+    """Whether what could be the id of a run on a hub is a path: it exists, begins with a dot, or its parent exists."""
+    path = Path(text)
+    return path.exists() or text.startswith(".") or path.parent.is_dir()
+
+
 def _fetched(hub_id: str, progress: Progress) -> Run:
     """A run from a model hub, kept in the user's cache."""
     home = user_cache().parent / "hub" / hub_id.replace("/", "--")
-    return Run(home) if home.is_dir() else pull(hub_id, home, progress=progress)
+    if home.is_dir():
+        return Run(home)
+    try:
+        return pull(hub_id, home, progress=progress)
+    except (NotFoundError, RunError) as problem:
+        raise type(problem)(f"there is no folder {hub_id} here, and {problem}") from None
