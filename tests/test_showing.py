@@ -14,9 +14,15 @@ from bridgemem.events.log import Clock, Event, EventLog, Vocabulary
 from bridgemem.events.queries import Queries
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.batch_queries import Query
+from bridgemem.showing import percent
 from builders import small_world
 
 LONGEST = 300  # characters of a line that is still read
+
+
+def test_a_probability_is_neither_shown_as_none_nor_as_certain_unless_it_is() -> None:
+    shown = {0.0: "0.0%", 1e-9: "<0.1%", 0.001: "0.1%", 0.5: "50.0%", 0.9999: ">99.9%", 1.0: "100.0%"}
+    assert {p: percent(p) for p in shown} == shown
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,14 @@ def first_few(names: Sequence[str], most: int = 3) -> str:
     return ", ".join([*listed, *(["..."] if len(names) > most else [])])
 
 
+def percent(p: float) -> str:
+    """A probability as people read it; a small one is not shown as none, and a large one not as certain."""
+    shown = f"{p:.1%}"
+    if shown == "0.0%" and p > 0:
+        return "<0.1%"
+    return ">99.9%" if shown == "100.0%" and p < 1 else shown
+
+
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
     """A table for a notebook. Names come from data, so everything is escaped."""
 

@@ -98,7 +98,7 @@ def _show_reasons(reasons: list[dict[str, Any]] | None) -> None:
 
 
 def _shown(p: float | None) -> str:
-    from bridgemem.forecasting.ahead import percent
+    from bridgemem.showing import percent
 
     return "" if p is None else percent(p)
 
@@ -166,7 +166,7 @@ def _show_candidates(title: str, found: list[Candidate]) -> None:
             c.name,
             str(c.rank),
             str(c.backbone_rank),
-            "" if c.p_given_event is None else f"{c.p_given_event:.1%}",
+            _shown(c.p_given_event),
             f"{c.score:.3f}",
             f"{c.backbone_score:.3f}",
             f"{c.residual:+.3f}",

@@ -208,7 +208,7 @@ function showCandidates(happened) {
     make("span", { class: "rank" }, whole(candidate.rank)),
     make("span", { class: "name" }, candidate.name),
     make("span", { class: "value muted small" },
-      candidate.p_given_event == null ? plain(candidate.score) : `${(100 * candidate.p_given_event).toFixed(1)}%`),
+      candidate.p_given_event == null ? plain(candidate.score) : percent(candidate.p_given_event)),
     make("span", { class: "moved" }, ...movement(candidate, happened.has(candidate.name))),
   )));
   const likely = candidates[0]?.p_given_event != null;

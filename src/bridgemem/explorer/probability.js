@@ -2,8 +2,13 @@
 
 import { colour, draw, safe, short } from "./charts.js";
 
-/** A probability as people read it; a small one is not shown as none. */
-export const percent = (p) => (p == null ? "" : p > 0 && p < 0.0005 ? "<0.1%" : `${(100 * p).toFixed(1)}%`);
+/** A probability as people read it; a small one is not shown as none, nor a large one as certain. */
+export function percent(p) {
+  if (p == null) return "";
+  const shown = (100 * p).toFixed(1);
+  if (shown === "0.0" && p > 0) return "<0.1%";
+  return shown === "100.0" && p < 1 ? ">99.9%" : `${shown}%`;
+}
 
 /** An axis of probabilities from 0 to the largest: as many digits as its ticks need, and never the same one twice. */
 export function percentAxis(most) {

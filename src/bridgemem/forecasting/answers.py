@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, SupportsIndex, overload
 
-from bridgemem.showing import as_frame, html_table
+from bridgemem.showing import as_frame, html_table, percent
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,4 @@ class Answers(list[Candidate]):
 
 def _percent(candidate: Candidate, before: str = "") -> str:
     p = candidate.p_given_event
-    return "" if p is None else f"{before}{p:.1%}"
+    return "" if p is None else f"{before}{percent(p)}"

@@ -22,6 +22,7 @@ from bridgemem.events.log import EventLog
 from bridgemem.forecasting.explanations import BridgeMemExplanation, Explanation, LearnedExplanation
 from bridgemem.memory.pairs import PairEvents
 from bridgemem.memory.past import Past
+from bridgemem.showing import percent
 from bridgemem.storage.whole import whole_file
 
 if TYPE_CHECKING:
@@ -178,9 +179,8 @@ def _short(name: str) -> str:
 
 def _chance(one: Shown) -> str:
     """The probability in words, with what it is a probability of."""
-    return (
-        "" if one.p_given_event is None else f"Probability {one.p_given_event:.1%}, given that such an event happens."
-    )
+    p = one.p_given_event
+    return "" if p is None else f"Probability {percent(p)}, given that such an event happens."
 
 
 def _parts(e: Explanation) -> list[tuple[str, str]]:

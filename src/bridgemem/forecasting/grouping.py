@@ -30,7 +30,6 @@ from bridgemem.forecasting.ahead import (
     Shown,
     Within,
     in_steps,
-    percent,
 )
 from bridgemem.forecasting.occurrence import Keys
 from bridgemem.forecasting.outlook import Outlook, outlook
@@ -38,6 +37,7 @@ from bridgemem.forecasting.predictor import Predictor
 from bridgemem.forecasting.watching import watch_of
 from bridgemem.memory.past import Past
 from bridgemem.ranking.ranks import batch_size, best_first
+from bridgemem.showing import percent
 
 MOST_KEYS = 100_000  # events of all members of a query together
 _CHUNK = 4096  # keys whose chances are computed at a time

@@ -16,10 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from bridgemem.forecasting.ahead import Ahead, Listed, Shown, in_steps, percent
+from bridgemem.forecasting.ahead import Ahead, Listed, Shown, in_steps
 from bridgemem.forecasting.answer_files import write_answers
 from bridgemem.forecasting.occurrence import CHUNK, Keys, keys_at, seen_keys, seen_ranks
 from bridgemem.forecasting.watching import Watch
+from bridgemem.showing import percent
 
 _LEAST = 1e-9
 
@@ -36,7 +37,7 @@ class ExpectedEvent(Shown):
         p_event: Probability that it happens at least once within the horizon.
         usual: The same probability at its mean rate so far.
         surprise: How far `p_event` is above `usual`, in bits.
-        past_events: How often it happened before.
+        past_events: Such events before, each counted, also several in a step.
         last: When it last happened; None if never.
         relation_label: Words for a relation that is a code.
 
