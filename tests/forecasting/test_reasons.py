@@ -70,7 +70,9 @@ def check_all(past: Past, step: int) -> set[str]:
             if one.of is not None and one.until is not None:
                 assert int(one.until) + (one.within or 0) < step  # nothing is counted whose outcome is not known
             if 0 < one.count < (one.of or 0):
-                assert f"{one.count:,} of the {one.of:,} times" in one.sentence
+                unit = "times" if one.kind == "share" else "steps"
+                assert f"{one.count:,} of the {one.of:,} {unit}" in one.sentence
+                assert one.kind != "share" or "each partner counted once a step" in one.sentence
             found.add(one.kind)
     return found
 
@@ -109,21 +111,43 @@ def test_a_sentence_reads_like_one() -> None:
         Clock("date", parse_date("2024-01-01"), 86_400),
     )  # fmt: skip
     said = [str(one) for one in reasons(Past(events), 0, 1 + 2, 1, step=13)]
-    assert said[0] == "entity 1 did 'relation 1' to entity 0 3 times before, last at 2024-01-10, 4 days before."
+    assert said[0] == "entity 1 did 'relation 1' to entity 0 on 3 earlier days, last at 2024-01-10, 4 days before."
     assert said[1] == (
-        "3 of the 6 times that the two interacted from 2024-01-02 to 2024-01-12, entity 1 did 'relation 1' to entity 0 "
-        "within the next day."
+        "After 3 of the 6 days on which the two interacted from 2024-01-02 to 2024-01-12, entity 1 did 'relation 1' to "
+        "entity 0 within the next day."
     )
     assert said[2] == (
-        "All of the 3 times that entity 0 did 'relation 0' to entity 1 from 2024-01-02 to 2024-01-12, entity 1 did "
-        "'relation 1' to entity 0 within the next day."
+        "After all of the 3 days on which entity 0 did 'relation 0' to entity 1 from 2024-01-02 to 2024-01-12, "
+        "entity 1 did 'relation 1' to entity 0 within the next day."
     )
     assert said[3].startswith("All of the 3 times that anybody did 'relation 1' to entity 0 from 2024-01-03")
-    assert said[3].endswith("to 2024-01-13, it was entity 1.")
+    assert said[3].endswith("to 2024-01-13, each partner counted once a day, it was entity 1.")
     (never, common, share) = reasons(Past(events), 1, 0, 2, step=13)
     assert never.sentence == "entity 1 and entity 2 never interacted before."
     assert common.sentence == "Both interacted with 1 other before."
     assert share.sentence == "entity 1 never did 'relation 0' to anybody before."
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"),
+    [
+        (Clock("date", 0, 86_400), "on 2 earlier days"),
+        (Clock("date", 0, 3600), "in 2 earlier hours"),
+        (Clock("date", 0, 7 * 86_400), "in 2 earlier weeks"),
+        (Clock("date", 0, 10 * 86_400), "on 2 earlier steps"),
+        (Clock(), "on 2 earlier steps"),
+    ],
+)
+def test_the_unit_of_a_count_is_said_and_a_step_counts_once(clock: Clock, said: str) -> None:
+    log = log_of([(0, 0, 1, 1), (0, 0, 1, 1), (0, 0, 1, 3)], 2, 1)
+    columns = (log.subject, log.relation, log.object, log.step, log.entities, log.relations)
+    past = Past(EventLog(*columns, clock))
+    (before, *_) = reasons(past, 0, 0, 1, step=5)
+    assert (before.count, said in before.sentence) == (2, True)
+    assert said in reasons(past, 0, None, 1, step=5)[0].sentence
+    assert said in reasons_with_anybody(past, 0, 0, step=5)[0].sentence
+    (once, *_) = reasons(past, 0, 0, 1, step=2)
+    assert f"{said[:2]} one earlier {said.split()[-1][:-1]}, at" in once.sentence
 
 
 def test_no_sentence_holds_a_greek_letter_or_a_log_score() -> None:

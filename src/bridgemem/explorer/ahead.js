@@ -46,9 +46,9 @@ function shape(kind, found, shown) {
 
 /** The answer in one sentence. */
 function sentence(kind, found) {
-  const before = found.past_events ? `It happened ${whole(found.past_events)} time${found.past_events === 1 ? "" : "s"} before.` : "It never happened before.";
+  const n = found.past_events, before = n ? `There ${n === 1 ? "was" : "were"} ${whole(n)} such event${n === 1 ? "" : "s"} before.` : "It never happened before.";
   if (kind === "whom") return `Of those that ${found.subject} dealt with before.`;
-  if (kind === "what") return `The two interact ${steps(found.horizon)} with ${percent(found.p_event)}. ${before.replace("It happened", "They interacted").replace("It never happened", "They never interacted")}`;
+  if (kind === "what") return `The two interact ${steps(found.horizon)} with ${percent(found.p_event)}. ${before.replace(/such (events?)/, "$1 between them").replace("It never happened", "They never interacted")}`;
   const late = found.median === null ? "" : ` As likely as not within ${whole(found.median)} step${found.median === 1 ? "" : "s"}.`;
   return `${percent(found.p_event)} ${steps(found.horizon)}.${late} ${before}`;
 }

@@ -1,7 +1,8 @@
 """Reasons: plain sentences about what happened before a forecast, each a count of past events and nothing else.
 
-Every sentence names the events it counts and their time span, so that a reader can check it. None reads an event at or
-after the step of the query.
+Every sentence names the events it counts, their unit and their time span, so that a reader can check it. The unit is a
+step, under its name where it has one, however many events it holds; of a share it is a partner at a step. None reads an
+event at or after the step of the query.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ NAMES = {7 * 86_400: "week", 86_400: "day", 3600: "hour", 60: "minute", 1: "seco
 
 @dataclass(frozen=True)
 class Reason:
-    """One sentence, and what it counts: `count`, and of how many where it is a share.
+    """One sentence, and what it counts: `count` steps with such an event, and of how many where it is a share.
 
     kind: before (this very event), pair (any event of the two), followed (this event after any of the two), after (this
-    event after one like the last), share (of what the actor does), common (partners of both), role (the event with
-    anybody), lately (the same, in the last steps). since, until: the times of the first and the last step that are
-    counted. within: steps after which something counts as having followed.
+    event after one like the last), share (of what the actor does, each partner counted once a step), common (partners
+    of both, which are counted themselves), role (the event with anybody), lately (the same, in the last steps). since,
+    until: the times of the first and the last step that are counted. within: steps after which something counts as
+    having followed.
     """
 
     kind: str
@@ -119,8 +121,22 @@ class _Asked:
         name = NAMES.get(self.clock.unit, "step") if self.clock.kind == "date" else "step"
         return f"{n:,} {name}{'s' * (n != 1)}"
 
-    def _times(self, n: int) -> str:
-        return "once" if n == 1 else "twice" if n == 2 else f"{n:,} times"
+    @property
+    def _step(self) -> str:
+        """What a step is called."""
+        return self._steps(1).removeprefix("1 ")
+
+    @property
+    def _on(self) -> str:
+        """The word before a step: on a day, in an hour."""
+        return "on" if self._step in ("day", "step") else "in"
+
+    def _on_earlier(self, when: Tensor) -> str:
+        """'on 3 earlier days, last at 2024-01-10, 4 days before'."""
+        n = len(when)
+        if n == 1:
+            return f"{self._on} one earlier {self._step}, {self._last(when)}"
+        return f"{self._on} {n:,} earlier {self._step}s, last {self._last(when)}"
 
     def _last(self, when: Tensor) -> str:
         last = int(when[-1])
@@ -154,15 +170,13 @@ class _Asked:
         """How often this very event happened, and when last."""
         when = self._same
         if self.relation is None:
-            many = f"{self.both} interacted at {self._steps(len(when))} before" if len(when) > 1 else ""
-            said = f"{many}, last {self._last(when)}." if many else f"{self.both} interacted once, {self._last(when)}."
+            said = f"{self.both} interacted {self._on_earlier(when)}."
             return Reason("pair", said, len(when), None, *self._ends(int(when[0]), int(when[-1])))
         direction, relation = divmod(self.relation, self.past.events.n_relations)
         if not len(when):
             never = self._did(relation, direction, verb="never did")
             return Reason("before", f"{never} before; the two last interacted {self._last(self._together)}.", 0)
-        many = f"{self._times(len(when))} before, {'last ' if len(when) > 1 else ''}"
-        said = f"{self._did(relation, direction)} {many}{self._last(when)}."
+        said = f"{self._did(relation, direction)} {self._on_earlier(when)}."
         return Reason("before", said, len(when), None, *self._ends(int(when[0]), int(when[-1])))
 
     def followed(self) -> Reason | None:
@@ -206,7 +220,8 @@ class _Asked:
         within, count, of, since, last = found
         ends = self._ends(since, last)
         how = "the next " + (self._steps(within).removeprefix("1 ") if within == 1 else self._steps(within))
-        said = f"{_of(count, of)} that {happened} from {ends[0]} to {ends[1]}, {then} within {how}."
+        which = f"After {_of(count, of, self._step)} {self._on} which"
+        said = f"{which} {happened} from {ends[0]} to {ends[1]}, {then} within {how}."
         return Reason(kind, said, count, of, *ends, within)
 
     def _lately(self, steps: Tensor) -> tuple[Tensor, int]:
@@ -233,7 +248,13 @@ class _Asked:
         count, of, ends = int((self._same >= since).sum()), len(told), self._ends(since, self.end - 1)
         what = f"anybody did '{word}' to {actor}" if direction else f"{actor} did '{word}' to anybody"
         who = f"it was {'not ' if (count, of) == (0, 1) else ''}{'' if direction else 'to '}{candidate}"
-        return Reason("share", f"{_of(count, of)} that {what} from {ends[0]} to {ends[1]}, {who}.", count, of, *ends)
+        span = f"{what} from {ends[0]} to {ends[1]}"
+        if of == 1:
+            said = f"{self._on.capitalize()} the one {self._step} {self._on} which {span}, {who}."
+        else:
+            times, each = _of(count, of, "time"), f"each partner counted once a {self._step}"
+            said = f"{times.capitalize() if count else f'In {times}'} that {span}, {each}, {who}."
+        return Reason("share", said, count, of, *ends)
 
     @cached_property
     def _told(self) -> Tensor:
@@ -249,10 +270,8 @@ class _Asked:
             said = f"Nobody did '{word}' to {name}" if direction else f"{name} never did '{word}' to anybody"
             return Reason("role", f"{said} before.", 0)
         what = f"Somebody did '{word}' to {name}" if direction else f"{name} did '{word}' to somebody"
-        many = f"in {self._steps(len(when))} before, last " if len(when) > 1 else "once before, "
-        return Reason(
-            "role", f"{what} {many}{self._last(when)}.", len(when), None, *self._ends(*when[[0, -1]].tolist())
-        )
+        said = f"{what} {self._on_earlier(when)}."
+        return Reason("role", said, len(when), None, *self._ends(*when[[0, -1]].tolist()))
 
     def lately(self) -> Reason | None:
         """At how many of the last steps that was."""
@@ -261,7 +280,8 @@ class _Asked:
         if since < self.past.events.start or not len(self._told):
             return None
         count, ends = int((self._told >= since).sum()), self._ends(since, self.end - 1)
-        said = f"It happened in {'none' if not count else f'{count:,}'} of the {self._steps(span)} up to {ends[1]}."
+        many = "none" if not count else f"{count:,}"
+        said = f"It happened {self._on} {many} of the {self._steps(span)} up to {ends[1]}."
         return Reason("lately", said, count, span, *ends)
 
     def common(self) -> Reason | None:
@@ -273,8 +293,8 @@ class _Asked:
         return Reason("common", f"Both interacted with {others} before.", count)
 
 
-def _of(count: int, of: int) -> str:
-    """'3 of the 4 times'."""
+def _of(count: int, of: int, unit: str) -> str:
+    """'3 of the 4 days'."""
     if of == 1:
-        return "The one time"
-    return f"{'In none' if not count else 'All' if count == of else f'{count:,}'} of the {of:,} times"
+        return f"the one {unit}"
+    return f"{'none' if not count else 'all' if count == of else f'{count:,}'} of the {of:,} {unit}s"

@@ -89,7 +89,7 @@ class ServedAhead(FromModel):
     step: int
     horizon: int
     p_event: float | None = Field(description="That it happens at least once within the horizon; null for partners.")
-    past_events: int = Field(description="How often it happened before.")
+    past_events: int = Field(description="Such events before, each counted, also several in a step.")
     meaning: str = Field(description="What the probabilities are probabilities of.")
     remark: str | None = Field(
         description="Where such probabilities were off on later validation, the time lies far ahead, or why it was not "

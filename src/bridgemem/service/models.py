@@ -324,11 +324,12 @@ class AttendedPart(Answer):
 
 
 class ReasonTold(Answer):
-    """What happened before, in a sentence, and what it counts: `count`, and `of` how many where it is a share.
+    """What happened before, in a sentence, and what it counts: `count` steps, and `of` how many where it is a share.
 
     kind: before (this very event), pair (any event of the two), followed (this event after any of the two), after (this
-    event after one like that which matters most), share (of what the actor does), common (partners of both). since,
-    until: the first and the last time that are counted. within: steps after which something counts as having followed.
+    event after one like that which matters most), share (of what the actor does, each partner counted once a step),
+    common (partners of both). since, until: the first and the last time that are counted. within: steps after which
+    something counts as having followed.
     """
 
     kind: Literal["before", "pair", "followed", "after", "share", "common"]

@@ -48,7 +48,7 @@ class AskedAhead(Document):
     step: int
     horizon: int
     p_event: float | None = Field(description="That it happens at least once within the horizon; null for partners.")
-    past_events: int = Field(description="How often it happened before.")
+    past_events: int = Field(description="Such events before, each counted, also several in a step.")
     meaning: str = Field(description="What the probabilities are probabilities of.")
     remark: str = Field(description="How far such probabilities were off on later validation; empty where not.")
     reasons: list[AnswerReasons] | None = Field(description="For each answer; null without --why.")
