@@ -32,12 +32,27 @@ def test_issued_forecasts_are_resolved_by_ingest_and_scored(run: Path, tmp_path:
     assert (one["state"], len(one["history"])) == ("yes", 1)
     assert bridgemem("retract", store, "e1").code == 0
     told = bridgemem("ledger", "list", store, "--forecast", "1")
-    assert "1 of 1 at" in told.out
-    assert "0 of 1 at" in told.out
+    assert "yes at 20" in told.out
+    assert "no at 20" in told.out
     score = bridgemem("ledger", "score", store, "--by", "horizon", "--json").json
     assert [row["group"] for row in score["scores"]] == ["2 steps"]
     assert (score["scores"][0]["claims"], score["open"]) == (6, 0)
     assert "Track record of store.duckdb" in bridgemem("ledger", "score", store).out
+
+
+def test_what_came_true_in_part_is_counted_apart(run: Path, tmp_path: Path) -> None:
+    store, events = tmp_path / "store.duckdb", tmp_path / "events.csv"
+    asked = ("forecast", run, "--subject", "Arvan", "--relation", "visit", "--top", "50", "--issue", store, "--json")
+    (kel,) = [n for n, one in enumerate(bridgemem(*asked).json["candidates"]) if one["name"] == "Kel"]
+    rows = [f"Arvan,visit,{who},2024-02-10" for who in ("Kel", "Kel", "Newcomer")]
+    events.write_text("\n".join(["subject,relation,object,time", *rows, "Kel,visit,Lor,2024-02-20"]) + "\n")
+    assert bridgemem("ingest", store, events, "--run", run).code == 0
+    heading, _, row = bridgemem("ledger", "list", store).out.splitlines()[1:4]
+    assert heading.split("probabilities")[1].split()[:5] == ["open", "void", "came", "true", "partly"]
+    assert row.split("2024-02-10")[2].split()[1:5] == ["0", "0", "0", "1"]
+    told = bridgemem("ledger", "list", store, "--forecast", "1", "--json").json["forecasts"][0]["claims"][kel]
+    assert (told["state"], told["hits"], told["total"]) == ("partly", 1, 2)  # Kel twice in a step is one event
+    assert "1 of 2 events at" in bridgemem("ledger", "list", store, "--forecast", "1").out
 
 
 def test_a_window_that_began_is_refused(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_scores_are_those_of_the_formulas(store: EventStore) -> None:
 
 def test_rules_and_probabilities_do_not_see_the_window(store: EventStore, tmp_path: Path) -> None:
     model = small_forecaster()
-    known = model.assume([(ONE, VISIT, TWO, label(END + 3))])
+    known = copy(model).update([(ONE, VISIT, TWO, label(END + 3))])
     when = label(END)
     made = [m.whether(ONE, VISIT, object=TWO, at=when, horizon=2) for m in (model.predictor, known)]
     other = EventStore(tmp_path / "other.duckdb")
@@ -197,8 +198,6 @@ def test_aliases_of_a_name_resolve_it(store: EventStore) -> None:
 
 
 def test_a_live_forecaster_resolves_what_it_takes_in(tmp_path: Path) -> None:
-    from copy import copy
-
     model = copy(small_forecaster())
     model.save(tmp_path / "run")
     with EventStore(tmp_path / "events.duckdb") as store:

@@ -47,7 +47,8 @@ def list_(
         if forecast is not None:
             _show_one(found[0], history)
         elif found:
-            header = ["forecast", "issued", "query", "from", "until", "probabilities", "open", "came true", "model"]
+            header = ["forecast", "issued", "query", "from", "until", "probabilities"]
+            header += ["open", "void", "came true", "partly", "model"]
             table(f"Issued to {store.name}", header, [_summary(one) for one in found])
         else:
             say(f"No forecast was issued to {store.name}; `bridgemem forecast RUN ... --issue {store}` issues one.")
@@ -63,18 +64,26 @@ def _claim(claim: Any, history: Any) -> dict[str, Any]:
 
 def _summary(one: Issued) -> list[str]:
     states = [claim.state for claim in one.claims]
-    came = sum(state in ("yes", "partly") for state in states)
-    counts = [str(len(states)), str(states.count("open")), str(came)]
+    counts = [str(len(states)), *(str(states.count(state)) for state in ("open", "void", "yes", "partly"))]
     return [str(one.id), one.issued[:19], f"{one.query} {one}", one.time, one.until, *counts, one.version]
 
 
+def _outcome(measure: str, resolution: Any) -> str:
+    """What a resolution found: of a share how many of the events, of the others whether it happened."""
+    if not resolution.total:
+        return "void"
+    if measure == "share":
+        return f"{resolution.hits:,} of {counted(resolution.total, 'event')}"
+    return "yes" if resolution.hits else "no"
+
+
 def _show_one(one: Issued, history: dict[int, Any]) -> None:
-    from bridgemem.forecasting.ahead import percent
+    from bridgemem.showing import percent
 
     rows = []
     for c in one.claims:
         event = f"{c.claim.subject or '?'} - {c.claim.relation or 'anything'} -> {c.claim.object or '?'}"
-        changes = "; ".join(f"{h.hits} of {h.total} at {h.when[:19]}" for h in history[c.id])
+        changes = "; ".join(f"{_outcome(c.claim.measure, h)} at {h.when[:19]}" for h in history[c.id])
         rules = [percent(p) for p in (c.claim.p, c.claim.base_rate, c.claim.persistence)]
         rows.append([event, c.probability, *rules, c.state, changes])
     title = f"Forecast {one.id}, {one.query} {one}, from {one.time} to {one.until}, by {one.version}"
