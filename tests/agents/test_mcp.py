@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -215,6 +216,18 @@ def test_what_cannot_be_asked_is_told_in_one_sentence(
 def test_limits_are_strict(service: Service, name: str, given: dict[str, Any]) -> None:
     (found,) = asked(make_server(service), (name, given))
     assert found.is_error
+    assert re.fullmatch(r"[a-z]+: [^\n]*; send [^\n]*\.", found.structured_content["error"])
+    assert "pydantic" not in str(found.content)
+
+
+def test_an_argument_that_is_missing_or_of_another_type_is_told_in_one_sentence(service: Service) -> None:
+    calls = [
+        ("forecast_partners", {"horizon": "week"}),
+        ("forecast_partners", {"actor": "Arvan", "assume": [{"subject": "Arvan"}]}),
+    ]
+    said = [one.structured_content for one in asked(make_server(service), *calls)]
+    assert said[0] == {"error": "actor: is missing; send it; horizon: is no whole number; send one.", "suggestions": []}
+    assert said[1]["error"].startswith("assumed event 1, relation: is missing; send it;")
 
 
 def test_a_name_that_reads_like_an_instruction_is_a_value_and_nothing_else(

@@ -191,3 +191,8 @@ def test_leaps_of_assumed_events_are_refused_where_those_of_stored_ones_are(clie
         live.store.max_ahead = None
     assert answer.status_code == 422
     assert "steps after the last event before it" in answer.json()["error"]
+
+
+def test_an_outlook_without_a_remark_has_null_as_other_answers(client: Any, live: LiveForecaster) -> None:
+    own = live.view.predictor.outlook(horizon=3, top=2).query.remark
+    assert asked(client, "/v1/outlook", horizon=3, top=2)["remark"] == (own or None)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from bridgemem import __version__
 from bridgemem.agents.reading import Still
@@ -52,6 +53,7 @@ from bridgemem.service.ahead_models import (
 from bridgemem.service.asking import Service
 from bridgemem.service.ledger import Grouping, IssuedForecasts, TrackRecordTold, issued_told
 from bridgemem.service.models import ExplainQuery, ForecastQuery, ServedForecast
+from bridgemem.service.wording import in_words, place_of, said_of
 
 INSTRUCTIONS = (
     "Forecasts of typed events between actors, from past events alone. Look names up with search_names first: the "
@@ -65,9 +67,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class _Server(MCPServer[Any]):
+    """A server that tells arguments that cannot be used as it tells any other refusal."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as problem:
+            if not isinstance(problem.__cause__, ValidationError):
+                raise
+            wrong = problem.__cause__.errors(include_url=False, include_input=False)
+            return _refused(in_words([f"{place_of(one['loc'])}{said_of(one)}" for one in wrong]))
+
+
 def make_server(service: Service) -> MCPServer[Any]:
     """A server whose tools ask one service; nothing that a tool does changes anything."""
-    server: MCPServer[Any] = MCPServer("bridgemem", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = _Server("bridgemem", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     for add in (_add_names, _add_forecasts, _add_reasons, _add_outlook, _add_record, _add_card):
         add(server, service)
     return server
@@ -82,14 +97,18 @@ def _tool(server: MCPServer[Any], title: str) -> Callable[[Callable[P, T]], Call
             try:
                 return call(*args, **given)
             except BridgeMemError as problem:
-                told = {"error": str(problem), "suggestions": list(problem.suggestions)}
-                text = TextContent(type="text", text=json.dumps(told, ensure_ascii=False))
-                return CallToolResult(content=[text], structured_content=told, is_error=True)
+                return _refused(str(problem), problem.suggestions)
 
         server.add_tool(safely, name=call.__name__, title=title, annotations=READ_ONLY)
         return call
 
     return register
+
+
+def _refused(sentence: str, suggestions: Sequence[str] = ()) -> CallToolResult:
+    told = {"error": sentence, "suggestions": list(suggestions)}
+    text = TextContent(type="text", text=json.dumps(told, ensure_ascii=False))
+    return CallToolResult(content=[text], structured_content=told, is_error=True)
 
 
 def _add_names(server: MCPServer[Any], service: Service) -> None:

@@ -183,9 +183,8 @@ class ServedOutlook(FromModel):
     watch: list[str]
     events: int
     meaning: str
-    remark: str = Field(
-        description="How far such probabilities were off on later validation, or why it was not issued; empty where "
-        "neither."
+    remark: str | None = Field(
+        description="How far such probabilities were off on later validation, or why it was not issued; else null."
     )
     candidates: list[ExpectedEventTold]
     issued: int | None = Field(None, description=NUMBER)

@@ -69,6 +69,7 @@ from bridgemem.service.models import (
 )
 from bridgemem.service.quick import Quick
 from bridgemem.service.requests import AnyQuery
+from bridgemem.service.wording import in_words, place_of, said_of
 
 LOG = logging.getLogger(__name__)
 Wanted = Annotated[str, Query(max_length=200, description="A few letters of the name; none for the most active.")]
@@ -87,24 +88,6 @@ QUICK: dict[str, type[BaseModel]] = {
 NO_STORE = "the event store cannot be used now ({}); send the same request again later."
 NO_ANSWER = "the run that is served cannot answer this; the service's log says why."
 NO_JSON = "the body must be one JSON object as /openapi.json describes it, sent as application/json."
-
-# what is sent wrongly most often, by pydantic's name for it
-PLAIN = {
-    "extra_forbidden": "is no field of this request; leave it out",
-    "missing": "is missing; send it",
-    "too_short": "is empty; send {min_length} or more",
-    "too_long": "is too long; send at most {max_length}",
-    "string_too_short": "is empty; send {min_length} or more characters",
-    "string_too_long": "is too long; send at most {max_length} characters",
-    "string_type": "is no text; send a string",
-    "int_parsing": "is no whole number; send one",
-    "int_type": "is no whole number; send one",
-    "int_from_float": "is no whole number; send one",
-    "bool_type": "is neither true nor false; send one of them",
-    "list_type": "is no list; send one",
-    "greater_than_equal": "is too small; send {ge} or more",
-    "less_than_equal": "is too large; send {le} or less",
-}
 
 _LATER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}}
 WHY: dict[int, dict[str, Any]] = {
@@ -406,12 +389,12 @@ def _errors(app: FastAPI, service: Service, metrics: Metrics, places: Sequence[P
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, problem: RequestValidationError) -> JSONResponse:
-        told = [f"{_place(one['loc'])}{_said(one)}" for one in problem.errors()]
+        told = [f"{place_of(one['loc'])}{said_of(one)}" for one in problem.errors()]
         if request.url.path == EVENTS and (wrong := _by_row(problem.errors())):
             more = await asyncio.to_thread(service.keep_invalid, problem.body, wrong)
             metrics.rejected.inc(len(problem.body["events"]))
             told += [f"event {place}: {reason}" for place, reason in more.items()]
-        return refusal(422, NO_JSON if _unreadable(problem.errors()[0]) else _in_words(told))
+        return refusal(422, NO_JSON if _unreadable(problem.errors()[0]) else in_words(told))
 
     @app.exception_handler(400)
     async def unreadable(request: Request, problem: Exception) -> JSONResponse:
@@ -450,19 +433,8 @@ def _without(places: Sequence[Path], text: str) -> str:
     return text
 
 
-ROWS = {"events": "event", "assume": "assumed event", "queries": "query", "ids": "id"}
-NAMED = 20  # problems that are named one by one
-
-
 def _unreadable(problem: Any) -> bool:
     return problem["type"] == "json_invalid" or problem["loc"] == ("body",)
-
-
-def _in_words(problems: Sequence[str]) -> str:
-    """What is wrong, each once, up to a limit."""
-    told = list(dict.fromkeys(problems))
-    more = f"; and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
-    return f"{'; '.join(told[:NAMED])}{more}."
 
 
 def _by_row(problems: Sequence[Any]) -> dict[int, str]:
@@ -471,24 +443,5 @@ def _by_row(problems: Sequence[Any]) -> dict[int, str]:
     for problem in problems:
         where = problem["loc"]
         if where[:2] == ("body", "events") and len(where) > 2 and isinstance(where[2], int):
-            found.setdefault(where[2] + 1, f"{_place(where[3:])}{_said(problem)}")
+            found.setdefault(where[2] + 1, f"{place_of(where[3:])}{said_of(problem)}")
     return found
-
-
-def _place(where: Sequence[Any]) -> str:
-    """Where in the body something stands: rows are counted from 1, as in all messages."""
-    parts: list[str] = []
-    for part in (part for part in where if part != "body"):
-        if isinstance(part, int) and parts:
-            parts[-1] = f"{ROWS.get(parts[-1], parts[-1])} {part + 1}"
-        else:
-            parts.append(str(part))
-    return f"{', '.join(parts)}: " if parts else ""
-
-
-def _said(problem: Any) -> str:
-    """What is wrong and what to do, without repeating what was sent: that may be no number, or long."""
-    plain = PLAIN.get(problem["type"])
-    if plain is not None:
-        return plain.format(**problem.get("ctx", {}))
-    return problem["msg"].removeprefix("Value error, ").rstrip(".")

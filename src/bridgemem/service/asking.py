@@ -368,11 +368,11 @@ class Service:
                 horizon=request.horizon, top=request.top, surprising=request.surprising, watch=watch, at=request.at
             )
         rows = [ExpectedEventTold.model_construct(**vars(one)) for one in found]
-        query = {**vars(found.query), "watch": list(found.query.watch)}
+        query = {**vars(found.query), "watch": list(found.query.watch), "remark": found.query.remark or None}
         told = ServedOutlook.model_construct(**query, candidates=rows, model_version=view.version)
         if self.issuer is not None and rows:
             told.issued, why = self.issuer.issue(key_of(request), found, view.predictor, view.version)
-            told.remark = " ".join(filter(None, (told.remark, why)))
+            told.remark = " ".join(filter(None, (told.remark, why))) or None
         return told
 
     def model(self) -> Model:

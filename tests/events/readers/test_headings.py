@@ -58,11 +58,13 @@ def test_a_fifth_column_of_text_without_heading_is_an_error(write):
 
 def test_a_heading_that_is_not_known_is_no_event(write):
     path = write("sender,receiver,verb,day\nA,B,r,1\nB,A,r,2\n", "e.csv")
-    with pytest.raises(
-        DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with --subject-column"
-    ) as error:
+    with pytest.raises(DataError, match=r"'sender', 'receiver', 'verb', 'day': name the columns with load\(") as error:
         read_events(path)
     assert "\n" not in str(error.value)
+    assert str(error.value).index("load(") < str(error.value).index("on the command line with --subject-column")
+    with pytest.raises(DataError, match=r'load\(..., subject="..."') as error:
+        read_events({"sender": ["A"], "receiver": ["B"], "verb": ["r"], "day": [1]})
+    assert "--" not in str(error.value)
     named = ReadOptions(subject="sender", relation="verb", object="receiver")
     assert named_rows(read_events(path, named)) == [("A", "r", "B", "1"), ("B", "r", "A", "2")]
     with pytest.raises(DataError, match="has no column for subject, relation, object"):

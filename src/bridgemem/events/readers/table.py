@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SEPARATORS = ("\t", ",", ";", "|")
 TEXTS = ("VARCHAR",) * len(ROLES)
 PARQUET = (".parquet", ".pq", ".parq")
+FRAME = "frame"  # what DuckDB knows a data frame as
 
 Roles = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]  # headings, columns as SQL, and types of the roles
 
@@ -114,8 +115,8 @@ def find_columns(part: Any, options: ReadOptions, db: duckdb.DuckDBPyConnection)
         if isinstance(part, Mapping):
             return _from_dict(part, options, db)
         with reading("data frame"):
-            db.register("frame", part)
-        return _described("data frame", "frame", options, db)
+            db.register(FRAME, part)
+        return _described("data frame", FRAME, options, db)
     path = Path(part)
     if path.suffix.lower() in PARQUET:
         open_bytes(path).close()
@@ -128,13 +129,13 @@ def _described(name: str, table: str, options: ReadOptions, db: duckdb.DuckDBPyC
     """Where a table that DuckDB can describe holds the roles."""
     with reading(name):
         described = [row[:2] for row in db.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
-    heading = Heading([str(column) for column, _ in described], options)
+    heading = Heading([str(column) for column, _ in described], options, file=table != FRAME)
     roles = heading.roles(name, [(_identifier(column), str(kind)) for column, kind in described])
     return Source(name, heading.layout, *roles, table)
 
 
 def _from_dict(frame: Mapping[Any, Any], options: ReadOptions, db: duckdb.DuckDBPyConnection) -> Source:
-    heading, columns = Heading([str(key) for key in frame], options), list(frame.values())
+    heading, columns = Heading([str(key) for key in frame], options, file=False), list(frame.values())
     roles = heading.roles("the dict of columns", [(f"c{i}", "VARCHAR") for i in range(len(columns))])
     used = {i for places in heading.places("the dict of columns") for i in places}
     texts = {f"c{i}": [_text(value) for value in columns[i]] for i in sorted(used)}
@@ -206,9 +207,15 @@ def _above_times(row: Sequence[str], later: Sequence[Sequence[str]], form: str) 
 
 
 class Heading:
-    """A row read as a heading: the layout that it identifies, and where it names each role (None: no column)."""
+    """A row read as a heading: the layout that it identifies, and where it names each role (None: no column).
 
-    def __init__(self, row: Sequence[str], options: ReadOptions, layout: SourceLayout | None = None) -> None:
+    file: whether it is that of a file, which the command line reads too.
+    """
+
+    def __init__(
+        self, row: Sequence[str], options: ReadOptions, layout: SourceLayout | None = None, *, file: bool = True
+    ) -> None:
+        self.file = file
         self.row, self.options, self.layout = row, options, layout or options.layout(row)
         key = plainly if self.layout else str.lower
         self._keys = [key(name) for name in row]
@@ -276,12 +283,17 @@ class Heading:
         wanted = short(", ".join(getattr(self.options, role) or usual[role] for role in lost))
         shown = short(", ".join(repr(name) for name in self.row))
         read = f", read as {self.layout.name}," if self.layout else ""
-        constant = ' (or --relation-is "..." for one relation in every row)' if "relation" in lost else ""
-        return DataError(
-            f"{source}{read} has no column for {wanted}; it has {shown}: name the columns with "
-            f"--subject-column, --relation-column{constant}, --object-column and --time-column, or in Python with "
-            'load(..., subject="...", relation="...", object="...", time="...").'
-        )
+        how = 'load(..., subject="...", relation="...", object="...", time="...")'
+        one = "relation" in lost
+        if one:
+            how += ', or relation_is="..." for one relation in every row'
+        if self.file:
+            constant = ' (or --relation-is "...")' if one else ""
+            how += (
+                f"; on the command line with --subject-column, --relation-column{constant}, --object-column and "
+                "--time-column"
+            )
+        return DataError(f"{source}{read} has no column for {wanted}; it has {shown}: name the columns with {how}.")
 
 
 def _joined(role: str, columns: Sequence[tuple[str, str]], missing: Collection[str], as_written: bool) -> str:
