@@ -14,7 +14,7 @@ from bridgemem.events.dataset import Dataset
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.ahead import Ahead, Chance
 from bridgemem.forecasting.heads import fit_heads
-from bridgemem.forecasting.occurrence import Keys, OccurrenceSettings
+from bridgemem.forecasting.occurrence import Keys, OccurrenceSettings, wholes
 from bridgemem.forecasting.relations import RelationSettings
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.refresh import refresh
@@ -97,6 +97,39 @@ def test_a_triple_that_never_happened_may_be_any_event_of_its_pair() -> None:
     assert 0.1 < quiet < busy < 1
     assert quiet < 0.35  # of three events
     assert busy > 0.6  # of fifteen
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 40])
+def test_all_events_of_a_pair_come_to_no_less_than_the_pair(horizon: int) -> None:
+    """The union bound, wherever no bound by what an event is a part of lies below."""
+    events, ahead = small_world().events, fitted().predictor.ahead
+    raised = 0
+    for first, second in {(int(s), int(o)) for s, o in zip(events.subject[-40:], events.object[-40:], strict=True)}:
+        found = fitted().what(first, second, top=1000, horizon=horizon)
+        ends = [[events.entity_id(getattr(one, name)) for one in found] for name in ("subject", "object")]
+        subject, object_ = map(torch.tensor, ends)
+        relation = torch.tensor([events.relation_id(one.relation) for one in found])
+        triples = Keys("triple", subject, relation, object_, torch.full_like(subject, events.end))
+        own = ahead.log_survival(triples, (horizon,), together=False)[:, 0]
+        together = ahead.log_survival(triples, (horizon,))[:, 0]
+        assert (together <= own + 1e-12).all()
+        raised += int((together < own - 1e-9).any())
+        bound = torch.stack([ahead.p_event(whole, horizon) for whole in wholes(triples, events.n_relations)]).amin(0)
+        free = (-torch.expm1(together) < bound * (1 - 1e-6)).all()
+        if free:
+            assert sum(one.p_event for one in found) > (found.query.p_event or 0) * (1 - 1e-6)
+    assert raised
+
+
+def test_an_event_has_one_probability_in_every_answer() -> None:
+    top = fitted().outlook(horizon=7, top=5)
+    for one in top:
+        alone = chance(one.subject, one.relation, one.object, 7).query.p_event
+        among = {
+            (c.subject, c.relation, c.object): c for c in fitted().what(one.subject, one.object, top=1000, horizon=7)
+        }
+        assert alone == pytest.approx(one.p_event, rel=1e-5)
+        assert among[one.subject, one.relation, one.object].p_event == pytest.approx(one.p_event, rel=1e-5)
 
 
 def test_a_saved_forecaster_gives_the_same_answers(tmp_path: Path) -> None:

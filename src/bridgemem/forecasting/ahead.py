@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bridgemem.errors import NotFoundError, RunError
 from bridgemem.forecasting.heads import Heads
-from bridgemem.forecasting.occurrence import Keys, Kind, steps_in_spans, steps_of
+from bridgemem.forecasting.occurrence import SPANS, Keys, Kind, steps_in_spans, steps_of
 from bridgemem.forecasting.relations import PairQueries, RelationReader
 from bridgemem.memory.disk.tallies import MappedTally
 from bridgemem.memory.past import Past
@@ -29,6 +30,7 @@ from bridgemem.showing import as_frame, html_table
 
 HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90)  # that a forecast of the next event shows
 LONGEST = 10_000  # steps within which the median time to the next event is looked for
+PAIRS_AT_ONCE = 4096  # whose relations are scored together
 LEAST = 1e-12  # of a probability that is divided by
 RECENT = 30  # steps that tell how many pairs meet for the first time nowadays
 
@@ -286,17 +288,56 @@ class Ahead:
 
     # ---- probabilities ---------------------------------------------------------------------------------------------
 
-    def log_survival(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
+    def log_survival(
+        self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None, *, together: bool = True
+    ) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not.
 
-        shares: of triples, where it is known already: that an event of their pair is this one, float64 [n].
+        shares: of triples, where it is known already: that an event of their pair is this one, float64 [n]. together:
+        triples are read with the others of their pair, so that all come to no less than the pair does; it takes longer.
         """
-        made = self.heads.occurrence.log_survival(keys, self.tallies, horizons)
+        raised = self._raised(keys) if together and keys.kind == "triple" else None
+        made = self.heads.occurrence.log_survival(keys, self.tallies, horizons, raised)
         before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
         never = (before.events == 0).nonzero().squeeze(1)
         if len(never):
             made[never] = self._first_times(keys.take(never), horizons, None if shares is None else shares[never])
         return made
+
+    def _raised(self, triples: Keys) -> Tensor:
+        """How many times its own rate each triple's is, float64 [n, spans], for its pair's triples to come to the pair.
+
+        The rates of a pair's seen triples and of the pair are fitted apart. Where the former add up to less than the
+        latter times the share of its events that are one of them, all are raised alike.
+        """
+        asked, row = torch.unique(
+            torch.stack([triples.subject, triples.object, triples.step]), dim=1, return_inverse=True
+        )
+        parts = [self._missing(*part) for part in asked.split(PAIRS_AT_ONCE, dim=1)]
+        return torch.cat(parts)[row]
+
+    def _missing(self, one: Tensor, two: Tensor, step: Tensor) -> Tensor:
+        """The same of pairs, float64 [n, spans]."""
+        occurrence, n = self.heads.occurrence, self.heads.n_relations
+        shares = self.scores(one, two, step).softmax(1)
+        told, share = (
+            torch.zeros((len(one), len(SPANS)), dtype=torch.float64),
+            torch.zeros(len(one), dtype=torch.float64),
+        )
+        for back, (first, second) in enumerate(((one, two), (two, one))):
+            row, relation, _ = self.tallies.relations_of("triple", first, second, step)
+            # what comes after the fit is not foreseen; both directions of an actor with itself are one
+            known = (relation < n) & ((first != second)[row] | (back == 0))
+            row, relation = row[known], relation[known]
+            keys = Keys("triple", first[row], relation, second[row], step[row])
+            told.index_add_(0, row, -F.logsigmoid(-occurrence.logits(keys, self.tallies)))
+            own = shares[row, relation + back * n]
+            share.index_add_(
+                0, row, torch.where((first == second)[row], own + shares[row, (relation + n) % (2 * n)], own)
+            )
+        pair = Keys("pair", one, torch.zeros_like(one), two, step)
+        whole = -F.logsigmoid(-occurrence.logits(pair, self.tallies))
+        return (whole * share[:, None] / told.clamp(min=LEAST)).clamp(min=1)
 
     def _first_times(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
         """The same of keys that never occurred.
@@ -353,9 +394,9 @@ class Ahead:
         """The log score of every directed relation of each pair, float64 [n, 2R]."""
         return self.heads.relations.scores(self.reader, PairQueries(first, second, step))
 
-    def p_event(self, keys: Keys, horizon: int) -> Tensor:
+    def p_event(self, keys: Keys, horizon: int, *, together: bool = True) -> Tensor:
         """float64 [n]."""
-        return -torch.expm1(self.log_survival(keys, (horizon,))[:, 0])
+        return -torch.expm1(self.log_survival(keys, (horizon,), together=together)[:, 0])
 
     # ---- answers ---------------------------------------------------------------------------------------------------
 

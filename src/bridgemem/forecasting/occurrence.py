@@ -374,13 +374,17 @@ class Occurrence:
         parts = [self.nets[keys.kind](features(part, tallies)).double() for part in keys.parts()]
         return torch.cat(parts) if parts else torch.zeros((0, len(SPANS)), dtype=torch.float64)
 
-    def log_survival(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
+    def log_survival(
+        self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...], raised: Tensor | None = None
+    ) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons].
 
         A triple is no likelier than that its pair interacts, or that either party has this relation with anybody.
+        raised: how many times its own each rate is, float64 [n, spans].
         """
         steps = steps_in_spans(horizons).T
-        own = F.logsigmoid(-self.logits(keys, tallies)) @ steps
+        rate = F.logsigmoid(-self.logits(keys, tallies))
+        own = (rate if raised is None else rate * raised) @ steps
         for whole in wholes(keys, tallies.past.events.n_relations):
             own = torch.maximum(own, F.logsigmoid(-self.logits(whole, tallies)) @ steps)
         return own

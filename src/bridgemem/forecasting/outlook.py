@@ -145,8 +145,10 @@ def outlook(
     compared, parts = 0, []
     for keys in _candidates(ahead, step, watch):
         compared += len(keys)
-        parts.append(_best(_Expected.of(ahead, keys, step, horizon), top, surprising))
-    best = _best(_Expected.joined(parts), top, surprising)
+        # the candidates are compared each by itself; those that are kept are read with the others of their pairs
+        parts.append(_best(_Expected.of(ahead, keys, step, horizon, together=False), top, surprising))
+    kept = _best(_Expected.joined(parts), top, surprising).keys(step)
+    best = _best(_Expected.of(ahead, kept, step, horizon), top, surprising)
     clock = ahead.names.clock
     rows = []
     for rank, row in enumerate(zip(*(column.tolist() for column in best), strict=True), 1):
@@ -184,13 +186,17 @@ class _Expected(NamedTuple):
     last: Tensor
 
     @classmethod
-    def of(cls, ahead: Ahead, keys: Keys, step: int, horizon: int) -> _Expected:
-        p = ahead.p_event(keys, horizon)
+    def of(cls, ahead: Ahead, keys: Keys, step: int, horizon: int, *, together: bool = True) -> _Expected:
+        p = ahead.p_event(keys, horizon, together=together)
         asked = (keys.subject, keys.relation, keys.object, keys.step)
         before = ahead.tallies.before("triple", *asked, levels=False)
         since = max(step - ahead.past.events.start, 1)
         usual = -torch.expm1(-before.events.double() / since * horizon)
         return cls(*asked[:3], p, usual, divergence(p, usual), before.events, before.last)
+
+    def keys(self, step: int) -> Keys:
+        """The events themselves, asked at a step."""
+        return Keys("triple", self.subject, self.relation, self.object, torch.full_like(self.subject, step))
 
     @classmethod
     def joined(cls, parts: list[_Expected]) -> _Expected:
