@@ -26,12 +26,12 @@ from bridgemem.cli.serve import listen
 from bridgemem.evaluation.strata import read_strata
 from bridgemem.events.log import Clock
 from bridgemem.explorer.routes import explorer_router
-from bridgemem.forecasting.ahead import percent
 from bridgemem.live.eventstore import EventStore
 from bridgemem.live.forecasting import LiveForecaster
 from bridgemem.live.ledger import Ledger
 from bridgemem.runs import Run
 from bridgemem.service.app import create_app
+from bridgemem.showing import percent
 from commands import TINY_READER, bridgemem, measured_rows
 from fits import loaded
 

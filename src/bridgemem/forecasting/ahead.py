@@ -26,7 +26,7 @@ from bridgemem.memory.tallies import Tallies
 from bridgemem.memory.tally import Tally
 from bridgemem.memory.timeline import STEP_BITS, code
 from bridgemem.ranking.ranks import best_first
-from bridgemem.showing import as_frame, html_table
+from bridgemem.showing import as_frame, html_table, percent
 
 HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90)  # that a forecast of the next event shows
 LONGEST = 10_000  # steps within which the median time to the next event is looked for
@@ -257,11 +257,6 @@ class Ranked(Listed[Row]):
     def __init__(self, rows: Iterable[Row], query: AheadQuery) -> None:
         super().__init__(rows)
         self.query = query
-
-
-def percent(p: float) -> str:
-    """A probability as people read it; a small one is not shown as none."""
-    return f"{p:.1%}" if p >= 0.0005 or p == 0 else "<0.1%"
 
 
 def without_heads(where: str) -> RunError:
