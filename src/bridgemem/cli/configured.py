@@ -23,10 +23,7 @@ SAME = {"data_dir": "BRIDGEMEM_DATA"}  # known under this name to every command
 COMMANDS = ("serve", "explore")
 CLOSE = 0.75  # likeness of a mistyped variable; others, such as those of Kubernetes for a service, are not ours
 USAGE: Any = typer.BadParameter.__mro__[1]  # click's UsageError, wherever this version of typer has it from
-EPILOG = (
-    "Environment variables (BRIDGEMEM_PORT for --port) and a TOML file set options too; `bridgemem config show` prints "
-    "what is set."
-)
+EPILOG = "BRIDGEMEM_PORT and the like set options too; see `bridgemem config show`."
 
 ConfigFile = Annotated[
     Path | None,

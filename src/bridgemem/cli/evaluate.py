@@ -66,7 +66,7 @@ def evaluate(
     query: Annotated[str, typer.Option("--query", help="who, what or whether (default: who).")] = "who",
     horizon: Annotated[
         int | None,
-        typer.Option("--horizon", help="Forecast horizon in time steps (default: 1; whether: 1, 7 and 14)."),
+        typer.Option("--horizon", help="Horizon in time steps (default: 1; whether: 1, 7, 14)."),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes (default: 1).")] = 1,
     master: Annotated[
@@ -84,12 +84,10 @@ def evaluate(
         typer.Option("--queries", min=1, help="Size of a random sample of queries (default: all)."),
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", help="First time of a window to measure (default: the first of test).")
+        str | None, typer.Option("--from", help="First time of a window (default: start of test).")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Last time of a window (default: of the last event).")] = None,
-    last: Annotated[
-        int | None, typer.Option("--last", help="Measure the last N time steps, as --last 30 (at least 1).")
-    ] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Last time of a window (default: the last event).")] = None,
+    last: Annotated[int | None, typer.Option("--last", help="Measure the last N time steps (at least 1).")] = None,
     store: Annotated[
         str | None,
         typer.Option("--store", help="With a window: event store, or none (default: RUN.events.duckdb)."),

@@ -125,7 +125,7 @@ LogFormat = Annotated[
 ]
 LogLevel = Annotated[
     config.LogLevel,
-    one_of(config.LogLevel, "--log-level", help="Lowest level to log; debug also names events and queries."),
+    one_of(config.LogLevel, "--log-level", help="Lowest level; debug names events too."),
 ]
 MaxAhead = Annotated[
     int | None,

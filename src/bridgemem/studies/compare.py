@@ -57,6 +57,7 @@ class Comparison:
         split: "test" or "valid".
         queries: Number of queries.
         differences: One for each pair of methods, filter and metric.
+        steps: Number of time steps, which the intervals resample.
 
     Example:
         >>> comparison.queries == 2 * len(data.test)
