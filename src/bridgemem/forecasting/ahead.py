@@ -284,14 +284,21 @@ class Ahead:
     # ---- probabilities ---------------------------------------------------------------------------------------------
 
     def log_survival(
-        self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None, *, together: bool = True
+        self,
+        keys: Keys,
+        horizons: tuple[int, ...],
+        shares: Tensor | None = None,
+        *,
+        together: bool = True,
+        of_pair: Tensor | None = None,
     ) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not.
 
         shares: of triples, where it is known already: that an event of their pair is this one, float64 [n]. together:
         triples are read with the others of their pair, so that all come to no less than the pair does; it takes longer.
+        of_pair: the shares of all relations, from the smaller id first, where all keys are of one pair: float64 [1, 2R].
         """
-        raised = self._raised(keys) if together and keys.kind == "triple" else None
+        raised = self._raised(keys, of_pair) if together and keys.kind == "triple" else None
         made = self.heads.occurrence.log_survival(keys, self.tallies, horizons, raised)
         before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
         never = (before.events == 0).nonzero().squeeze(1)
@@ -299,39 +306,39 @@ class Ahead:
             made[never] = self._first_times(keys.take(never), horizons, None if shares is None else shares[never])
         return made
 
-    def _raised(self, triples: Keys) -> Tensor:
+    def _raised(self, triples: Keys, of_pair: Tensor | None) -> Tensor:
         """How many times its own rate each triple's is, float64 [n, spans], for its pair's triples to come to the pair.
 
         The rates of a pair's seen triples and of the pair are fitted apart. Where the former add up to less than the
         latter times the share of its events that are one of them, all are raised alike.
         """
-        asked, row = torch.unique(
-            torch.stack([triples.subject, triples.object, triples.step]), dim=1, return_inverse=True
-        )
-        parts = [self._missing(*part) for part in asked.split(PAIRS_AT_ONCE, dim=1)]
+        ends = torch.minimum(triples.subject, triples.object), torch.maximum(triples.subject, triples.object)
+        asked, row = torch.unique(torch.stack([*ends, triples.step]), dim=1, return_inverse=True)
+        parts = [self._missing(*part, shares=of_pair) for part in asked.split(PAIRS_AT_ONCE, dim=1)]
         return torch.cat(parts)[row]
 
-    def _missing(self, one: Tensor, two: Tensor, step: Tensor) -> Tensor:
+    def _missing(self, one: Tensor, two: Tensor, step: Tensor, shares: Tensor | None) -> Tensor:
         """The same of pairs, float64 [n, spans]."""
-        occurrence, n = self.heads.occurrence, self.heads.n_relations
-        shares = self.scores(one, two, step).softmax(1)
-        told, share = (
-            torch.zeros((len(one), len(SPANS)), dtype=torch.float64),
-            torch.zeros(len(one), dtype=torch.float64),
-        )
-        for back, (first, second) in enumerate(((one, two), (two, one))):
-            row, relation, _ = self.tallies.relations_of("triple", first, second, step)
+        occurrence, n, same = self.heads.occurrence, self.heads.n_relations, one == two
+        if shares is None:
+            shares = self.scores(one, two, step).softmax(1)
+        pair, directed = [], []
+        for back, ends in enumerate(((one, two), (two, one))):
+            row, relation, _ = self.tallies.relations_of("triple", *ends, step)
             # what comes after the fit is not foreseen; both directions of an actor with itself are one
-            known = (relation < n) & ((first != second)[row] | (back == 0))
-            row, relation = row[known], relation[known]
-            keys = Keys("triple", first[row], relation, second[row], step[row])
-            told.index_add_(0, row, -F.logsigmoid(-occurrence.logits(keys, self.tallies)))
-            own = shares[row, relation + back * n]
-            share.index_add_(
-                0, row, torch.where((first == second)[row], own + shares[row, (relation + n) % (2 * n)], own)
-            )
-        pair = Keys("pair", one, torch.zeros_like(one), two, step)
-        whole = -F.logsigmoid(-occurrence.logits(pair, self.tallies))
+            known = (relation < n) & (~same[row] | (back == 0))
+            pair.append(row[known])
+            directed.append(relation[known] + back * n)
+        row, relation = torch.cat(pair), torch.cat(directed)
+        back = relation >= n
+        parties = torch.stack([one, two])[:, row]
+        subject, object_ = torch.where(back, parties.flip(0), parties)
+        keys = Keys("triple", subject, relation % n, object_, step[row])
+        rate = -F.logsigmoid(-occurrence.logits(keys, self.tallies))
+        told = torch.zeros((len(one), len(SPANS)), dtype=torch.float64).index_add_(0, row, rate)
+        own = shares[row, relation] + same[row] * shares[row, (relation + n) % (2 * n)]
+        share = torch.zeros(len(one), dtype=torch.float64).index_add_(0, row, own)
+        whole = -F.logsigmoid(-occurrence.logits(Keys("pair", one, torch.zeros_like(one), two, step), self.tallies))
         return (whole * share[:, None] / told.clamp(min=LEAST)).clamp(min=1)
 
     def _first_times(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
@@ -399,6 +406,7 @@ class Ahead:
         """What happens between two parties, either way round, given that they interact."""
         a, b, t = (torch.tensor([value]) for value in (first, second, step))
         p, n = self.scores(a, b, t).softmax(1)[0], self.heads.n_relations
+        of_pair = (p.roll(n) if first > second else p)[None]
         if first == second:  # both directions are one
             p = p[:n] + p[n:]
         best = best_first(p[None], top)[0]
@@ -407,7 +415,7 @@ class Ahead:
         ends = (torch.where(best < n, *either) for either in ((a, b), (b, a)))
         subject, object_ = ends
         triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
-        chance = -torch.expm1(self.log_survival(triples, (horizon,), p[best])[:, 0])
+        chance = -torch.expm1(self.log_survival(triples, (horizon,), p[best], of_pair=of_pair)[:, 0])
         columns = (best.tolist(), p[best].tolist(), chance.clamp(max=whole).tolist())
         rows = [
             RelationCandidate(*self.fact(first, directed, second), rank, given, event, self.label(directed))

@@ -99,12 +99,12 @@ class Keys:
 
 
 def wholes(keys: Keys, relations: int) -> tuple[Keys, ...]:
-    """What each triple is a part of: its pair interacts, either party has its relation with anybody."""
+    """What each triple is a part of: its pair interacts; all subjects, then all objects, have their relation at all."""
     if keys.kind != "triple":
         return ()
     s, r, o, t = keys.subject, keys.relation, keys.object, keys.step
-    back = Keys("role_relation", o, r + relations, s, t)
-    return Keys("pair", s, r, o, t), Keys("role_relation", s, r, o, t), back
+    roles = (torch.cat(columns) for columns in ((s, o), (r, r + relations), (o, s), (t, t)))
+    return Keys("pair", s, r, o, t), Keys("role_relation", *roles)
 
 
 def columns_of(tallied: Tallied, step: Tensor, *, own: bool) -> Tensor:
@@ -386,7 +386,8 @@ class Occurrence:
         rate = F.logsigmoid(-self.logits(keys, tallies))
         own = (rate if raised is None else rate * raised) @ steps
         for whole in wholes(keys, tallies.past.events.n_relations):
-            own = torch.maximum(own, F.logsigmoid(-self.logits(whole, tallies)) @ steps)
+            for part in (F.logsigmoid(-self.logits(whole, tallies)) @ steps).split(max(len(keys), 1)):
+                own = torch.maximum(own, part)
         return own
 
     def probability(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
