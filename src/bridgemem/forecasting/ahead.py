@@ -296,7 +296,7 @@ class Ahead:
 
         shares: of triples, where it is known already: that an event of their pair is this one, float64 [n]. together:
         triples are read with the others of their pair, so that all come to no less than the pair does; it takes longer.
-        of_pair: the shares of all relations, from the smaller id first, where all keys are of one pair: float64 [1, 2R].
+        of_pair: the shares of all relations, from the smaller id first, where all keys are of one pair, [1, 2R].
         """
         raised = self._raised(keys, of_pair) if together and keys.kind == "triple" else None
         made = self.heads.occurrence.log_survival(keys, self.tallies, horizons, raised)
@@ -330,9 +330,9 @@ class Ahead:
             pair.append(row[known])
             directed.append(relation[known] + back * n)
         row, relation = torch.cat(pair), torch.cat(directed)
-        back = relation >= n
-        parties = torch.stack([one, two])[:, row]
-        subject, object_ = torch.where(back, parties.flip(0), parties)
+        swapped = relation >= n
+        first, second = one[row], two[row]
+        subject, object_ = torch.where(swapped, second, first), torch.where(swapped, first, second)
         keys = Keys("triple", subject, relation % n, object_, step[row])
         rate = -F.logsigmoid(-occurrence.logits(keys, self.tallies))
         told = torch.zeros((len(one), len(SPANS)), dtype=torch.float64).index_add_(0, row, rate)
