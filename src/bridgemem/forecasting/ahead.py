@@ -317,7 +317,7 @@ class Ahead:
         parts = [self._missing(*part, shares=of_pair) for part in asked.split(PAIRS_AT_ONCE, dim=1)]
         return torch.cat(parts)[row]
 
-    def _missing(self, one: Tensor, two: Tensor, step: Tensor, shares: Tensor | None) -> Tensor:
+    def _missing(self, one: Tensor, two: Tensor, step: Tensor, *, shares: Tensor | None) -> Tensor:
         """The same of pairs, float64 [n, spans]."""
         occurrence, n, same = self.heads.occurrence, self.heads.n_relations, one == two
         if shares is None:
