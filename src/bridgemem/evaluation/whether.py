@@ -167,7 +167,7 @@ class _Measured:
     """One kind of query at every step from a start on: what was stated, what came, and what rules say."""
 
     def __init__(self, kind: Kind, events: EventLog, start: int, heads: Heads) -> None:
-        past, self.start, self.heads = Past(events), start, heads
+        past, self.heads = Past(events), heads
         dates = list(range(start, events.end))
         self.kind, self.tallies = kind, PastTallies(past)
         self.found = outcomes(kind, past, dates, max(KEYS // len(dates), FEWEST_KEYS), 0)

@@ -214,9 +214,8 @@ class HazardNet(nn.Module):
     def standardise(self, x: Tensor, weight: Tensor) -> None:
         """Learn mean and deviation of the features from weighted examples: x float32 [m, columns], weight [m]."""
         share = (weight / weight.sum()).double()
-        blocks = list(
-            zip(share.split(CHUNK), x.split(CHUNK), strict=True)
-        )  # as doubles all would take twice the memory
+        # block by block: as doubles all would take twice the memory
+        blocks = list(zip(share.split(CHUNK), x.split(CHUNK), strict=True))
         mean = torch.stack([of @ part.double() for of, part in blocks]).sum(0)
         variance = torch.stack([of @ part.double().sub_(mean).square_() for of, part in blocks]).sum(0)
         self.mean.copy_(mean)
@@ -472,9 +471,8 @@ class Watched(NamedTuple):
     @classmethod
     def of(cls, found: Outcomes, tallies: PastTallies) -> Watched:
         kind = found.keys.kind
-        x = torch.empty(
-            (len(found), width_of(kind))
-        )  # filled as it is read: parts and their sum would take twice as much
+        # filled as it is read: parts and their sum would take twice as much
+        x = torch.empty((len(found), width_of(kind)))
         for part, room in zip(found.keys.parts(), x.split(CHUNK), strict=True):
             room.copy_(features(part, tallies))
         return cls(kind, x, *exposure(found.after, found.known), found.weight / found.weight.mean())
