@@ -13,6 +13,7 @@ from bridgemem.errors import DataError, NotFoundError, RunError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.forecaster import Forecaster
 from bridgemem.forecasting.ahead import Ahead, Chance
+from bridgemem.forecasting.chances import Pairs
 from bridgemem.forecasting.heads import fit_heads
 from bridgemem.forecasting.occurrence import Keys, OccurrenceSettings, wholes
 from bridgemem.forecasting.relations import RelationSettings
@@ -93,7 +94,9 @@ def test_a_triple_that_never_happened_may_be_any_event_of_its_pair() -> None:
     step = torch.full_like(first, events.end)
     pair, triple = (Keys(kind, first, torch.ones_like(first), other, step) for kind in ("pair", "triple"))
     whole = ahead.p_event(pair, 3)
-    busy, quiet = -torch.expm1(ahead.log_survival(triple, (3,), torch.tensor([0.1, 0.1]).double())[:, 0]) / whole
+    pairs = Pairs(ahead, triple)
+    pairs.shares = torch.full((2, 2 * events.n_relations), 0.1).double()
+    busy, quiet = -torch.expm1(ahead.log_survival(triple, (3,), pairs)[:, 0]) / whole
     assert 0.1 < quiet < busy < 1
     assert quiet < 0.35  # of three events
     assert busy > 0.6  # of fifteen

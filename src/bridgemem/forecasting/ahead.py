@@ -13,26 +13,15 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from bridgemem.errors import NotFoundError, RunError
-from bridgemem.forecasting.heads import Heads
-from bridgemem.forecasting.occurrence import SPANS, Keys, Kind, steps_in_spans, steps_of
-from bridgemem.forecasting.relations import PairQueries, RelationReader
-from bridgemem.memory.disk.tallies import MappedTally
-from bridgemem.memory.past import Past
-from bridgemem.memory.tallies import Tallies
-from bridgemem.memory.tally import Tally
-from bridgemem.memory.timeline import STEP_BITS, code
+from bridgemem.forecasting.chances import Chances, Pairs
+from bridgemem.forecasting.occurrence import Keys, Kind
 from bridgemem.ranking.ranks import best_first
 from bridgemem.showing import as_frame, html_table, percent
 
 HORIZONS = (1, 2, 3, 7, 14, 30, 60, 90)  # that a forecast of the next event shows
 LONGEST = 10_000  # steps within which the median time to the next event is looked for
-PAIRS_AT_ONCE = 4096  # whose relations are scored together
-LEAST = 1e-12  # of a probability that is divided by
-RECENT = 30  # steps that tell how many pairs meet for the first time nowadays
 
 
 class Shown(ABC):
@@ -264,13 +253,8 @@ def without_heads(where: str) -> RunError:
     return RunError(f"{where} cannot tell what or whether: it was fitted without; fit it again.")
 
 
-class Ahead:
-    """Answers from a past by fitted heads, in ids; the relations are those of the fit."""
-
-    def __init__(self, past: Past, heads: Heads) -> None:
-        self.heads, self.names = heads, past.events
-        self.reader = RelationReader(past, heads.n_relations)
-        self.past, self.tallies = self.reader.past, self.reader.tallies
+class Ahead(Chances):
+    """Answers by name, from the chances of ids."""
 
     def relation(self, relation: int) -> int:
         """A relation of the fit, refused where it came later."""
@@ -281,141 +265,21 @@ class Ahead:
             )
         return relation
 
-    # ---- probabilities ---------------------------------------------------------------------------------------------
-
-    def log_survival(
-        self,
-        keys: Keys,
-        horizons: tuple[int, ...],
-        shares: Tensor | None = None,
-        *,
-        together: bool = True,
-        of_pair: Tensor | None = None,
-    ) -> Tensor:
-        """log of the probability that nothing comes within each horizon, float64 [n, horizons]; seen or not.
-
-        shares: of triples, where it is known already: that an event of their pair is this one, float64 [n]. together:
-        triples are read with the others of their pair, so that all come to no less than the pair does; it takes longer.
-        of_pair: the shares of all relations, from the smaller id first, where all keys are of one pair, [1, 2R].
-        """
-        raised = self._raised(keys, of_pair) if together and keys.kind == "triple" else None
-        made = self.heads.occurrence.log_survival(keys, self.tallies, horizons, raised)
-        before = self.tallies.before(keys.kind, keys.subject, keys.relation, keys.object, keys.step, levels=False)
-        never = (before.events == 0).nonzero().squeeze(1)
-        if len(never):
-            made[never] = self._first_times(keys.take(never), horizons, None if shares is None else shares[never])
-        return made
-
-    def _raised(self, triples: Keys, of_pair: Tensor | None) -> Tensor:
-        """How many times its own rate each triple's is, float64 [n, spans], for its pair's triples to come to the pair.
-
-        The rates of a pair's seen triples and of the pair are fitted apart. Where the former add up to less than the
-        latter times the share of its events that are one of them, all are raised alike.
-        """
-        ends = torch.minimum(triples.subject, triples.object), torch.maximum(triples.subject, triples.object)
-        asked, row = torch.unique(torch.stack([*ends, triples.step]), dim=1, return_inverse=True)
-        parts = [self._missing(*part, shares=of_pair) for part in asked.split(PAIRS_AT_ONCE, dim=1)]
-        return torch.cat(parts)[row]
-
-    def _missing(self, one: Tensor, two: Tensor, step: Tensor, *, shares: Tensor | None) -> Tensor:
-        """The same of pairs, float64 [n, spans]."""
-        occurrence, n, same = self.heads.occurrence, self.heads.n_relations, one == two
-        if shares is None:
-            shares = self.scores(one, two, step).softmax(1)
-        pair, directed = [], []
-        for back, ends in enumerate(((one, two), (two, one))):
-            row, relation, _ = self.tallies.relations_of("triple", *ends, step)
-            # what comes after the fit is not foreseen; both directions of an actor with itself are one
-            known = (relation < n) & (~same[row] | (back == 0))
-            pair.append(row[known])
-            directed.append(relation[known] + back * n)
-        row, relation = torch.cat(pair), torch.cat(directed)
-        swapped = relation >= n
-        first, second = one[row], two[row]
-        subject, object_ = torch.where(swapped, second, first), torch.where(swapped, first, second)
-        keys = Keys("triple", subject, relation % n, object_, step[row])
-        rate = -F.logsigmoid(-occurrence.logits(keys, self.tallies))
-        told = torch.zeros((len(one), len(SPANS)), dtype=torch.float64).index_add_(0, row, rate)
-        own = shares[row, relation] + same[row] * shares[row, (relation + n) % (2 * n)]
-        share = torch.zeros(len(one), dtype=torch.float64).index_add_(0, row, own)
-        whole = -F.logsigmoid(-occurrence.logits(Keys("pair", one, torch.zeros_like(one), two, step), self.tallies))
-        return (whole * share[:, None] / told.clamp(min=LEAST)).clamp(min=1)
-
-    def _first_times(self, keys: Keys, horizons: tuple[int, ...], shares: Tensor | None = None) -> Tensor:
-        """The same of keys that never occurred.
-
-        Two parties meet for the first time at random, as often as each finds new partners; likewise an actor and a
-        relation. A triple is one of the events of its pair that happens to be of this relation.
-        """
-        if keys.kind == "triple":
-            # several relations of one pair are asked at once
-            asked, row = torch.unique(torch.stack([keys.subject, keys.object, keys.step]), dim=1, return_inverse=True)
-            one, two, step = asked
-            pairs = Keys("pair", one, torch.zeros_like(one), two, step)
-            if shares is None:
-                shares = self.scores(one, two, step).softmax(1)[row, keys.relation]
-            p = -torch.expm1(self.log_survival(pairs, horizons))
-            # where the pair interacts, that none of its events is this one
-            none = torch.exp(-shares[:, None] * (self._events_of(pairs, horizons) / p.clamp(min=LEAST))[row])
-            return torch.log1p(-(p[row] * (1 - none)).clamp(max=1 - 1e-12))
-        if keys.kind == "pair":
-            sides = [self._partners_of(who, keys.step) for who in (keys.subject, keys.object)]
-        else:
-            rows = self.tallies.relations_of("role_relation", keys.subject, keys.subject, keys.step)[0]
-            asked = zip(keys.relation.tolist(), keys.step.tolist(), strict=True)
-            actors = [sum(_actors_of(part, *one) for part in self.tallies.parts) for one in asked]
-            sides = [torch.bincount(rows, minlength=len(keys)), torch.tensor(actors)]
-        rates = {step: self._first_time_rate(keys.kind, step) for step in set(keys.step.tolist())}
-        each = torch.tensor([rates[step] for step in keys.step.tolist()], dtype=torch.float64) * sides[0] * sides[1]
-        return -each[:, None] * steps_of(horizons)
-
-    def _events_of(self, pairs: Keys, horizons: tuple[int, ...]) -> Tensor:
-        """How many events of each pair are expected within each horizon, float64 [n, horizons]."""
-        keys = (pairs.kind, pairs.subject, pairs.relation, pairs.object)
-        events = self.tallies.before(*keys, pairs.step, levels=False).events
-        row, when = self.tallies.steps(*keys, torch.zeros_like(pairs.step), pairs.step)
-        active = torch.bincount(torch.unique(code(row, when)) >> STEP_BITS, minlength=len(pairs))
-        steps = self.heads.occurrence.logits(pairs, self.tallies).sigmoid() @ steps_in_spans(horizons).T
-        steps = torch.where(events[:, None] > 0, steps, -self.log_survival(pairs, horizons))
-        return steps * ((events + 1) / (active + 1))[:, None]
-
-    def _partners_of(self, actor: Tensor, step: Tensor) -> Tensor:
-        """How many each actor has interacted with."""
-        return torch.bincount(self.past.seen(actor, step)[0], minlength=len(actor))
-
-    def _first_time_rate(self, kind: Kind, step: int) -> float:
-        """First times a step of late, for one partner of either side: such keys pair up at random."""
-        found = [getattr(part, kind) for part in self.tallies.parts]
-        total, earlier = (sum(_begun(tally, at) for tally in found) for at in (step, step - RECENT))
-        late = total - earlier
-        age = max(min(step, self.past.events.end) - self.past.events.start, 1)
-        ends = 2 * total if kind == "pair" else total  # a pair is a partner to both of its parties
-        return (2 if kind == "pair" else 1) * late / min(RECENT, age) / max(ends, 1) ** 2
-
-    def scores(self, first: Tensor, second: Tensor, step: Tensor) -> Tensor:
-        """The log score of every directed relation of each pair, float64 [n, 2R]."""
-        return self.heads.relations.scores(self.reader, PairQueries(first, second, step))
-
-    def p_event(self, keys: Keys, horizon: int, *, together: bool = True) -> Tensor:
-        """float64 [n]."""
-        return -torch.expm1(self.log_survival(keys, (horizon,), together=together)[:, 0])
-
     # ---- answers ---------------------------------------------------------------------------------------------------
 
     def what(self, first: int, second: int, step: int, *, horizon: int, top: int) -> Ranked[RelationCandidate]:
         """What happens between two parties, either way round, given that they interact."""
         a, b, t = (torch.tensor([value]) for value in (first, second, step))
-        p, n = self.scores(a, b, t).softmax(1)[0], self.heads.n_relations
-        of_pair = (p.roll(n) if first > second else p)[None]
-        if first == second:  # both directions are one
-            p = p[:n] + p[n:]
+        n = self.heads.n_relations
+        directed = torch.arange(n if first == second else 2 * n)  # both directions of an actor with itself are one
+        ends = (torch.where(directed < n, *either) for either in ((a, b), (b, a)))
+        triples = Keys("triple", next(ends), directed % n, next(ends), t.expand_as(directed))
+        pairs = Pairs(self, triples)
+        p = pairs.shares[0, pairs.directed]
         best = best_first(p[None], top)[0]
         pair = Keys("pair", a, torch.zeros_like(a), b, t)
         whole = float(self.p_event(pair, horizon))
-        ends = (torch.where(best < n, *either) for either in ((a, b), (b, a)))
-        subject, object_ = ends
-        triples = Keys("triple", subject, best % n, object_, t.expand_as(best))
-        chance = -torch.expm1(self.log_survival(triples, (horizon,), p[best], of_pair=of_pair)[:, 0])
+        chance = -torch.expm1(self.log_survival(triples.take(best), (horizon,), pairs.take(best))[:, 0])
         columns = (best.tolist(), p[best].tolist(), chance.clamp(max=whole).tolist())
         rows = [
             RelationCandidate(*self.fact(first, directed, second), rank, given, event, self.label(directed))
@@ -514,18 +378,6 @@ class Ahead:
 
 def in_steps(horizon: int) -> str:
     return " in this step" if horizon == 1 else f" within {horizon:,} steps"
-
-
-def _begun(tally: Tally | MappedTally, step: int) -> int:
-    """How many keys of a tally occurred before a step."""
-    return sum(int(begun.sum()) for _, begun in tally.begun(step))
-
-
-def _actors_of(part: Tallies, directed: int, step: int) -> int:
-    """How many actors had a directed relation before a step."""
-    tally, relations = part.role_relation, 2 * part.events.n_relations
-    blocks = ((tally.keys[at : at + len(begun)], begun) for at, begun in tally.begun(step))
-    return sum(int(((keys % relations == directed) & begun).sum()) for keys, begun in blocks)
 
 
 def keys_of(kind: Kind, subject: int, relation: int, object: int, step: int) -> Keys:

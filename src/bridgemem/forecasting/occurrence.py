@@ -52,7 +52,6 @@ LATELY = 30  # steps: half of the keys of a sample are among those that occurred
 _DRAWN = threading.Lock()  # the first weights are drawn from the process's random numbers, by one fit at a time
 LEAST_STEPS = 100  # of all keys together in a span, below which it has the hazard of the span before
 LEAST_UPDATES = 60  # of the weights, with fewer of which the fit of few events is not done
-MOST_KEPT, MOST_ALIKE = 4096, 1024  # pairs whose hazards are kept, and keys that are looked through for one pair
 MOST_ROWS = 4  # keys that are learned from, for each event: few events tell little, however often they are asked about
 
 
@@ -361,18 +360,6 @@ def exposure(after: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
     return survived.float(), event.float()
 
 
-def _one_pair(keys: Keys) -> tuple[int, int, int] | None:
-    """The two parties, the smaller id first, and the step that all of few keys ask about; None where they differ."""
-    if len(keys) > MOST_ALIKE:
-        return None
-    ends = torch.minimum(keys.subject, keys.object), torch.maximum(keys.subject, keys.object)
-    asked = torch.stack([*ends, keys.step])
-    if len(keys) > 1 and not torch.equal(asked, asked[:, :1].expand_as(asked)):
-        return None
-    one, two, step = asked[:, 0].tolist()
-    return one, two, step
-
-
 class Occurrence:
     """The fitted hazards of every kind of query."""
 
@@ -381,38 +368,33 @@ class Occurrence:
         self.nets = {kind: net.eval() for kind, net in nets.items()}
 
     @torch.no_grad()
-    def logits(self, keys: Keys, tallies: PastTallies) -> Tensor:
-        """The logit of the hazard of each key in each span, float64 [n, spans]."""
-        if keys.kind == "pair" and len(keys) and (pair := _one_pair(keys)):
-            # every part of an answer about two parties asks for their hazards; other threads may ask and keep, too
-            found = tallies.kept.get((self, *pair))
-            if found is None:
-                found = self._read(keys.take(slice(0, 1)), tallies)
-                if len(tallies.kept) >= MOST_KEPT:
-                    tallies.kept.clear()
-                tallies.kept[self, *pair] = found
-            return found.expand(len(keys), -1)
-        return self._read(keys, tallies)
-
-    def _read(self, keys: Keys, tallies: PastTallies) -> Tensor:
-        parts = [self.nets[keys.kind](features(part, tallies)).double() for part in keys.parts()]
+    def rates(self, keys: Keys, tallies: PastTallies) -> Tensor:
+        """How fast each key comes about in each span: - log of surviving one of its steps, float64 [n, spans]."""
+        parts = [-F.logsigmoid(-self.nets[keys.kind](features(part, tallies)).double()) for part in keys.parts()]
         return torch.cat(parts) if parts else torch.zeros((0, len(SPANS)), dtype=torch.float64)
 
     def log_survival(
-        self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...], raised: Tensor | None = None
+        self,
+        keys: Keys,
+        tallies: PastTallies,
+        horizons: tuple[int, ...],
+        raised: Tensor | None = None,
+        pair: Tensor | None = None,
     ) -> Tensor:
         """log of the probability that nothing comes within each horizon, float64 [n, horizons].
 
         A triple is no likelier than that its pair interacts, or that either party has this relation with anybody.
-        raised: how many times its own each rate is, float64 [n, spans].
+        raised: how many times its own each rate is. pair: the rates of the pairs of triples, where they are known; both
+        float64 [n, spans].
         """
         steps = steps_in_spans(horizons).T
-        rate = F.logsigmoid(-self.logits(keys, tallies))
-        own = (rate if raised is None else rate * raised) @ steps
+        own = self.rates(keys, tallies)
+        made = -(own if raised is None else own * raised) @ steps
         for whole in wholes(keys, tallies.past.events.n_relations):
-            for part in (F.logsigmoid(-self.logits(whole, tallies)) @ steps).split(max(len(keys), 1)):
-                own = torch.maximum(own, part)
-        return own
+            bound = pair if whole.kind == "pair" and pair is not None else self.rates(whole, tallies)
+            for part in (-bound @ steps).split(max(len(keys), 1)):
+                made = torch.maximum(made, part)
+        return made
 
     def probability(self, keys: Keys, tallies: PastTallies, horizons: tuple[int, ...]) -> Tensor:
         """The probability of at least one event within each horizon, float64 [n, horizons]."""

@@ -89,14 +89,10 @@ class Tallies:
 
 
 class PastTallies:
-    """The tallies of a past: those of its base and of its delta, read apart and added up.
-
-    kept: what a head read of single pairs, by the head, the pair and the step; the past of tallies never changes.
-    """
+    """The tallies of a past: those of its base and of its delta, read apart and added up."""
 
     def __init__(self, past: Past) -> None:
         self.past = past
-        self.kept: dict[tuple[object, ...], Tensor] = {}
         self.parts = [index.once(Tallies.of) for index in past.indices]
 
     def _known(
