@@ -13,6 +13,7 @@ from bridgemem.events.dates import FIRST_SECOND, LAST_SECOND, parse_date
 DAY = 86_400
 DAYS_OF_WEEK = 7
 UNITS = ((DAYS_OF_WEEK * DAY, "week"), (DAY, "day"), (3600, "hour"), (60, "minute"), (1, "second"))
+CYCLES = 8  # how many of the last weeks, or days, a rhythm is read from
 EPOCH_DIGITS = {10: 1, 13: 10**3, 16: 10**6, 19: 10**9}  # of an epoch time of our days, and its parts of a second
 LAST_TIME = 10**18 - 1  # a time has at most 18 digits, and so fits into 64 bits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +19,11 @@ from bridgemem.memory.past import Past
 from bridgemem.memory.timeline import expand
 from bridgemem.numerics import by_candidates
 from bridgemem.ranking.ranks import rows_at_once
+from bridgemem.residuals import lags
 from bridgemem.residuals.activity import RATES, Activity, OverlayActivity, activities_of
 from bridgemem.residuals.neighbours import DECAY_RATES, Neighbours
 
-# decay constants of the kernels over a pair's events, in steps: from yesterday to the whole past
-DECAYS = (1.0, 3.0, 10.0, 30.0, 100.0)
 LAST = 16
-OLDEST = 2048  # the lag at which even the slowest decay has come to nothing
 NEVER = 8.0  # the log lag of a pair that never interacted
 NEIGHBOUR_WEIGHT = 1.4  # what common neighbours weighs next to log p0 when unseen candidates are short-listed
 
@@ -42,9 +40,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "log pair count",
         "log pair lag",
         *(
-            f"{kind}, decay {d:g}"
+            f"{kind}, {name}"
             for kind in ("same way", "other way", "query relation", "inverse query relation")
-            for d in DECAYS
+            for name in lags.NAMES
         ),
     ),
     "recurrence": ("seen triple", "log triple count", "log triple lag", "triple share"),
@@ -58,8 +56,8 @@ NAMES = tuple(name for names in GROUPS.values() for name in names)
 OF_QUERY = tuple(NAMES.index(name) for name in ("uncertainty", *GROUPS["actor"], *GROUPS["relation"]))
 OF_CANDIDATE = tuple(i for i in range(len(NAMES)) if i not in OF_QUERY)
 # what is read where there is nothing: no interaction, no event of the query relation
-UNSEEN_PAIR = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(DECAYS))))
-UNSEEN_RELATION = tuple(0.0 for _ in range(2 * len(DECAYS)))
+UNSEEN_PAIR = (0.0, 0.0, NEVER, *(0.0 for _ in range(2 * len(lags.NAMES))))
+UNSEEN_RELATION = tuple(0.0 for _ in range(2 * len(lags.NAMES)))
 
 
 def group_columns(members: int = 0) -> dict[str, list[int]]:
@@ -201,18 +199,6 @@ class Candidates:
         return replace(self, keys=self.keys[which], state=self.state[which], whole=False)
 
 
-@cache
-def _weights(device: torch.device) -> Tensor:
-    """The weight of an event by its lag, float32 [OLDEST + 1, decays].
-
-    Older ones than the table weigh nothing at any speed, nor does what has no lag.
-    """
-    lags = torch.arange(OLDEST + 1, device=device)[:, None]
-    made = (-(lags - 1) / torch.tensor(DECAYS, device=device)).exp()
-    made[0] = 0.0
-    return made
-
-
 class FeatureReader:
     """Reads the features of queries from a history; its indices are built once, those of a base once for all deltas.
 
@@ -225,7 +211,7 @@ class FeatureReader:
         self.entities, self.relations = past.events.n_entities, past.events.n_relations
         self.active, self.roles, self.actor_roles = activities_of(past)
         self.neighbours = Neighbours(past)
-        self.decayed = _weights(past.device)
+        self.cycle = past.events.clock.cycle
 
     @cached_property
     def _everybody(self) -> Tensor:
@@ -355,15 +341,15 @@ class FeatureReader:
         return torch.cat([self.pair_table(states), spread(asked, at, len(states.row))], dim=1)
 
     def pair_table(self, states: PairStates) -> Tensor:
-        """How often and how lately pairs interacted, and decayed sums over their last events by direction."""
-        lag = states.lag.clamp(1, OLDEST)
+        """How often and how lately pairs interacted, and the lags of their last events by direction."""
+        lag = states.lag.clamp(min=1)
         ways = [torch.where(states.found & (states.direction == way), lag, 0) for way in (0, 1)]
         columns = [torch.ones(len(lag), device=lag.device), states.count.float(), states.lag[:, 0].float()]
         columns[1:] = [column.log1p_() for column in columns[1:]]
-        return torch.cat([torch.stack(columns, dim=1), *(self._decayed(way) for way in ways)], dim=1)
+        return torch.cat([torch.stack(columns, dim=1), *(lags.of_lags(way, self.cycle) for way in ways)], dim=1)
 
     def _asked(self, states: PairStates, state: Tensor, asked: Tensor) -> tuple[Tensor, Tensor]:
-        """Decayed sums over a pair's last events of the relation that is asked, either way round.
+        """The lags of a pair's last events of the relation that is asked, either way round.
 
         state, asked int64 [m]: of each candidate -> those of them that have any int64 [k], and float32 [k, columns].
         """
@@ -373,13 +359,9 @@ class FeatureReader:
         at = same.any(1).nonzero().squeeze(1)
         state, asked, same = state[at], asked[at], same[at]
         forward = states.direction[state] == (asked // self.relations)[:, None]
-        lag = states.lag[state].clamp_(1, OLDEST)
+        lag = states.lag[state].clamp_(min=1)
         ways = (same & forward, same & ~forward)
-        return at, torch.cat([self._decayed(torch.where(way, lag, 0)) for way in ways], dim=1)
-
-    def _decayed(self, lag: Tensor) -> Tensor:
-        """log of 1 + the summed weights of events by lag int64 [n, K], 0 for none: float32 [n, decays]."""
-        return F.embedding_bag(lag, self.decayed, mode="sum").log1p_()
+        return at, torch.cat([lags.of_lags(torch.where(way, lag, 0), self.cycle) for way in ways], dim=1)
 
     def _recurrence(self, queries: Queries, keys: Tensor) -> Block:
         """The very triple: seen, how often, how long ago, and its share among the actor's candidates."""
