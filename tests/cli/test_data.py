@@ -89,6 +89,16 @@ def test_csv_tsv_gz_and_parquet_hold_the_same_events(own_csv: Path, tmp_path: Pa
     assert sum(stats[0]["splits"].values()) == stats[0]["events"] == 600
 
 
+def test_stats_tell_two_splits_of_the_same_events_apart_by_their_identity(own_csv: Path) -> None:
+    plain = bridgemem("data", "stats", own_csv, "--json").json
+    other = bridgemem("data", "stats", own_csv, "--split-at", "2024-01-20", "2024-02-01", "--json").json
+    assert plain["fingerprint"] == other["fingerprint"]
+    assert plain["identity"] == load(own_csv).identity.digest != other["identity"]
+    printed = bridgemem("data", "stats", own_csv).out
+    assert plain["fingerprint"] in printed
+    assert plain["identity"] in printed
+
+
 def test_import_keeps_the_events_and_splits_them_by_time(own_csv: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder" / "packed.npz"
     found = bridgemem("data", "import", own_csv, "-o", out, "--valid", "0.2", "--test", "0.25", "--json").json

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from bridgemem.errors import DataError, SettingsError
 from bridgemem.events import packs
@@ -200,6 +204,80 @@ def test_three_files_keep_their_split_however_they_are_given(tmp_path: Path) -> 
         assert shown.split == ()
 
 
+@pytest.mark.parametrize("kind", ["arrays", "lists"])
+def test_three_arrays_or_lists_of_rows_keep_their_split_like_three_frames(kind: str) -> None:
+    parts = [[list(map(str, row)) for row in rows] for rows in named_rows().values()]
+    given: list[Any] = [np.array(rows) for rows in parts] if kind == "arrays" else parts
+    for source in (given, tuple(given), dict(zip(("train", "val", "test"), given, strict=True))):
+        same_split(load(source))
+    with pytest.raises(SettingsError, match="is split already"):
+        load(given, valid=0.2)
+    assert load({"train": given[0], "valid": given[1]}).test_start is None
+    with pytest.warns(UserWarning, match="has no split, so it"):
+        assert len(load(given[:2])) == len(parts[0]) + len(parts[1])
+
+
+def test_arrays_of_ids_are_read_as_the_same_rows_in_one_list() -> None:
+    arrays = [np.array(rows) for rows in ROWS.values()]
+    data = load(arrays)
+    assert (data.sizes, data.events.n_entities) == ({"train": 4, "valid": 2, "test": 1}, 3)
+    joined = load([row for rows in ROWS.values() for row in rows], split_at=(72, 120))
+    assert rows_of(data.events) == rows_of(joined.events)
+    same = np.array([[(0, 0, 1, at), (1, 0, 2, at), (2, 0, 0, at), (0, 1, 2, at)] for at in (1, 2, 3)])
+    sizes = {"train": 4, "valid": 4, "test": 4}
+    assert load(same).sizes == load(same.tolist()).sizes == sizes, "four rows are no row"
+    assert load(torch.from_numpy(same)).sizes == load(list(torch.from_numpy(same))).sizes == sizes
+
+
+def test_ids_that_do_not_occur_are_told_of() -> None:
+    whole = np.array([row for part in ROWS.values() for row in part]) * [2, 1, 2, 1]
+    parts = np.split(whole, [4, 6])
+    for source in (parts, dict(zip(("train", "valid", "test"), map(torch.from_numpy, parts), strict=True))):
+        with pytest.warns(UserWarning, match="2 of those up to 4 do not occur and are no candidates"):
+            assert load(source).events.entities.names == ("0", "2", "4")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="entity ids")
+        assert load([part // [2, 1, 2, 1] for part in parts]).events.entities.names == ("0", "1", "2")
+
+
+def test_an_array_of_records_is_read_as_its_rows() -> None:
+    rows = [row for part in ROWS.values() for row in part]
+    structured, objects = np.array(rows, dtype="i8,i8,i8,i8"), np.empty(len(rows), dtype=object)
+    objects[:] = rows
+    records = [dict(zip(("subject", "relation", "object", "time"), row, strict=True)) for row in rows]
+    for given in (structured, objects, records):
+        assert rows_of(load(given, split_at=(72, 120)).events) == rows_of(load(rows, split_at=(72, 120)).events)
+    cut = {"train": records[:4], "valid": records[4:6], "test": rows[6:]}
+    assert load(cut).sizes == {"train": 4, "valid": 2, "test": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ([np.ones((5, 3)), np.ones((2, 4)), np.ones((2, 4))], "train is an array of shape (5, 3); give rows of"),
+        ({"train": np.ones((5, 4)), "valid": np.ones(4)}, "valid is an array of shape (4,); give rows of"),
+        ([np.ones((5, 4)), np.ones((2, 4)), np.ones((0, 4))], "test holds no events"),
+        ([[(0, 0, 1, 2)], [(0, 0, 1, 3), (0, 1, 3)], [(0, 0, 1, 4)]], "valid, row 2 is (0, 1, 3); give rows of"),
+        ([("Ann", "calls", "Bob")] * 2, "part 1 is ('Ann', 'calls', 'Bob'); give rows of"),
+        ([(0, 0, 1, 2), (0, 1, 3)], "this data, row 2 is (0, 1, 3); give rows of"),
+        (np.ones((5, 5)), "this data is an array of shape (5, 5); give rows of"),
+        (np.array(3), "this data is an array of shape (); give rows of"),
+        ([1, 2, 3], "not 1."),
+        (torch.ones(5, 3), "this data is an array of shape (5, 3); give rows of"),
+        (torch.ones(5, 4).to_sparse(), "this Tensor is no plain array; give rows of"),
+        (np.array([(0, 0, 1), (0, 1, 3)], dtype="i8,i8,i8"), "this data, row 1 is (0, 0, 1); give rows of"),
+        (
+            [{"subject": 0, "time": 1}, {"subject": 1}],
+            "this data, row 2 is {'subject': 1}; give every row the keys of the first, 'subject', 'time'.",
+        ),
+        ([np.array([[0, 0, 1, 9]]), np.array([[0, 0, 1, 3]]), np.array([[0, 0, 1, 10]])], "valid begins at step"),
+    ],
+)
+def test_arrays_of_another_shape_or_order_are_refused_by_the_name_of_their_part(source: Any, said: str) -> None:
+    with pytest.raises(DataError, match=re.escape(said)):
+        load(source)
+
+
 def test_a_folder_of_parquet_files_keeps_its_split(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     columns = ["subject", "relation", "object", "time"]
@@ -286,4 +364,5 @@ def test_a_packed_resplit_opens_without_its_parent(tmp_path: Path, monkeypatch: 
 def test_one_file_holds_one_data_set(tmp_path: Path) -> None:
     assert bridgemem("data", "pack", "world", "-o", tmp_path / "w.npz").code == 0
     assert load(tmp_path / "w.npz").name == "world"
+    assert "ends in .csv" in bridgemem("data", "pack", "world", "-o", tmp_path / "w.csv").refused()
     bridgemem("data", "pack", "world", "icews14", "-o", tmp_path / "both.npz").refused()

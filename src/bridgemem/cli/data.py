@@ -133,7 +133,9 @@ def stats(
             f"{counted(found['events'], 'event')}"
         )
         say("  " + ", ".join(f"{name} {size:,}" for name, size in splits.items()))
-        say(f"  steps {found['steps']:,} ({found['first']} to {found['last']}), fingerprint {found['fingerprint']}")
+        say(f"  steps {found['steps']:,} ({found['first']} to {found['last']})")
+        say(f"  fingerprint {found['fingerprint']}, of ids and steps")
+        say(f"  identity {found['identity']}, also of names, clock and split boundaries")
         say(f"  a step is {found['step']}")
         say(f"  transition examples in train {found['transition_examples']:,}")
         say(f"  parameters of the reader {found['reader_parameters']:,}")
@@ -235,6 +237,8 @@ def pack_(
     from bridgemem.events.loading import load
     from bridgemem.events.packs import pack
 
+    if out.suffix in (".csv", ".tsv", ".txt", ".json", ".parquet", ".npy", ".gz", ".zip") and not out.is_dir():
+        raise SettingsError(f"{out} ends in {out.suffix}; give a file that ends in .npz, or a folder.")
     if out.suffix == ".npz" and len(names) > 1:
         raise SettingsError(f"{out} is one file, and {len(names)} data sets are named; give a folder for them.")
     paths = {name: out if out.suffix == ".npz" else out / f"{Path(name).name.split('.')[0]}.npz" for name in names}

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -195,7 +196,7 @@ class Dataset:
             raise DataError(f"there is no split called {name!r}: choose train, valid or test.")
         return getattr(self, name)
 
-    @property
+    @cached_property
     def identity(self) -> Identity:
         """What `fingerprint` does not cover: the names, the clock and the boundaries of the split."""
         events, clock = self.events, self.events.clock

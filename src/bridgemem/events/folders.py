@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def given_split(source: Any) -> Split | None:
     """
     if is_folder(source):
         return _in_folder(Path(source))
-    if isinstance(source, Mapping) and source and all(isinstance(key, str) and key.lower() in WORDS for key in source):
+    if has_parts(source):
         parts = {WORDS[key.lower()]: part for key, part in source.items()}
         files = [Path(part) for part in parts.values() if isinstance(part, str | Path)]
         return Split("events", parts, _home(files) if len(files) == len(parts) else None)
@@ -87,6 +87,15 @@ def given_split(source: Any) -> Split | None:
     by_part = {part: path for part, path in zip(called, files, strict=True) if part}
     return Split(
         home.resolve().name if home else "events", {part: by_part[part] for part in SPLITS if part in by_part}, home
+    )
+
+
+def has_parts(source: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether this is a dict of the parts of a split, and not one of columns."""
+    return (
+        isinstance(source, Mapping)
+        and bool(source)
+        and all(isinstance(key, str) and key.lower() in WORDS for key in source)
     )
 
 

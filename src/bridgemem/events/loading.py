@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, ValuesView
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from bridgemem.errors import DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.datasets import CATALOG, as_named, load_benchmark
-from bridgemem.events.folders import given_split, is_folder, load_folder, read_split
+from bridgemem.events.folders import SPLITS, given_split, has_parts, is_folder, load_folder, read_split
 from bridgemem.events.log import EventLog
 from bridgemem.events.mapped import MappedLog, is_mapped, open_mapped
 from bridgemem.events.packs import unpack
@@ -25,7 +25,8 @@ from bridgemem.events.tgb import is_edge_list, load_edge_list
 from bridgemem.events.world import World, simulate
 from bridgemem.progress import SILENT, Progress
 
-KINDS = (str, Path, Dataset, EventLog, Mapping, list, tuple)
+KINDS = (str, Path, Dataset, EventLog, Mapping)
+ROWS = "give rows of (subject, relation, object, time)"
 FRAME = ("columns", "schema", "__arrow_c_stream__", "__dataframe__")  # what data frames and tables of any kind have
 
 
@@ -53,10 +54,10 @@ def load(
     Args:
         source: A data set's name, "world", a packed .npz, a folder that `bridgemem mine` wrote, which is read by memory
             map, a CSV, TSV or Parquet file, several of them, a Delta table, iceberg://CATALOG/NAMESPACE.TABLE, an
-            s3:// URL, a data frame, a dict of columns, or a list of (subject, relation, object, time). These keep
-            their split: a folder of train, valid and test files, three files that are called so, three frames in
-            this order, {"train": ..., "valid": ..., "test": ...}, and TGB's tkgl-*_edgelist.csv. What follows up to
-            `keep_na` is for files and frames alone.
+            s3:// URL, a data frame, a dict of columns, or a list or array [n, 4] of (subject, relation, object, time).
+            These keep their split: a folder of train, valid and test files, three files that are called so, three
+            frames, arrays or lists in this order, {"train": ..., "valid": ..., "test": ...}, and TGB's
+            tkgl-*_edgelist.csv. What follows up to `keep_na` is for files and frames alone.
         subject: Heading of the subject column (default: a usual name such as source or actor1).
         relation: Heading of the relation column. Several headings are joined by a colon.
         object: Heading of the object column.
@@ -233,14 +234,97 @@ def _meant(source: Any) -> Any:
     """What a source that is plainly events in another form stands for; what is none is refused."""
     if isinstance(source, World):
         return source.dataset
-    rows = source.tolist() if isinstance(source, np.ndarray) else source
-    if isinstance(rows, list | tuple) and rows and all(isinstance(row, list | tuple) and len(row) == 4 for row in rows):
-        return dict(zip(ROLES, map(list, zip(*rows, strict=True)), strict=True))
-    if rows is source and (isinstance(source, KINDS) or any(hasattr(source, name) for name in FRAME)):
+    if has_parts(source):
+        _tell_gaps(source.values())
+        return {name: _part(part, name) for name, part in source.items()}
+    source = _as_array(source)
+    if isinstance(source, np.ndarray) and source.ndim == 3:
+        source = list(source)
+    _tell_gaps([source] if isinstance(source, np.ndarray) else source)
+    if isinstance(source, list | tuple) and source and not any(_is_row(row) or _is_record(row) for row in source):
+        names = SPLITS if len(source) == len(SPLITS) else [f"part {i}" for i in range(1, len(source) + 1)]
+        return [_part(part, name) for part, name in zip(source, names, strict=True)]
+    return _part(source, "this data")
+
+
+def _tell_gaps(parts: Any) -> None:
+    """Say it where arrays of ids leave some out, since ids of events are numbered without gaps."""
+    if not isinstance(parts, list | tuple | ValuesView):
+        return
+    arrays = [part for one in parts if isinstance(part := _as_array(one), np.ndarray) and part.shape[1:] == (4,)]
+    if not arrays or not all(array.dtype.kind in "iu" for array in arrays):
+        return
+    ids = np.unique(np.concatenate([array[:, [0, 2]].ravel() for array in arrays]))
+    if len(ids) and ids[0] >= 0 and (absent := int(ids[-1]) + 1 - len(ids)):
+        warnings.warn(
+            f"entity ids are numbered anew: {absent:,} of those up to {ids[-1]:,} do not occur and are no candidates. "
+            "To keep them, write a folder with stat.txt; `dataset.events.entities.names` has the ids as they were.",
+            stacklevel=5,
+        )
+
+
+def _part(part: Any, what: str) -> Any:
+    """An array or a list of events as columns; a table of another kind as it is, and what is none refused."""
+    part = _as_array(part)
+    if not isinstance(part, np.ndarray | list | tuple):
+        if isinstance(part, KINDS) or _is_frame(part):
+            return part
+        raise DataError(
+            "events are a data set's name, a file, a folder, a data frame, a dict of columns, an array or a list of "
+            f"(subject, relation, object, time), not {part!r:.60}."
+        )
+    rows = part
+    if isinstance(part, list | tuple) and any(map(_is_record, part)):
+        return _of_records(part, what)
+    if isinstance(part, np.ndarray):
+        records = part.ndim == 1 and (part.dtype.names or part.dtype.hasobject)  # a row each
+        if not records and part.shape[1:] != (len(ROLES),):
+            raise DataError(f"{what} is an array of shape {part.shape}; {ROWS}, an array of shape (n, 4).")
+        rows = part.tolist()
+    if not len(rows):
+        raise DataError(f"{what} holds no events; {ROWS}.")
+    for number, row in enumerate(rows, start=1):
+        if not _is_row(row):
+            where = (
+                f"{what}, row {number} is {row!r:.60}" if isinstance(row, list | tuple) else f"{what} is {rows!r:.60}"
+            )
+            raise DataError(f"{where}; {ROWS}.")
+    return dict(zip(ROLES, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def _is_record(row: object) -> bool:
+    """Whether this may be one event, as a dict of its values."""
+    return isinstance(row, Mapping) and all(np.ndim(value) == 0 for value in row.values())
+
+
+def _of_records(rows: Sequence[Any], what: str) -> dict[str, list[Any]]:
+    """A list of dicts of values as columns; all of them need the keys of the first."""
+    names = list(rows[0])
+    for number, row in enumerate(rows, start=1):
+        if not _is_record(row) or set(row) != set(names):
+            keys = ", ".join(map(repr, names))
+            raise DataError(f"{what}, row {number} is {row!r:.60}; give every row the keys of the first, {keys}.")
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _as_array(source: Any) -> Any:
+    """An array of another library, such as a tensor, as numpy's; anything else as it is."""
+    if not hasattr(source, "__array__") or _is_frame(source):
         return source
-    raise DataError(
-        "events are a data set's name, a file, a folder, a data frame, a dict of columns or a list of (subject, "
-        f"relation, object, time), not {source!r:.60}."
+    try:
+        return np.asarray(source.cpu() if hasattr(source, "cpu") else source)
+    except (TypeError, RuntimeError):  # a sparse tensor, or one that a network computes with
+        raise DataError(f"this {type(source).__name__} is no plain array; {ROWS}, an array of shape (n, 4).") from None
+
+
+def _is_frame(source: object) -> bool:
+    return any(hasattr(source, name) for name in FRAME)
+
+
+def _is_row(row: object) -> bool:
+    """Whether this may be one event, and is no list of events."""
+    return (
+        isinstance(row, list | tuple) and len(row) == len(ROLES) and not isinstance(row[0], list | tuple | np.ndarray)
     )
 
 

@@ -67,7 +67,8 @@ class DataDescribed(Document):
     last: str
     transition_examples: int
     reader_parameters: int
-    fingerprint: str
+    fingerprint: str = Field(description="Digest of ids and steps.")
+    identity: str = Field(description="Digest of these and of names, clock and split boundaries.")
 
 
 class DataImported(Document):

@@ -60,7 +60,7 @@ class JsonLines:
             found = _parsed(text, "the line")
             offset = self._offset(found)
             cells = self._cells(self._event(found))
-            return Line(self._checked(cells, f"{file}:{number}"), None, offset)
+            return Line(self._checked(cells), None, offset)
         except DataError as problem:
             shown = text.encode("utf-8", "backslashreplace").decode()[:LONGEST_LINE]
             row = cells or (shown,)
@@ -128,7 +128,7 @@ class JsonLines:
         clock = ":".join(text.zfill(2) for text in filled[3:]) + ":00" * (len(filled) == 4)
         return " ".join(filter(None, ("-".join(filled[:3]), clock)))
 
-    def _checked(self, cells: tuple[str, ...], where: str) -> NewEvent:
+    def _checked(self, cells: tuple[str, ...]) -> NewEvent:
         subject, relation, object_, time = cells
         form = self.options.time_format
         if form and self.clock.kind == "date":
@@ -138,7 +138,7 @@ class JsonLines:
             if times.kind == "date":
                 time = str(datetime.fromtimestamp(0, UTC) + timedelta(0, int(times.values[0])))
         # the step is left to the store, which knows the clock too
-        return checked((subject, relation, object_, time), where, self.clock)[:4]
+        return checked((subject, relation, object_, time), "the line", self.clock)[:4]
 
 
 def _parsed(text: str, what: str) -> Any:
