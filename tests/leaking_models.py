@@ -1,4 +1,4 @@
-"""Four small torch models as researchers write them, each with one leak, and an honest one."""
+"""Five small torch models as researchers write them, each with one leak, and an honest one."""
 
 from __future__ import annotations
 
@@ -37,6 +37,20 @@ class PoolsQueries(Honest):
     def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
         asked = torch.bincount(actor, minlength=self.table.shape[1])
         return self.table[relation] + asked.log1p()
+
+
+class RemembersQueries(Honest):
+    """Counts whom it was asked about at a step, so that early queries tell later ones who is active."""
+
+    def __init__(self, data: Dataset) -> None:
+        super().__init__(data)
+        self.asked: set[tuple[int, int]] = set()
+
+    def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        self.asked |= set(zip(actor.tolist(), step.tolist(), strict=True))
+        entities = range(self.table.shape[1])
+        active = torch.tensor([[(entity, int(t)) in self.asked for entity in entities] for t in step])
+        return self.table[relation] + active.float()
 
 
 class KeyedByActivity(Honest):
@@ -84,6 +98,7 @@ class TrainedOnTest(Honest):
 
 LEAKS: dict[Any, str] = {
     PoolsQueries: "pools the queries of its batch",
+    RemembersQueries: "depend on the queries that were asked before: it remembers them",
     KeyedByActivity: "keys the states of candidates by their activity at the step t",
     ReadsItsTable: "reads its own table of events at the step t",
     TrainedOnTest: "was trained on later events, such as the test split",

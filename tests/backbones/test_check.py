@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _global_forward_pre_hooks
 
-from bridgemem.backbones.check import check_backbone
+from bridgemem.backbones.check import check_backbone, examined
 from bridgemem.backbones.recurrence import Popularity, Recurrence, RecurrenceDyadic, RecurrenceSettings
 from bridgemem.backbones.scorer import Scores, check_scores
 from bridgemem.errors import BackboneError, NotFoundError
@@ -166,3 +168,76 @@ def test_a_model_of_two_arguments_is_told_what_it_is_called_with():
 
     with pytest.raises(BackboneError, match=r"takes 2 arguments, so it is called with \(queries, past\); for arrays"):
         check_backbone(TwoArrays(), small_world().dataset)
+
+
+class Normed(torch.nn.Module):
+    """A small network as researchers write them, whose score sets the mode that its normalisation is asked in."""
+
+    def __init__(self, norm: Callable[[Tensor], Tensor], training: bool = True) -> None:
+        super().__init__()
+        events, generator = small_world().events, torch.Generator().manual_seed(0)
+        self.entity = torch.randn(events.n_entities, 8, generator=generator)
+        self.relation = torch.randn(2 * events.n_relations, 8, generator=generator)
+        self.norm, self.mode = norm, training
+
+    def score(self, queries: Queries, past: Past) -> Tensor:
+        self.train(self.mode)
+        with torch.no_grad():
+            return self.norm(self.entity[queries.actor] * self.relation[queries.relation]) @ self.entity.T
+
+
+class Trained(Recurrence):
+    """The same network in a class of backbones."""
+
+    def score(self, queries: Queries, past: Past) -> Scores:
+        return Scores(Normed(torch.nn.BatchNorm1d(8)).score(queries, past))
+
+
+def function_norm(x: Tensor) -> Tensor:
+    return torch.nn.functional.batch_norm(x, None, None, training=True)
+
+
+def own_norm(x: Tensor) -> Tensor:
+    """Gives NaN for a query alone."""
+    return (x - x.mean(0)) / x.std(0)
+
+
+IN_TRAINING = "other queries of the batch: batch normalisation in training mode, so call .eval()"
+POOLS = "other queries of the batch: it pools the queries"
+
+
+@pytest.mark.parametrize(
+    ("norm", "queries", "said"),
+    [
+        (torch.nn.BatchNorm1d(8), 64, IN_TRAINING),
+        (torch.nn.BatchNorm1d(8), 2, IN_TRAINING),
+        (torch.nn.BatchNorm1d(8), 1, IN_TRAINING),
+        (torch.nn.BatchNorm1d(8, track_running_stats=False), 64, "without running statistics, so set track_running"),
+        (function_norm, 64, IN_TRAINING),
+        (function_norm, 2, IN_TRAINING),
+        (own_norm, 64, POOLS),
+        (own_norm, 2, POOLS),
+    ],
+)
+def test_normalisation_over_the_batch_is_told_by_name_and_not_as_nan(norm, queries, said):
+    with pytest.raises(BackboneError, match=re.escape(said)) as caught:
+        check_backbone(Normed(norm), small_world().dataset, queries=queries)
+    assert "NaN" not in str(caught.value)
+
+
+def test_a_class_of_backbones_in_training_mode_is_told_the_same():
+    (leak,) = (one for one in examined(Trained, small_world().dataset) if one.check == "alone in its batch")
+    assert leak.passed is False
+    assert IN_TRAINING in leak.seen
+
+
+def test_batch_normalisation_after_eval_is_no_leak_and_no_hook_is_left():
+    hooks = len(_global_forward_pre_hooks)
+    model = Normed(torch.nn.BatchNorm1d(8), training=False)
+    assert check_backbone(model, small_world().dataset).word.startswith("nothing failed")
+    assert len(_global_forward_pre_hooks) == hooks
+
+
+def test_a_score_that_is_nan_in_every_batch_is_told_as_that():
+    with pytest.raises(BackboneError, match="NaN or infinite"):
+        check_backbone(Normed(lambda x: x / 0), small_world().dataset, queries=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
@@ -240,6 +240,21 @@ class OneWay(Net):
         self.relation = torch.nn.Embedding(data.events.n_relations, 4)
 
 
+class Normalised(torch.nn.Module):
+    """Stays in training mode, whatever is asked of it."""
+
+    def __init__(self, data: Dataset) -> None:
+        super().__init__()
+        self.table = torch.nn.Embedding(data.events.n_relations * 2, data.events.n_entities)
+        self.norm = torch.nn.BatchNorm1d(data.events.n_entities)
+
+    def eval(self) -> Self:
+        return self
+
+    def forward(self, actor: torch.Tensor, relation: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.table(relation))
+
+
 class NoForward(torch.nn.Module):
     def __init__(self, data: Dataset) -> None:
         super().__init__()
@@ -261,6 +276,10 @@ class NoData:
         (lambda a: a, r"takes \(a\); it must take \(actor, relation, step\)"),
         (embedding, "plain functions get NumPy arrays, torch.from_numpy makes tensors"),
         (lost, r"lost cannot score the queries: KeyError: 'missing' \(test_own.py, line \d+\)"),
+        (
+            Normalised,
+            r"cannot score the queries: ValueError.*; this is batch normalisation in training mode, so call .eval",
+        ),
         (Breaks, r"breaks failed: RuntimeError: .* \(test_own.py, line \d+\)"),
         (OneWay, r"IndexError: .*; ids are 0..29 for entities and 0..15 for relations, of which those from 8 on ask"),
         (NoForward, "NoForward cannot be called; your model must take"),
@@ -277,6 +296,7 @@ class NoData:
         "one",
         "tensor",
         "raises",
+        "normalised",
         "train",
         "one way",
         "no forward",

@@ -87,6 +87,9 @@ def test_a_trained_folder_and_a_run_are_used_with_the_class_given_again(csv: Pat
     assert "give its class again" in bridgemem("evaluate", tmp_path / "run", "-q").refused()
     assert bridgemem("--register", own, "evaluate", tmp_path / "run", "-q").code == 0
     REGISTERED.clear()
+    assert "--register FILE.py:CLASS" in bridgemem("audit", tmp_path / "run", "-q").refused(), (
+        "which is no failed check"
+    )
     said = bridgemem("evaluate", tmp_path / "run", "-b", own).refused()
     assert "is a run, which has its backbone; leave -b out" in said
 

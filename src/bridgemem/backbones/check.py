@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.own import read_at_import
+from bridgemem.backbones.own import IN_TRAINING, ONE_VALUE, read_at_import
 from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.retraining import CHECK as TRAINING
 from bridgemem.backbones.retraining import check_retrained, practice, trainer, with_reads
@@ -28,6 +31,9 @@ from bridgemem.memory.past import Past
 TOLERANCE = 1e-4  # of the scale of the scores
 BATCH = "alone in its batch"
 FUTURE = "blind to the future"
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+REMEMBERS = "scores depend on the queries that were asked before: it remembers them"
+NO_STATISTICS = "batch normalisation without running statistics, so set track_running_stats=True"
 
 
 def check_backbone(
@@ -153,6 +159,8 @@ class _Contract:
         self.asked = asked.take(torch.from_numpy(self.rng.permutation(len(asked))[:queries])).to(self.device)
         self.past = Past(events, device=self.device)
         self.scores = Scores(torch.empty(0))
+        self.first: list[Scores] = []  # of single queries, asked before any other
+        self.norms: set[str] = set()  # batch normalisations that read the batch while it scored
 
     def checks(self) -> Iterable[tuple[str, str, Callable[[], Finding | None]]]:
         """The name of each check, what is said where it holds, and what carries it out."""
@@ -167,27 +175,51 @@ class _Contract:
         if isinstance(self.backbone, Backbone):
             yield "saving", "the same scores after saving and loading", self._saved
 
+    def _scored(self, queries: Queries, past: Past | None = None) -> Scores:
+        """The scores of some queries; what fails for a query alone, and not among others, is told as what it is."""
+        try:
+            with _noting(self.norms):
+                return score_queries(self.backbone, queries, past or self.past)
+        except (BackboneError, ValueError) as problem:
+            one_value = ONE_VALUE in str(problem)
+            if one_value and not self.norms:  # normalised by a function, which no hook sees
+                self.norms.add(IN_TRAINING)
+            if one_value or (len(queries) == 1 < len(self.asked) and "NaN" in str(problem)):
+                raise BackboneError(f"{self._pooled()}; it cannot score a query alone.") from None
+            raise
+
+    def _pooled(self) -> str:
+        """What is said of scores that depend on other queries, with the cause where it is known."""
+        cause = " and ".join(sorted(self.norms)) or "it pools the queries of its batch"
+        return f"scores depend on the other queries of the batch: {cause}"
+
     def _shape(self) -> None:
-        self.scores = score_queries(self.backbone, self.asked, self.past)
+        with suppress(BackboneError):  # which is told below
+            self.first = [self._scored(self.asked.take(slice(i, i + 1))) for i in range(min(4, len(self.asked)))]
+        self.scores = self._scored(self.asked)
 
     def _again(self) -> None:
-        found = score_queries(self.backbone, self.asked, self.past)
+        found = self._scored(self.asked)
         _same(self.scores, found, 0.0, "the same batch gave different scores the second time")
 
     def _order(self) -> None:
         order = torch.from_numpy(self.rng.permutation(len(self.asked))).to(self.device)
-        shuffled = score_queries(self.backbone, self.asked.take(order), self.past)
+        shuffled = self._scored(self.asked.take(order))
         _same(_rows(self.scores, order), shuffled, TOLERANCE, "scores depend on the order of the queries")
 
     def _alone(self) -> None:
-        complaint = "scores depend on the other queries of the batch: it pools the queries of its batch"
-        for i in range(min(8, len(self.asked))):
-            alone = score_queries(self.backbone, self.asked.take(slice(i, i + 1)), self.past)
-            _same(_rows(self.scores, slice(i, i + 1)), alone, TOLERANCE, complaint)
+        n = len(self.asked)
+        # halves first: statistics of the batch make finite scores of them, and none of a query alone
+        halves = [slice(0, n // 2), slice(n // 2, n)] if n > 3 else []
+        for part in (*halves, *(slice(i, i + 1) for i in range(min(8, n)))):
+            found = self._scored(self.asked.take(part))
+            _same(_rows(self.scores, part), found, TOLERANCE, self._pooled())
+        for i, before in enumerate(self.first):
+            _same(_rows(self.scores, slice(i, i + 1)), before, TOLERANCE, REMEMBERS)
 
     def _future(self) -> Finding | None:
         for what, future in other_futures(self.events, self.now, self.rng).items():
-            found = score_queries(self.backbone, self.asked, Past(future, device=self.device))
+            found = self._scored(self.asked, Past(future, device=self.device))
             _same(self.scores, found, 0.0, f"scores changed when {what}: it reads the past that it is given at t")
         if isinstance(self.backbone, Backbone) and not self.backbone.reads_past:
             return Finding(FUTURE, None, f"it is not shown the past: that it reads nothing later is {MAKERS_WORD}")
@@ -200,6 +232,21 @@ class _Contract:
             again = type(self.backbone).load(Path(folder) / "saved").to(str(self.device))
         found = score_queries(again, self.asked, self.past)
         _same(self.scores, found, 0.0, "scores changed by saving and loading")
+
+
+@contextmanager
+def _noting(norms: set[str]) -> Iterator[None]:
+    """Note what a batch normalisation that is asked meanwhile does wrong, if it reads the statistics of the batch."""
+
+    def note(module: nn.Module, _: Any) -> None:
+        if isinstance(module, NORMS) and (module.training or module.running_mean is None):
+            norms.add(NO_STATISTICS if module.running_mean is None else IN_TRAINING)
+
+    hook = register_module_forward_pre_hook(note)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def named(backbone: Any) -> Any:

@@ -30,6 +30,8 @@ from bridgemem.training.checkpoint import Training
 T = TypeVar("T")
 _AT_IMPORT: dict[str, tuple[str, ...]] = {}  # what the module of each name opened when it was imported
 IN_FILE = re.compile(r"(?P<file>.+\.py)(?::(?P<attribute>[^/\\:]*))?")
+ONE_VALUE = "more than 1 value per channel"  # what torch says of a batch of one
+IN_TRAINING = "batch normalisation in training mode, so call .eval() on the network before it scores"
 TWO = "; it takes 2 arguments, so it is called with (queries, past); for arrays take (actor, relation, step)"
 SHAPE = "(actor, relation, step), three arrays of n ids, and return log scores [n, entities]"
 
@@ -105,6 +107,8 @@ def asked(model: Any, queries: Queries, past: Past) -> Any:
 
 def _hint(problem: Exception, past: Past) -> str:
     """The usual cause of an error of a model that is asked for the first time."""
+    if ONE_VALUE in str(problem):
+        return f"; this is {IN_TRAINING}"
     if "ndarray" in str(problem):
         return "; plain functions get NumPy arrays, torch.from_numpy makes tensors of them"
     if isinstance(problem, IndexError):
