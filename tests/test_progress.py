@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress as RichDisplay
 
-from bridgemem.progress import SILENT, LineProgress, RichProgress, terminal_progress
+from bridgemem.progress import SILENT, LineProgress, RichProgress, remark, terminal_progress
 
 
 class TerminalStream(io.StringIO):
@@ -103,6 +103,17 @@ def test_results_printed_under_a_live_bar_still_reach_stdout(
         sys.stdout.write("a result\n")
     assert capsys.readouterr().out == "a result\n"
     assert "a result" not in terminal.getvalue()
+
+
+def test_a_remark_is_a_line_at_once_and_stays_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    remark(LineProgress(out), "the grid has [4] settings")
+    remark(SILENT, "nothing")
+    assert out.getvalue() == "the grid has [4] settings\n"
+    terminal = terminal_on_stderr(monkeypatch)
+    with terminal_progress() as progress, progress.task("tuning", total=7):
+        remark(progress, "the grid has [4] settings")
+        drawn(terminal, "the grid has [4] settings")
 
 
 def test_steps_add_up_and_the_last_note_stays(display: RichDisplay) -> None:

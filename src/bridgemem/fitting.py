@@ -21,6 +21,7 @@ from bridgemem.backbones.trained import (
     earlier_backbone,
     note_of,
     open_backbone,
+    renewed_backbone,
     trained_again,
     training_free,
     training_note,
@@ -36,7 +37,7 @@ from bridgemem.forecasting.model import Model, RunConfig
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
 from bridgemem.residuals.learned import LearnedSettings
-from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_sources, fit_learned, learning_of
+from bridgemem.residuals.learning import Fit, HeldOut, Trains, earlier_sources, fit_learned, learning_of, renewal_split
 from bridgemem.residuals.selection import PAPER_DATA, Fitted
 from bridgemem.residuals.selection import fit as fit_residual
 from bridgemem.residuals.validation import Validation
@@ -119,16 +120,26 @@ class Fitting:
                 )
             return
         # before anything is saved: a backbone may have to be trained again for it
-        earlier = self._earlier(validation, model, home)
+        earlier, renewed = self._earlier(validation, model, home), self._renewed(model, home)
         model = dataclasses.replace(model, unfinished=self._learning(backbone))
         self.take(model, home, replace)
-        self._finish(model, validation, earlier, home)
+        self._finish(model, validation, earlier, renewed, home)
 
-    def _finish(self, model: Model, validation: Validation, earlier: list[Source], home: Path | None) -> None:
-        """Fit the learned residual next to the paper's, and be what does better."""
+    def _finish(
+        self,
+        model: Model,
+        validation: Validation,
+        earlier: list[Source],
+        renewed: tuple[Backbone, TrainingNote] | None,
+        home: Path | None,
+    ) -> None:
+        """Fit the learned residual next to the paper's, and be what does better; what was chosen knows no renewal."""
         fits = self._learned(validation, model.fitted, earlier, self._learning(model.own_backbone))
         model = dataclasses.replace(model, fits=fits, unfinished=None)
-        model = self._calibrated(model, validation) if fits else model
+        if fits:
+            model = self._calibrated(model, validation)
+            config = dataclasses.replace(model.config, renewed=renewed is not None)
+            model = dataclasses.replace(model, config=config, own_renewed=renewed)
         self.take(model, home, True)
         held = model.held_out("raw")
         if held is not None and held.above is not None:
@@ -152,8 +163,8 @@ class Fitting:
         if home is not None and training_note(home) != model.trained:
             raise RunError(f"{folder} was begun on another backbone than {home}; fit a new run.")
         validation = Validation.of(dataset, model.own_backbone, device=self.device)
-        earlier = self._earlier(validation, model, home)
-        self._finish(model, validation, earlier, run.folder / "backbone")
+        earlier, renewed = self._earlier(validation, model, home), self._renewed(model, home)
+        self._finish(model, validation, earlier, renewed, run.folder / "backbone")
 
     def _fall_back(self, held: HeldOut, dataset: Dataset) -> None:
         """Where a naive forecaster is above both residuals, be that one, with the paper's residual; say so."""
@@ -202,7 +213,7 @@ class Fitting:
         backbone = given.fit(dataset.without_test(), own, seed=self.seed, device=self.device, progress=self.progress)
         backbone.tuned = tuned
         seconds = time.perf_counter() - began
-        return backbone, None, note_of(backbone, dataset, self.seed, self.device, seconds)
+        return self._twice(backbone), None, note_of(backbone, dataset, self.seed, self.device, seconds)
 
     def _tuned(self, kind: type[Backbone], own: Any, dataset: Dataset) -> tuple[Any, dict[str, Any] | None]:
         """Settings as validation chooses them, and the trials, where that is wanted; else those given."""
@@ -214,11 +225,16 @@ class Fitting:
         return made.settings, made.as_dict()
 
     def _twice(self, backbone: Backbone) -> Backbone:
-        """A backbone, refused where cross-fitting has to train it again and cannot."""
-        if self._learning(backbone).cross_fit and not backbone.retrained:
+        """A backbone, refused where it has to be trained again and cannot."""
+        learning = self._learning(backbone)
+        if learning.cross_fit and not backbone.retrained:
             raise SettingsError(
                 f"cross_fit trains the backbone again, on earlier events, and {backbone.name} scores cannot be "
                 "trained; leave cross_fit out."
+            )
+        if learning.renewed == "on" and (training_free(backbone) or not backbone.retrained):
+            raise SettingsError(
+                f"renewed trains the backbone once more, and {backbone.name} is not trained here; leave renewed out."
             )
         return backbone
 
@@ -271,6 +287,17 @@ class Fitting:
             epochs=fitted.epochs,
             progress=self.progress,
         )
+
+    def _renewed(self, model: Model, home: Path | None) -> tuple[Backbone, TrainingNote] | None:
+        """The backbone trained once more and the note of that, where it is wanted; nothing is chosen with it."""
+        own, learning = model.own_backbone, self._learning(model.own_backbone)
+        if learning.renewed != "on" or (split := renewal_split(model.dataset, learning)) is None:
+            return None
+        began, seed = time.perf_counter(), model.config.backbone_seed
+        kept = None if home is None else renewed_backbone(home)
+        again = trained_again(own, kept, seed, self.device, self.progress, split)
+        seconds = time.perf_counter() - began
+        return again, note_of(again, split, seed, self.device, seconds) if kept is None else training_note(kept)
 
     def _learned(
         self,

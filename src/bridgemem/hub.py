@@ -129,6 +129,7 @@ def check_run(run: Run) -> None:
     for part in ("train", "known"):
         run.transitions(part)
     run.backbone()
+    run.renewed()
     run.relations()
     # the events of a named data set do not travel with the run
     if (run.folder / "data.npz").is_file():

@@ -35,6 +35,13 @@ class SilentProgress:
         yield _ignore
 
 
+def remark(progress: Progress, text: str) -> None:
+    """Say one line at once, above the tasks; a progress that knows tasks alone, as the silent one, says nothing."""
+    say = getattr(progress, "remark", None)
+    if say is not None:
+        say(text)
+
+
 def _ignore(advance: int = 1, /, *, note: str | None = None) -> None:
     pass
 
@@ -64,6 +71,10 @@ class RichProgress:
         finally:
             self._display.remove_task(bar)
 
+    def remark(self, text: str) -> None:
+        """A line above the bars, which stays."""
+        self._display.console.print(text, markup=False, highlight=False)
+
 
 class LineProgress:
     """Writes a line now and then while a task runs, with an estimate of the seconds left; short tasks write none."""
@@ -87,6 +98,11 @@ class LineProgress:
                 self._out.flush()
 
         yield step
+
+    def remark(self, text: str) -> None:
+        """A line at once."""
+        self._out.write(f"{text}\n")
+        self._out.flush()
 
 
 def _line(label: str, done: int, total: int | None, seconds: float, note: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.trained import open_backbone, save_trained, training_note
+from bridgemem.backbones.trained import RENEWED, open_backbone, save_trained, training_note
 from bridgemem.config import Declared, Settings, Size, write_toml
 from bridgemem.errors import DataError, RunError, SelectionError
 from bridgemem.events.aliases import Aliases, read_aliases, write_aliases
@@ -197,6 +197,9 @@ class Run(Parts):
                 save_trained(model.own_backbone, aside / "backbone", model.trained)
             else:
                 link_or_copy(backbone, aside / "backbone")
+            if model.own_renewed is not None:
+                again, note = model.own_renewed
+                save_trained(again, aside / RENEWED, note)
             locked = {name: {**s.as_dict(), "lock": s.lock()} for name, s in fitted.selections.items()}
             write_json(aside / "selection.json", locked)
             learned = {name: fit.note for name, fit in model.fits.items()}
@@ -260,6 +263,22 @@ class Run(Parts):
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return open_backbone(self.folder / "backbone").to(device)
+
+    def renewed(self, device: str = "cpu") -> Backbone | None:
+        if not self.config.renewed:
+            return None
+        if not (self.folder / RENEWED).is_dir():
+            raise RunError(f"{self.folder / RENEWED} is missing; {BACK}.")
+        return open_backbone(self.folder / RENEWED).to(device)
+
+    def backbone_files(self) -> list[Path]:
+        """The files of the backbone, and of its renewed one if it has any."""
+        folders = (self.folder / home for home in self.backbone_homes())
+        return sorted(path for folder in folders for path in folder.iterdir() if path.is_file())
+
+    def backbone_homes(self) -> tuple[str, ...]:
+        """The folders in the run that hold a backbone."""
+        return ("backbone", RENEWED) if self.config.renewed else ("backbone",)
 
     @cached_property
     def _tensors(self) -> dict[str, Tensor]:
@@ -370,7 +389,7 @@ class Run(Parts):
         """The version of the model: the folder's own name, and a digest of all that its answers depend on."""
         own = self.folder.resolve()
         parts = [own / name for name in (*ANSWERING, UPDATES, ALIASES)]
-        parts += sorted(path for path in (own / "backbone").iterdir() if path.is_file())
+        parts += [own / path.relative_to(self.folder) for path in self.backbone_files()]
         digest = hashlib.sha256()
         for path in parts:
             if path.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,11 +24,13 @@ from bridgemem.backbones.scorer import Scores
 from bridgemem.backbones.tirgn import Tirgn, TirgnSettings
 from bridgemem.backbones.trained import open_backbone, train
 from bridgemem.backbones.tuning import CUT, TUNING, Tuning, as_text, seconds_of, tune
+from bridgemem.cli.model import _show_tuning
 from bridgemem.config import Count, Declared, Finite
 from bridgemem.errors import SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
+from bridgemem.progress import LineProgress
 from bridgemem.training.checkpoint import Training
 from builders import random_log
 from commands import bridgemem
@@ -205,6 +208,52 @@ def test_an_interrupted_tuning_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(Knobs.fitted) == len(other.trials)
 
 
+def said(out: io.StringIO) -> list[str]:
+    return out.getvalue().splitlines()
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Every epoch of a trial takes so long, by the clock that tuning reads."""
+    now = [0.0]
+    own = Knobs.train.__func__
+
+    def ticking(cls: type[Knobs], dataset: Dataset, settings: Any, training: Training) -> Knobs:
+        now[0] += seconds
+        return own(cls, dataset, settings, training)
+
+    monkeypatch.setattr(Knobs, "train", classmethod(ticking))
+    monkeypatch.setattr(tuning.time, "monotonic", lambda: now[0])
+
+
+def test_grid_and_budget_are_told_before_the_trials_and_their_pace_after_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow(monkeypatch, 20.0)
+    out = io.StringIO()
+    made = tune(Knobs, data(), budget="70s", progress=LineProgress(out, clock=lambda: 0.0))
+    assert said(out) == [
+        "Tuning knobs. Settings in the grid: 2; trials in a round: 4, and another round follows while one gains; "
+        "budget: 70 s.",
+        "The first trial took 20 s. If all take as long, the budget holds about 3 of them, and a round of 4 needs "
+        "about 80 s.",
+    ]
+    assert made.grid == {"knobs": 4}
+    assert [trial.note for trial in made.trials] == ["", "", "", CUT]
+
+
+def test_a_round_leaves_out_what_nothing_reads_and_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tune(Knobs, data(), held=("left",)).grid == {"knobs": 2}
+    monkeypatch.setattr(Knobs, "only_with", {"right": "left"})
+    assert tune(Knobs, data()).grid == {"knobs": 3}
+
+
+def test_nothing_is_expected_of_a_first_trial_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow(monkeypatch, 20.0)
+    out = io.StringIO()
+    tune(Knobs, data(), budget="10s", progress=LineProgress(out, clock=lambda: 0.0))
+    assert len(said(out)) == 1
+
+
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "0", "10 minutes"])
 def test_a_budget_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="90s, 10m or 2h"):
@@ -319,11 +368,30 @@ def test_the_command_tunes_and_says_what_was_chosen(own_csv: Path, tmp_path: Pat
     assert made.code == 0, made.err
     assert "Validation chose for hri" in made.out
     assert "test was not read" in made.out
+    assert "Tuning hri. Settings in the grid: " in made.err
+    assert "The first trial took " in made.err
     json_made = bridgemem(
         "train", "hri", "-d", own_csv, "-o", tmp_path / "json", "--tune", "--set", "lam=0.5", "--json"
     )
     document = json.loads(json_made.out)
     assert all("lam" not in trial["changed"] for trial in document["tuning"]["trials"])
+
+
+def test_the_command_says_how_much_of_the_grid_a_spent_budget_has_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    one = {"backbone": "hri", "changed": {}, "mrr": 0.5, "seconds": 5.0, "note": ""}
+    tuned = {"queries": 10, "budget": 11.0, "whole": False, "chosen": {"hri": {}}, "grid": {"hri": 3, "regcn": 9}}
+    tuned["settled"] = ["cenet"]
+    _show_tuning({**tuned, "trials": [one, one, {**one, "note": CUT}]})
+    printed = capsys.readouterr().out
+    assert "The budget of 11 s was spent in the middle of a trial; give more with --budget." in printed
+    assert "hri: tried 2 of the 3 trials of a first round over the grid." in printed
+    assert "regcn: tried 0 of the 9 trials of a first round over the grid." in printed
+    _show_tuning({**tuned, "grid": {"hri": 3}, "trials": [one, one, one]})
+    assert "hri: tried the whole grid once, and did not settle." in capsys.readouterr().out
+    _show_tuning({**tuned, "settled": ["hri"], "trials": [one, one, one]})
+    said = capsys.readouterr().out
+    assert "hri: tried" not in said, "its search came to its end"
+    assert "regcn: tried 0 of the 9 trials" in said
 
 
 def test_the_command_tunes_an_ensemble_on_own_data_unless_told_not_to(own_csv: Path, tmp_path: Path) -> None:

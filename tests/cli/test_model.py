@@ -94,6 +94,7 @@ def test_every_record_says_how_it_was_measured(walk: Walk) -> None:
     assert len(records) == 9
     for record in records:
         assert record["fingerprint"] == run.config.fingerprint
+        assert record["identity"] == run.identity().digest
         assert (record["dataset"], record["split"], record["backbone"]) == ("own", "test", "cenet")
         assert (record["history"], record["ties"], record["queries"]) == ("rolling", "mean", 144)
         assert record["device"].startswith("cpu")

@@ -117,9 +117,9 @@ def test_ctrl_c_in_a_long_training_says_what_is_kept_and_goes_on_from_there(
 ) -> None:
     two = ("members=hri,popularity",)
     commands: dict[str, tuple[str | Path, ...]] = {
-        "b": ("train", "ensemble", "-d", own_csv, "-o", tmp_path / "b", "--set", *two),
+        "b": ("train", "ensemble", "-d", own_csv, "-o", tmp_path / "b", "-q", "--set", *two),
         "own-ensemble-b42": (
-            *("reproduce", own_csv, "--backbone", "ensemble", "--runs", tmp_path, *TINY_READER),
+            *("reproduce", own_csv, "--backbone", "ensemble", "--runs", tmp_path, "-q", *TINY_READER),
             *("--records", tmp_path / "records.jsonl", "--backbone-set", *two),
         ),
     }

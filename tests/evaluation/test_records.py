@@ -41,6 +41,15 @@ def test_records_are_read_as_they_were_written(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["records.jsonl"], "nothing half-written is left"
 
 
+def test_a_line_of_before_there_was_an_identity_is_read(tmp_path):
+    path = tmp_path / "records.jsonl"
+    line = {name: value for name, value in asdict(ONE).items() if name != "identity"}
+    path.write_text(json.dumps(line) + "\n")
+    assert read_records(path) == [replace(ONE, identity="")]
+    write_records(path, [replace(ONE, identity="i")])
+    assert read_records(path) == [replace(ONE, identity="i")], "measured again, it replaces the older line"
+
+
 def test_a_newer_measurement_of_the_same_thing_replaces_the_older(tmp_path):
     path = tmp_path / "records.jsonl"
     write_records(path, [ONE, replace(ONE, filter="raw")])

@@ -22,7 +22,8 @@ from bridgemem.studies.compare import compare_runs as compare
 from commands import TINY_READER, bridgemem, measured_rows
 
 pytest_plugins = ("small_runs",)
-METHODS = ("backbone", "bridgemem.static", "bridgemem.time")
+ROWS = ("backbone", "bridgemem")
+SELECTED = {"raw": "time", "static": "static", "time": "time"}  # the choice of bridgemem that ranks under each filter
 
 
 @pytest.fixture(scope="module")
@@ -53,14 +54,14 @@ def changed(run: Run, folder: Path, **columns: Any) -> Run:
 def test_a_run_does_not_differ_from_itself(first: Run) -> None:
     found = compare(first, first)
     assert [(d.method, d.filter, d.metric) for d in found] == [
-        (method, f, metric) for method in METHODS for f in FILTERS for metric in METRICS
+        (row, f, metric) for row in ROWS for f in FILTERS for metric in METRICS
     ]
     assert all((d.gain.value, d.gain.low, d.gain.high) == (0, 0, 0) and d.first == d.second for d in found)
 
 
 def test_differences_are_those_of_the_measured_figures(first: Run, second: Run) -> None:
     measured = [
-        {("backbone" if r["selected_by"] is None else f"bridgemem.{r['selected_by']}", r["filter"]): r for r in rows}
+        {(r["method"], r["filter"]): r for r in rows if r["selected_by"] in (None, SELECTED[r["filter"]])}
         for rows in (measured_rows(run)["test"] for run in (first, second))
     ]
     found = compare(first, second)
@@ -129,7 +130,33 @@ def test_tables_that_do_not_match_are_refused(first: Run, tmp_path: Path) -> Non
 def test_only_methods_that_both_have_are_compared(first: Run, tmp_path: Path) -> None:
     gone = dict.fromkeys(f"rank_{f}.bridgemem.static" for f in FILTERS)
     found = compare(first, changed(first, tmp_path / "a", **gone))
-    assert {d.method for d in found} == {"backbone", "bridgemem.time"}
+    both = [("backbone", f) for f in FILTERS] + [("bridgemem", "raw"), ("bridgemem", "time")]
+    assert list(dict.fromkeys((d.method, d.filter) for d in found)) == both
+
+
+def test_two_runs_are_listed_by_what_ranks_and_a_choice_for_another_filter_by_its_name(first: Run, second: Run) -> None:
+    printed = bridgemem("compare", first.folder, second.folder).out
+    assert "bridgemem: MRR" in printed
+    assert "bridgemem.static" not in printed
+    assert printed.index("Time-aware filter") < printed.index("Static filter") < printed.index("Raw")
+    named = bm.compare((first, "bridgemem.static"), (second, "bridgemem.static")).differences
+    for d in (d for d in named if d.metric == "mrr"):
+        a, b = (read_table(run.ranks_path("test"))[f"rank_{d.filter}.bridgemem.static"] for run in (first, second))
+        assert (d.first, d.second) == pytest.approx((np.mean(1 / a), np.mean(1 / b)))
+
+
+def test_a_learned_residual_is_called_learned_under_every_filter(first: Run, tmp_path: Path) -> None:
+    columns = read_table(first.ranks_path("test"))
+    own = {f"rank_{f}.learned.raw": columns[f"rank_{f}.bridgemem.time"] for f in FILTERS}
+    both = changed(first, tmp_path / "learned", **own)
+    found = [d for d in compare(both, both) if d.metric == "mrr"]
+    assert [(d.method, d.filter) for d in found] == [(row, f) for row in (*ROWS, "learned") for f in FILTERS]
+
+
+def test_a_metric_that_is_named_is_the_only_one_of_two_runs(first: Run) -> None:
+    printed = bridgemem("compare", first.folder, first.folder, "--metric", "hits@3").out
+    assert "backbone: H@3" in printed
+    assert "MRR" not in printed
 
 
 def test_ranks_of_a_machine_without_duckdb_are_compared_too(

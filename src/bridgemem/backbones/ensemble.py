@@ -106,10 +106,11 @@ class Ensemble(Backbone):
 
     name: ClassVar[str] = "ensemble"
     # what a reader says of train is worth less the longer ago it was trained; its own cost leaves room for more queries
-    # and, where there are few, for another training
+    # and, where there are few, for another training. What validation teaches the members themselves is worth one more
     learning: ClassVar[Mapping[str, Any]] = {
         "cross_fit": 0.2,
         "blocks": 3,
+        "renewed": "on",
         "train_queries": 120_000,
         "valid_queries": 120_000,
         "hidden": 128,

@@ -25,7 +25,7 @@ from bridgemem.config import Declared, NotNegative, Size, shown
 from bridgemem.errors import BackboneError, NotFoundError, RunError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.log import EventLog
-from bridgemem.progress import SILENT, Progress
+from bridgemem.progress import SILENT, Progress, remark
 from bridgemem.storage.files import write_json
 from bridgemem.storage.placing import remove
 from bridgemem.storage.schema import read_as
@@ -34,6 +34,7 @@ from bridgemem.training.checkpoint import OtherTrainingWarning
 from bridgemem.training.devices import check_device, describe_device
 
 NOTE = "trained.json"
+RENEWED = "renewed"  # in a run, the folder of the backbone that was trained once more
 
 
 def default_settings(name: str, dataset: Dataset) -> Any:
@@ -62,7 +63,7 @@ def as_backbone(given: Any) -> str | Path | Backbone | type[Backbone]:
         return kind()  # trained elsewhere
     if isinstance(given, str | Path):
         folder = Path(given)
-        if (folder / "selection.json").is_file() and (folder / "backbone").is_dir():
+        if _of_run(folder):
             return folder / "backbone"
         return folder if folder.is_dir() else str(given)
     if isinstance(given, Dataset | EventLog):
@@ -84,6 +85,13 @@ def training_state(folder: Path | str) -> Path:
     """Where a training that will be saved in a folder keeps its state."""
     home = Path(folder).absolute()
     return home.parent / f".{home.name}.training"
+
+
+def training_states(folder: Path | str) -> list[Path]:
+    """What is kept of an interrupted training of a backbone, and of those of it that are kept next to it."""
+    own = training_state(folder)
+    further = own.parent.glob(f"{glob.escape(own.name.removesuffix('.training'))}-*.training")
+    return [state for state in (own, *sorted(further)) if state.is_dir()]
 
 
 def train(
@@ -145,18 +153,27 @@ def train(
 
 @dataclass(frozen=True)
 class TrainingNote(Declared):
-    """What is noted of a training: on which events, how, where, and what it cost; nothing of one from elsewhere."""
+    """What is noted of a training: on which events, how, where, and what it cost; nothing of one from elsewhere.
+
+    fingerprint: of train. known: of train and validation, which may have told it when to stop.
+    """
 
     fingerprint: str | None = None
+    known: str | None = None
     seed: int | None = None
     device: str | None = None
     seconds: NotNegative | None = None
     parameters: Size | None = None
 
+    def stopped_by_other(self, dataset: Dataset) -> bool:
+        """Whether another validation part than that of a data set may have told the training when to stop."""
+        return self.known not in (None, dataset.known.fingerprint)
+
 
 def note_of(backbone: Backbone, dataset: Dataset, seed: int, device: str, seconds: float) -> TrainingNote:
     parameters = sum(tensor.numel() for tensor in backbone.tensors().values())
-    return TrainingNote(dataset.train.fingerprint, seed, describe_device(device), seconds, parameters)
+    train, known = dataset.train.fingerprint, dataset.known.fingerprint
+    return TrainingNote(train, known, seed, describe_device(device), seconds, parameters)
 
 
 def save_trained(backbone: Backbone, folder: Path, note: TrainingNote) -> None:
@@ -185,25 +202,50 @@ def training_note(folder: Path) -> TrainingNote:
 
 
 def check_trained_on(folder: Path, dataset: Dataset) -> None:
-    """Refuse a backbone that is noted to be trained on anything but the train split of a data set."""
-    check_trained_events(str(folder), training_note(folder).fingerprint, dataset)
+    """Refuse a backbone that is noted to be trained on anything but train and validation of a data set."""
+    note = training_note(folder)
+    check_trained_events(str(folder), note.fingerprint, dataset)
+    if note.stopped_by_other(dataset):
+        raise BackboneError(
+            f"{folder} was trained next to another validation part than that of {dataset.name}, which may have told it "
+            "when to stop; train it on this data."
+        )
 
 
 def earlier_backbone(folder: Path, cross_fit: float) -> Path:
     """The folder of the backbone that cross-fitting trains on what came before the last share of train."""
-    return folder.parent / f"{folder.name}-before-{cross_fit:g}"
+    return _next_to(folder, f"before-{cross_fit:g}")
+
+
+def renewed_backbone(folder: Path) -> Path:
+    """The folder of the backbone that is trained once more, on most of validation too."""
+    return _next_to(folder, RENEWED)
+
+
+def _next_to(folder: Path, what: str) -> Path:
+    """A folder next to that of a backbone; next to a run if it lies in one, which holds nothing but its own."""
+    home = folder.parent if _of_run(folder.parent) else folder
+    return home.parent / f"{home.name}-{what}"
+
+
+def _of_run(folder: Path) -> bool:
+    return (folder / "selection.json").is_file() and (folder / "backbone").is_dir()
 
 
 def trained_again(
     backbone: Backbone, home: Path | None, seed: int, device: str, progress: Progress, dataset: Dataset
 ) -> Backbone:
     """A backbone of the same kind and settings, trained on another train split; with a home it is kept there."""
+    if home is not None and home.is_dir() and trained_so(home, dataset, backbone.settings, seed):
+        return open_backbone(home)
+    if not training_free(backbone):
+        until = dataset.events.clock.label(dataset.valid_start)
+        remark(progress, f"Training {backbone.name} once more, on {dataset.sizes['train']:,} events before {until}.")
     if home is None:
         return type(backbone).fit(
             dataset.without_test(), backbone.settings, seed=seed, device=device, progress=progress
         )
-    if not home.is_dir() or not trained_so(home, dataset, backbone.settings, seed):
-        train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
+    train(backbone.name, dataset, home, backbone.settings, seed, device, progress, replace=True)
     return open_backbone(home)
 
 
@@ -217,7 +259,7 @@ def training_free(backbone: Backbone) -> bool:
 def trained_so(folder: Path, dataset: Dataset, settings: Any, seed: int) -> bool:
     """Whether a backbone that `train` saved has these settings, this seed, and was trained on this very train split."""
     note = training_note(folder)
-    if (note.fingerprint, note.seed) != (dataset.train.fingerprint, seed):
+    if (note.fingerprint, note.seed) != (dataset.train.fingerprint, seed) or note.stopped_by_other(dataset):
         return False
     backbone = open_backbone(folder)
     # what the device decided is part of a trained one's settings

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bridgemem.backbones import backbone_class, backbone_defaults, backbone_names
-from bridgemem.backbones.base import Backbone
+from bridgemem.backbones.base import Backbone, Grid
 from bridgemem.backbones.scorer import score_queries
 from bridgemem.config import Declared, NotNegative
 from bridgemem.errors import RunError, SettingsError
@@ -24,7 +24,7 @@ from bridgemem.events.datasets import benchmark_name
 from bridgemem.events.loading import load
 from bridgemem.events.queries import Queries
 from bridgemem.memory.past import Past
-from bridgemem.progress import SILENT, Progress, Step
+from bridgemem.progress import SILENT, Progress, Step, remark
 from bridgemem.ranking.filters import Filters
 from bridgemem.ranking.ranks import answer_ranks, batch_of
 from bridgemem.showing import as_frame, html_table
@@ -70,6 +70,8 @@ class Tuning:
         seed: Of every training.
         device: "cpu" or "cuda".
         fingerprint: Of the train split.
+        grid: Number of trials that one round over the grid takes, by backbone.
+        settled: Backbones whose search came to its end.
 
     Example:
         >>> tuning.settings.decay in (0.5, 0.9, 0.99), len(tuning.trials) > 2
@@ -84,6 +86,8 @@ class Tuning:
     seed: int
     device: str
     fingerprint: str
+    grid: dict[str, int] = field(default_factory=dict)
+    settled: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -119,7 +123,8 @@ class Tuning:
             >>> tuning.as_dict()["split"]
             'valid'
         """
-        kept = {name: getattr(self, name) for name in ("queries", "budget", "whole", "seed", "device", "fingerprint")}
+        named = ("queries", "budget", "whole", "seed", "device", "fingerprint", "grid", "settled")
+        kept = {name: getattr(self, name) for name in named}
         backbones = dict.fromkeys(trial.backbone for trial in self.trials)
         chosen = {name: {} if (one := self.best(name)) is None else one.changed for name in backbones}
         how = {"split": "valid", "filter": "time", "seconds": self.seconds, "least_gain": LEAST_GAIN, "chosen": chosen}
@@ -228,7 +233,7 @@ def seconds_of(budget: str | float) -> float:
     """A time as seconds: a number of them, or a text with a unit, as in 90s, 10m or 2h."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([smh]?)\s*", str(budget))
     if found is None or not (seconds := float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]):
-        raise SettingsError(f"the budget is a time as 90s, 10m or 2h, not {budget!r}.")
+        raise SettingsError(f"the budget is a time above 0, as 90s, 10m or 2h, not {budget!r}.")
     return seconds
 
 
@@ -303,6 +308,8 @@ class _Trials:
         self.keep, self.progress = keep, progress
         self.before = self._kept()
         self.made: list[Trial] = []
+        self.grid: dict[str, int] = {}  # trials of one round, by backbone
+        self.settled: list[str] = []
 
     @property
     def spent(self) -> float:
@@ -337,9 +344,17 @@ class _Trials:
     ) -> tuple[dict[str, Any], bool]:
         """What is changed of some settings, and whether the search ended before that many seconds were spent."""
         grid = {name: values for name, values in kind.tunable(self.known).items() if name not in held}
-        if not grid or self.spent >= until:
-            return {}, not grid
+        if not grid:
+            return {}, True
         _check_grid(kind, began, grid)
+        a_round = self.grid[kind.name] = _trials_of(kind, began, grid)
+        if (left := until - self.spent) <= 0:
+            return {}, False
+        remark(
+            self.progress,
+            f"Tuning {kind.name}. Settings in the grid: {len(grid)}; trials in a round: {a_round}, and another round "
+            f"follows while one gains; budget: {_seconds(left)}.",
+        )
         tried: set[str] = set()
         with self.progress.task(f"tuning {kind.name}") as advance:
 
@@ -350,6 +365,8 @@ class _Trials:
                 return trial
 
             best = tried_with({})
+            if best.mrr is not None:
+                remark(self.progress, _pace(best.seconds, left, a_round))
             changed = True
             while changed:
                 changed = False
@@ -366,7 +383,9 @@ class _Trials:
                         trial = tried_with(other)
                         if trial.mrr is not None and _beats(trial, best):
                             best, changed = trial, True
-        return best.changed, self.made[-1].note != CUT
+        if whole := self.made[-1].note != CUT:
+            self.settled.append(kind.name)
+        return best.changed, whole
 
     def _trial(self, kind: type[Backbone], began: Any, changed: dict[str, Any], until: float) -> Trial:
         settings = replace(began, **changed)
@@ -424,7 +443,28 @@ class _Trials:
             seed=self.seed,
             device=describe_device(self.device),
             fingerprint=self.known.train.fingerprint,
+            grid=self.grid,
+            settled=tuple(self.settled),
         )
+
+
+def _trials_of(kind: type[Backbone], began: Any, grid: Grid) -> int:
+    """The trials of one round: where it begins, and every other value of what is read there."""
+    read = [name for name in grid if name not in kind.only_with or getattr(began, kind.only_with[name])]
+    return 1 + sum(value != getattr(began, name) for name in read for value in grid[name])
+
+
+def _pace(seconds: float, budget: float, a_round: int) -> str:
+    """What the first trial lets expect; those of other settings may take more or less."""
+    held = max(1, int(budget / max(seconds, 1e-3)))
+    return (
+        f"The first trial took {_seconds(seconds)}. If all take as long, the budget holds about {held:,} of them, and "
+        f"a round of {a_round} needs about {_seconds(seconds * a_round)}."
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
 def _check_grid(kind: type[Backbone], settings: Any, grid: Mapping[str, tuple[Any, ...]]) -> None:

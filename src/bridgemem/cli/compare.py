@@ -57,7 +57,9 @@ def compare(
     all_pairs: Annotated[
         bool, typer.Option("--all-pairs", help="Each with every other (default: all with the first).")
     ] = False,
-    metric: Annotated[str, typer.Option("--metric", help="mrr, hits@1, hits@3 or hits@10 (default: mrr).")] = "mrr",
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="mrr, hits@1, hits@3 or hits@10 (default: mrr; all of two runs).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Also write the table: .tex, .csv, .md or .json.")
     ] = None,
@@ -68,11 +70,12 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare methods on the same queries: paired differences B - A, 95 % intervals, corrected p-values."""
+    from bridgemem.ranking.metrics import METRICS
     from bridgemem.runs import Run
     from bridgemem.studies import compare as study
     from bridgemem.studies.ranks import as_run
 
-    metric = metric_of(metric)
+    metrics = METRICS if metric is None else (metric_of(metric),)
     if out is not None:
         check_kind(out)
         check_new(out, force)
@@ -81,7 +84,7 @@ def compare(
     if len(contenders) == 2 and all(Path(one).is_dir() and as_run(one) is not None for one in contenders):
         runs = Run(contenders[0]), Run(contenders[1])
         found = study.compare_runs(*runs, split)
-        shown = study.tables_of_runs(found)
+        shown = study.tables_of_runs(found, metrics)
         title = f"{runs[0].config.dataset}, {split}; A is {contenders[0]}, B is {contenders[1]}"
     else:
         with terminal_progress(quiet=quiet) as progress:
@@ -89,7 +92,7 @@ def compare(
                 *contenders, split=split, all_pairs=all_pairs, device=device, data_dir=data_dir, progress=progress
             )
         found, title = list(made.differences), ""
-        shown = [made.table("time", metric), made.table("static", metric)]
+        shown = [made.table(name, metrics[0]) for name in ("time", "static")]
     if out is not None:
         write_tables(out, shown, found, force)
 

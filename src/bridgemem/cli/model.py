@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
@@ -109,14 +110,14 @@ def backbone_settings(name: str, dataset: Dataset, assignments: list[str] | None
 
 
 @contextmanager
-def going_on(*backbones: Path) -> Iterator[None]:
-    """At Ctrl-C, say what is kept of the training of a backbone and goes on when it is started again."""
-    from bridgemem.backbones.trained import training_state
+def going_on(backbone: Path) -> Iterator[None]:
+    """At Ctrl-C, say what is kept of a training of a backbone, and goes on when it is started again."""
+    from bridgemem.backbones.trained import training_states
 
     try:
         yield
     except KeyboardInterrupt:
-        state = next((place for place in map(training_state, backbones) if place.is_dir()), None)
+        state = next(iter(training_states(backbone)), None)
         if state is None:
             raise
         warn(f"bridgemem: interrupted; the training so far is in {state}, and the same command continues it.")
@@ -214,11 +215,13 @@ def _show_tuning(tuned: dict[str, Any]) -> None:
     for name, changed in tuned["chosen"].items():
         say(f"Validation chose for {name}: {changed_words(changed)}.")
     if not tuned["whole"]:
-        cut = any(trial["note"] == CUT for trial in tuned["trials"])
-        say(
-            f"The budget of {tuned['budget']:.0f} s was spent{' in the middle of a trial' if cut else ''}: give more "
-            "with --budget for the rest of the grid."
-        )
+        done = Counter(trial["backbone"] for trial in tuned["trials"] if trial["note"] != CUT)
+        cut = " in the middle of a trial" if sum(done.values()) < len(tuned["trials"]) else ""
+        say(f"The budget of {tuned['budget']:.0f} s was spent{cut}; give more with --budget.")
+        for name, a_round in tuned["grid"].items():
+            said = f"tried {done[name]} of the {a_round} trials of a first round over the grid"
+            if name not in tuned["settled"]:
+                say(f"  {name}: {said if done[name] < a_round else 'tried the whole grid once, and did not settle'}.")
 
 
 @reads_events
@@ -253,7 +256,6 @@ def fit(
 
     from bridgemem.backbones import REGISTERED
     from bridgemem.backbones.own import blaming
-    from bridgemem.backbones.trained import earlier_backbone, open_backbone
     from bridgemem.config import SAMPLED, Settings
     from bridgemem.errors import SettingsError
     from bridgemem.evaluation.comparison import REPORTED, held_out_table, selection_table
@@ -262,7 +264,6 @@ def fit(
     from bridgemem.forecasting.model import Model
     from bridgemem.outofcore.spark_cases import cases_on_spark
     from bridgemem.ranking.filters import FILTERS
-    from bridgemem.residuals.learning import learning_of
     from bridgemem.storage.schema import override
     from bridgemem.storage.whole import reserved_free
 
@@ -286,12 +287,8 @@ def fit(
     )
     with terminal_progress(quiet=quiet) as progress, reserved_free(out, force or resume):
         dataset = loaded(source_of(data), reading, split_at=split_at, data_dir=data_dir, progress=progress)
-        trained = open_backbone(Path(backbone)) if Path(backbone).is_dir() else None
-        how = None if trained is None else learning_of(trained, learned)
-        shares = [] if how is None else [block * how.cross_fit for block in range(1, how.blocks + 1)]
-        before = [earlier_backbone(Path(backbone), share) for share in shares]
         cluster = cases_on_spark(master, dataset) if engine == "spark" else nullcontext()
-        with _usable(out), going_on(*before), blaming(REGISTERED.get(backbone, backbone)), cluster:
+        with _usable(out), going_on(Path(backbone)), blaming(REGISTERED.get(backbone, backbone)), cluster:
             made = model.fit(dataset, folder=out, replace=force, resume=resume, progress=progress).parts
         assert isinstance(made, Model)
         fitted = made.fitted

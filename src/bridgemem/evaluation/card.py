@@ -17,6 +17,7 @@ from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, f
 from bridgemem.events.datasets import CATALOG
 from bridgemem.events.log import Clock
 from bridgemem.events.packs import unpack
+from bridgemem.forecasting.model import RunConfig
 from bridgemem.ranking.filters import FILTERS
 from bridgemem.ranking.metrics import METRICS
 from bridgemem.residuals.selection import SELECTION_FILTERS, Selection
@@ -218,7 +219,7 @@ def _data(run: Run, data: Data) -> str:
                 f"`{plain(config.fingerprint)}`. Source: {data.source}. {carried}".rstrip(),
                 "The split is by time, and a fact belongs to one part alone:",
                 _table(["part", "events", "starts at"], rows),
-                f"{_trained_on(config.backbone)} {_chosen_on(run)}",
+                f"{_trained_on(config)} {_chosen_on(run)}",
                 "Events that were added after the fit are in `updates.json`: forecasts read them, and no figure does."
                 if (run.folder / UPDATES).is_file()
                 else "",
@@ -233,12 +234,18 @@ def _data(run: Run, data: Data) -> str:
     )
 
 
-def _trained_on(backbone: str) -> str:
-    if backbone == "stored" or backbone not in BACKBONES:
+def _trained_on(config: RunConfig) -> str:
+    if config.backbone == "stored" or config.backbone not in BACKBONES:
         return "The scores come from a model outside of this program; that it read no later fact is its maker's word."
-    return (
+    once = (
         "Whatever weights the backbone has were trained on train; at most its number of epochs, or settings of single "
         "relations, were chosen on validation."
+    )
+    if not config.renewed:
+        return once
+    return (
+        f"{once} It was trained once more, on train and validation but its later part: figures of validation are of "
+        "the first training, those of test and forecasts of the mean of both."
     )
 
 

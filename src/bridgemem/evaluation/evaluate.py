@@ -139,7 +139,7 @@ def scoring_of(run: Parts, past: Past, part: str, backbone: Scorer | None = None
     """The scoring path of all that a model ranks by, in the order of its methods, as fitted on "train" or "known"."""
     device = str(past.device)
     return Scoring(
-        backbone or run.scorer(device),
+        backbone or run.scorer(device, part),
         past,
         run.transitions(part, device),
         choices=[run.selection(name).choice for name in SELECTION_FILTERS],
@@ -224,6 +224,7 @@ def record(
         "epochs": config.epochs,
         "transitions": config.transitions,
         "parameters": config.parameters,
+        **_renewal(run, split),
     }
     gains = paired_gains(replayed.of(filter_name), replayed.of(filter_name, column), replayed.queries.step.numpy())
     return Record(
@@ -240,6 +241,11 @@ def record(
         lock=selection.lock(),
         **_values(replayed, filter_name, column),
     )
+
+
+def _renewal(run: Parts, split: str) -> dict[str, str]:
+    """What the settings of a row say of a backbone that was trained once more: test asks it, validation does not."""
+    return {"renewed": "on"} if run.config.renewed and split == "test" else {}
 
 
 def rank_columns(reading: Reading) -> dict[str, np.ndarray]:
@@ -277,6 +283,7 @@ def base_of(dataset: Dataset, split: str, backbone: str, device: str, queries: i
     return {
         "dataset": dataset.name,
         "fingerprint": dataset.events.fingerprint,
+        "identity": dataset.identity.digest,
         "split": split,
         "backbone": backbone,
         "queries": queries,
@@ -304,7 +311,7 @@ def records_of(
             filter=f,
             selected_by=None,
             seed=config.backbone_seed,
-            settings={"backbone_seed": config.backbone_seed, **trained},
+            settings={"backbone_seed": config.backbone_seed, **trained, **_renewal(run, split)},
             **_values(replayed, f, 0),
         )
         for f in FILTERS

@@ -19,7 +19,11 @@ STEPS = "steps"  # the setting of a record that says how few steps its intervals
 
 @dataclass(frozen=True)
 class Record:
-    """One row: what was measured, on what, under which filter, by which choices, at what cost."""
+    """One row: what was measured, on what, under which filter, by which choices, at what cost.
+
+    fingerprint, identity: digests of the data, as `data stats` prints them; of a measurement on validation they may be
+    of the data without its test. Earlier lines have no identity.
+    """
 
     dataset: str
     fingerprint: str
@@ -46,6 +50,7 @@ class Record:
     subset: str | None = None
     horizon: int = 1
     cross_fit: float = 0.0
+    identity: str = ""
 
     def __post_init__(self) -> None:
         if any(len(bounds) != 3 for bounds in self.gain.values()):
@@ -92,7 +97,9 @@ def metrics_of(run: Run, split: str) -> list[Record]:
 
 def read_records(path: Path) -> list[Record]:
     if not path.is_file():
-        raise DataError(f"there is no file of records at {path}; `bridgemem reproduce` writes one.")
+        raise DataError(
+            f"there is no file of records at {path}; name one that is there, or write it with `bridgemem reproduce`."
+        )
     records = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         where = f"{path}, line {number} is not a record"

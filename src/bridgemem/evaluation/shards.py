@@ -319,7 +319,7 @@ def identity(run: Run) -> str:
             raise RunError(f"{path} is missing; fit the run again.")
         made.update(f"{name} {_digest(path)}".encode())
     # a backbone may be gigabytes of stored scores: those are told apart by name and size
-    for path in sorted((run.folder / "backbone").iterdir()):
+    for path in run.backbone_files():
         content = _digest(path) if path.suffix == ".toml" else str(path.stat().st_size)
-        made.update(f"{path.name} {content}".encode())
+        made.update(f"{path.relative_to(run.folder)} {content}".encode())
     return made.hexdigest()[:16]

@@ -120,6 +120,7 @@ def _record(run: Run, columns: Columns, mask: np.ndarray, part: str, filter_name
     return Record(
         dataset=config.dataset,
         fingerprint=config.fingerprint,
+        identity=run.identity().digest,
         split=split,
         backbone=config.backbone,
         method=f"ablation:part={part}",

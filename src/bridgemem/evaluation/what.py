@@ -149,6 +149,7 @@ def _records(
         one = Record(
             dataset=dataset.name,
             fingerprint=dataset.events.fingerprint,
+            identity=dataset.identity.digest,
             split=split,
             backbone="relations",
             method=f"{WHAT}{name}",

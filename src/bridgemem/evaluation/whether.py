@@ -79,6 +79,7 @@ class OccurrenceRecord:
     settings: dict[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     version: str = ""
+    identity: str = ""
 
     def key(self) -> str:
         """What makes two records measurements of the same thing; a newer one replaces the older."""
@@ -204,6 +205,7 @@ class _Measured:
         return OccurrenceRecord(
             dataset=dataset.name,
             fingerprint=dataset.events.fingerprint,
+            identity=dataset.identity.digest,
             split=split,
             kind=self.kind,
             horizon=horizon,

@@ -36,4 +36,5 @@ def describe(dataset: Dataset, progress: Progress = SILENT) -> dict[str, Any]:
         "transition_examples": len(examples),
         "reader_parameters": sum(p.numel() for p in reader.parameters()),
         "fingerprint": events.fingerprint,
+        "identity": dataset.identity.digest,
     }

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from bridgemem import __version__
+from bridgemem.backbones.averaged import Averaged
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.open_vocabulary import OpenVocabulary
 from bridgemem.backbones.scorer import Scorer
@@ -33,6 +34,7 @@ class RunConfig(Declared):
     """What a run is: enough to find its data again and to refuse data that changed.
 
     backbone_entities, backbone_relations: how many the backbone was fitted on; the data of a refreshed run has more.
+    renewed: whether the backbone was trained once more, on most of validation too.
     data: the mined folder or memory on disk that holds the data; empty where the run does, or it is a named data set.
     """
 
@@ -52,6 +54,7 @@ class RunConfig(Declared):
     refit_seconds: NotNegative = 0.0
     transitions: Size = 0
     parameters: Size = 0
+    renewed: bool = False
     data: str = ""
     version: str = __version__
     format: int = FORMAT
@@ -70,11 +73,20 @@ class Parts(ABC):
         """What sentences call the model."""
 
     @abstractmethod
-    def backbone(self, device: str = "cpu") -> Backbone: ...
+    def backbone(self, device: str = "cpu") -> Backbone:
+        """The backbone as trained on train, which all choices were made with."""
 
-    def scorer(self, device: str = "cpu") -> Scorer:
-        """The backbone, open to names that came after it was fitted."""
-        return OpenVocabulary(self.backbone(device), self.config.backbone_entities, self.config.backbone_relations)
+    @abstractmethod
+    def renewed(self, device: str = "cpu") -> Backbone | None:
+        """The same trained once more, on most of validation too; None where the fit did without."""
+
+    def scorer(self, device: str = "cpu", part: str = "known") -> Scorer:
+        """What scores, open to names that came after the fit: the backbone for "train", the mean with its renewed one
+        for "known", as of transitions.
+        """
+        own, renewed = self.backbone(device), self.renewed(device) if part == "known" else None
+        scorer = own if renewed is None else Averaged((own, renewed))
+        return OpenVocabulary(scorer, self.config.backbone_entities, self.config.backbone_relations)
 
     @abstractmethod
     def backbone_note(self) -> dict[str, Any]:
@@ -186,6 +198,7 @@ class Model(Parts):
     """A fitted model in memory.
 
     trained: the note of its backbone's training. unfinished: of a learned residual that is yet to be fitted.
+    own_renewed: the backbone trained once more, and the note of that.
     """
 
     dataset: Dataset
@@ -197,6 +210,7 @@ class Model(Parts):
     trained: TrainingNote = field(default_factory=TrainingNote)
     unfinished: LearnedSettings | None = None
     own_heads: Heads | None = None
+    own_renewed: tuple[Backbone, TrainingNote] | None = None
 
     def heads(self) -> Heads | None:
         return self.own_heads
@@ -215,6 +229,9 @@ class Model(Parts):
 
     def backbone(self, device: str = "cpu") -> Backbone:
         return self.own_backbone.to(device)
+
+    def renewed(self, device: str = "cpu") -> Backbone | None:
+        return None if self.own_renewed is None else self.own_renewed[0].to(device)
 
     def backbone_note(self) -> dict[str, Any]:
         return described(self.trained, asdict(self.own_backbone.settings))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bridgemem.config import Count, Declared, Inside, NotNegative, Positive, Units
-from bridgemem.events.clock import DAY, DAYS_OF_WEEK
+from bridgemem.events.clock import CYCLES, DAY, DAYS_OF_WEEK
 from bridgemem.events.log import EventLog
 from bridgemem.events.queries import renumbered
 from bridgemem.memory.disk.tallies import MappedTally
@@ -43,8 +43,8 @@ PARENTS: dict[Kind, tuple[str, ...]] = {
 }
 # the last steps whose events are counted: what went on at each of them until now is told apart from what just ended
 WINDOWS = (1, 2, 3, 7, 14)
-# the rhythm of a key: how many of its last cycles are read, and the steps of the next one, (first, end), told apart
-CYCLES, PHASES = 8, ((0, 1), (1, 2), (2, 4), (4, 7))
+# the rhythm of a key: the steps of the next cycle, (first, end), that are told apart
+PHASES = ((0, 1), (1, 2), (2, 4), (4, 7))
 _NEVER = 10.0  # the log lag of what never happened
 CHUNK = 1 << 16  # keys that are read at once
 _SECOND = (1 << PAIR_BITS) - 1  # of a key of two parties, the bits of the second

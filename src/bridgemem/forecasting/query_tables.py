@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from bridgemem.backbones.trained import RENEWED
 from bridgemem.config import Count, check
 from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.events.readers.rejects import MOST, RejectedError
@@ -100,7 +101,8 @@ def model_identity(folder: Path | None, predictor: Predictor) -> str:
     digest = hashlib.sha256(predictor.events.fingerprint.encode())
     digest.update("\n".join((*predictor.events.entities.names, *predictor.events.relations.names)).encode())
     if folder is not None:
-        backbone = sorted(path for path in (folder / "backbone").rglob("*") if path.is_file())
+        homes = (folder / "backbone", folder / RENEWED)
+        backbone = sorted(path for home in homes for path in home.rglob("*") if path.is_file())
         for path in (*(folder / name for name in RUN_FILES), *backbone):
             if path.is_file():
                 digest.update(f"{path.relative_to(folder)} {file_checksum(path)}".encode())

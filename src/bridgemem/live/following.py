@@ -209,9 +209,8 @@ class Follower:
             if not self._store(batch, events, rejected, stop):
                 return
         if wrong is not None and wrong.reject is not None:
-            place = f"{block.name}:{wrong.reject.line}: "
             raise RejectedError(
-                f"{place}{wrong.reject.reason.removeprefix(place)}. The lines before it were taken in. Fix the "
+                f"{block.name}:{wrong.reject.line}: {wrong.reject.reason}. The lines before it were taken in. Fix the "
                 "line, or use --rejects FILE to set such lines aside and go on.",
                 [wrong.reject],
             )

@@ -250,7 +250,8 @@ def _write_rest(run: Run, folder: Path, after: Dataset, ids: np.ndarray) -> None
     """The events, with their numbers in the store, and what the run keeps as it was."""
     pack(after, folder / "data.npz")
     write_tensors(folder / MERGED, {"ids": torch.from_numpy(ids)})
-    link_or_copy(run.folder / "backbone", folder / "backbone")
+    for home in run.backbone_homes():
+        link_or_copy(run.folder / home, folder / home)
     for name in ("selection.json", "epochs.json", HEADS, CALIBRATION, CONTINUES):
         if (run.folder / name).is_file():
             shutil.copyfile(run.folder / name, folder / name)

@@ -58,6 +58,8 @@ class LearnedSettings(Declared):
         cross_fit: The last share of train that is learned from too, scored by a backbone trained on what came before
             it; 0 leaves it to the backbone.
         blocks: How many such shares at most, one before the other; none is added where the others have queries enough.
+        renewed: "on" trains the backbone once more, on train and validation but its later part, and averages the two
+            for test and after; nothing is chosen with it. "off" does not, and "auto" is as the backbone says.
         fitted_under: "raw" fits one network without a filter, "auto" another one for the time-aware filter where that
             ranks better on later validation, "each" one for each filter.
 
@@ -83,6 +85,7 @@ class LearnedSettings(Declared):
     without: tuple[str, ...] = ()
     cross_fit: BelowOne = 0.0
     blocks: Count = 1
+    renewed: Literal["auto", "on", "off"] = "auto"
     fitted_under: Literal["raw", "auto", "each"] = "auto"
 
     def __post_init__(self) -> None:

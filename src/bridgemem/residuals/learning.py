@@ -133,7 +133,7 @@ class Fit:
         )
 
 
-def learning_of(backbone: Backbone, asked: LearnedSettings | None = None) -> LearnedSettings:
+def learning_of(backbone: Backbone | type[Backbone], asked: LearnedSettings | None = None) -> LearnedSettings:
     """The settings to learn with: as asked for, and what is left at its default as the backbone says."""
     own, plain = asked or LearnedSettings(), LearnedSettings()
     left = {name: said for name, said in backbone.learning.items() if getattr(own, name) == getattr(plain, name)}
@@ -253,6 +253,15 @@ def gather(
 def late_cut(queries: Queries, settings: LearnedSettings) -> int:
     """The first step of the later part of validation, on which residuals are compared."""
     return math.ceil(float(np.quantile(queries.step.numpy(), settings.fit_share)))
+
+
+def renewal_split(dataset: Dataset, settings: LearnedSettings) -> Dataset | None:
+    """What a backbone is trained on once more: validation but its later part belongs to train, and test is gone.
+
+    None where validation has a single step.
+    """
+    cut = late_cut(Queries.of(dataset.valid), settings)
+    return Dataset(dataset.name, dataset.known, cut) if cut > dataset.valid_start else None
 
 
 def late_rows(queries: Queries, settings: LearnedSettings, seed: int) -> Tensor:

@@ -16,7 +16,7 @@ from bridgemem.storage.known_files import backbone_files, refuse_links
 from bridgemem.storage.placing import fcntl_or_none, same_file
 from bridgemem.storage.whole import whole_file
 
-FORMAT = 3
+FORMAT = 4
 
 
 @contextmanager

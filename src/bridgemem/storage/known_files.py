@@ -21,7 +21,7 @@ _RUN = "|".join(
         r"(?:epochs|heads|refresh|continues|updates|selection|calibration)\.json",
         r"metrics(?:\.horizon[0-9]{1,9}|\.what|\.whether|\.strata)?\.json",
         rf"ranks(?:\.{_SPLIT})?\.(?:parquet|npz)",
-        rf"backbone/(?:{_BACKBONE})",
+        rf"(?:backbone|renewed)/(?:{_BACKBONE})",
         rf"shards/{_SPLIT}-[0-9]{{5,9}}-of-[0-9]{{5,9}}\.(?:json|parquet|npz)",
     )
 )

@@ -80,7 +80,8 @@ def ablate(
     dataset = dataset or run.dataset
     if split == "valid":
         dataset = dataset.without_test()
-    queries, backbone = Queries.of(dataset.split(split)), run.scorer(device)
+    queries, part = Queries.of(dataset.split(split)), "known" if split == "test" else "train"
+    backbone = run.scorer(device, part)
     filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
     pasts = {
         "rolling": Past(dataset.events, device=device),
@@ -90,7 +91,6 @@ def ablate(
     own = run.config.history
     other = "rolling" if own == "frozen" else "frozen"
     prefix = dataset.known if split == "test" else dataset.train
-    part = "known" if split == "test" else "train"
     fitted = run.transitions(part, device)
     selected = _selected_ranks(run, scoring_of(run, pasts[own], part, backbone), queries, filters, "bridgemem")
 
@@ -168,7 +168,8 @@ def ablate_learned(
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
     backbone, seed = run.scorer(device), run.config.seed
     past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
-    validation, known = Validation.of(dataset, backbone, device=device), run.transitions("known", device)
+    validation = Validation.of(dataset, run.scorer(device, "train"), device=device)
+    known = run.transitions("known", device)
     train, again = run.transitions("train", device), run.backbone(device)
     earlier = []
     if training_free(again):

@@ -18,9 +18,9 @@ from bridgemem.backbones.own import read_at_import
 from bridgemem.backbones.reads import Reads
 from bridgemem.backbones.retraining import check_retrained, trainer
 from bridgemem.backbones.scorer import Scorer
-from bridgemem.backbones.trained import training_note
+from bridgemem.backbones.trained import RENEWED, TrainingNote, training_note
 from bridgemem.backbones.verdicts import MAKERS_WORD, Finding
-from bridgemem.errors import BridgeMemError, RunError
+from bridgemem.errors import BridgeMemError, NotFoundError, RunError
 from bridgemem.evaluation.evaluate import history, queries_of, rank_columns, read
 from bridgemem.evaluation.records import Record, metrics_of
 from bridgemem.events.dataset import Dataset
@@ -35,7 +35,7 @@ from bridgemem.ranking.filters import FILTERS, Filters
 from bridgemem.ranking.intervals import NONE, paired_gains
 from bridgemem.ranking.metrics import METRICS, Metrics
 from bridgemem.residuals.learned import Learned
-from bridgemem.residuals.learning import late_rows
+from bridgemem.residuals.learning import late_rows, renewal_split
 from bridgemem.residuals.method import BACKBONE, Method
 from bridgemem.residuals.scoring import Choice, Replay, Scoring, replay
 from bridgemem.residuals.selection import OFF, SELECTION_FILTERS, Selection, choose, grid
@@ -86,7 +86,9 @@ def audit(
     def blind() -> Iterator[Finding]:
         frozen_at = history(run, known, split, "cpu").frozen_at
         learned = [model for name in run.fit_names() if (model := run.learned(name)) is not None]
-        found = future_blind(run.scorer(), run.transitions(part), known, split, steps, drawn, frozen_at, learned)
+        found = future_blind(
+            run.scorer(part=part), run.transitions(part), known, split, steps, drawn, frozen_at, learned
+        )
         backbone = run.backbone()
         # one of our own reads nothing but the past that it is given, which tests show
         trusted = backbone.reads_past and (backbone.name in BACKBONES or retrain)
@@ -110,6 +112,8 @@ def _carried_out(name: str, check: Callable[[], Iterable[Finding]]) -> list[Find
     """The findings of a check; one that cannot be carried out on what lies in the folder has failed."""
     try:
         return list(check())
+    except NotFoundError:  # the class of a backbone, without which nothing is known of the run
+        raise
     except BridgeMemError as problem:
         return [Finding(name, False, str(problem))]
     except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as problem:
@@ -138,37 +142,60 @@ def _identity(run: Run, dataset: Dataset) -> Finding:
 
 def _training(run: Run, dataset: Dataset, retrain: bool) -> Iterator[Finding]:
     """The backbone was trained on the train split and nothing else: by its note, by fitting it again, or on trust."""
-    noted, train, name = training_note(run.folder / "backbone").fingerprint, dataset.train, run.config.backbone
+    note, name = training_note(run.folder / "backbone"), run.config.backbone
     built_in = BACKBONES.get(name)
-    if noted is None and built_in and not built_in.trained and name != "stored":
+    if note.fingerprint is None and built_in and not built_in.trained and name != "stored":
         if not run.refreshes():
             backbone = run.backbone()
             again = type(backbone).fit(dataset.without_test(), backbone.settings).tensors()
             held = all(torch.equal(tensor.cpu(), again[key]) for key, tensor in backbone.tensors().items())
             seen = "fitted again on the train split, " + ("it is the same" if held else "it is another")
             yield Finding("training", held, seen)
-    elif noted is None and not retrain:
+    elif note.fingerprint is None and not retrain:
         yield Finding("training", None, f"{name} was not trained here: what it read is {MAKERS_WORD}")
-    elif noted is not None:
-        if noted != train.fingerprint and run.refreshes():  # which may add names and earlier events to what was train
-            from bridgemem.live.refresh import chosen_on
-
-            train = chosen_on(run, dataset).prefix(dataset.valid_start)
-        yield from _noted(noted, train.fingerprint, built_in is not None, retrain)
+    elif note.fingerprint is not None:
+        yield from _noted(note, _as_fitted(run, dataset), built_in is not None, retrain)
+    if run.config.renewed:
+        yield _renewal(run, dataset)
     if retrain:
         yield _trained_again(run.backbone(), dataset)
 
 
-def _noted(noted: str, split: str, built_in: bool, retrain: bool) -> Iterator[Finding]:
+def _as_fitted(run: Run, dataset: Dataset) -> Dataset:
+    """Train and validation as the run was fitted on them; a refresh may have added names and earlier events to both."""
+    known = dataset.known
+    if run.refreshes():
+        from bridgemem.live.refresh import chosen_on
+
+        known = chosen_on(run, dataset)
+    return Dataset(dataset.name, known, dataset.valid_start)
+
+
+def _noted(note: TrainingNote, split: Dataset, built_in: bool, retrain: bool) -> Iterator[Finding]:
     """What the note of a training says; of a class of one's own it says what the class was given, not what it read."""
-    if noted != split:
-        yield Finding("training", False, f"the backbone was trained on {noted}, and the train split is {split}")
+    noted = note.fingerprint
+    if noted != split.train.fingerprint:
+        said = f"the backbone was trained on {noted}, and the train split is {split.train.fingerprint}"
+        yield Finding("training", False, said)
+    elif note.stopped_by_other(split):
+        said = f"the backbone was trained next to {note.known}, and train and validation are {split.known.fingerprint}"
+        yield Finding("training", False, said)
     elif built_in:
         yield Finding("training", True, f"the backbone was trained on {noted}")
     elif not retrain:  # which checks it, and says so itself
         yield Finding(
             "training", None, f"its note says that it was given the train split, {noted}; --retrain checks it"
         )
+
+
+def _renewal(run: Run, dataset: Dataset) -> Finding:
+    """The backbone that was trained once more saw validation but its later part, and nothing of test."""
+    note, learned = training_note(run.folder / RENEWED), run.learned("raw")
+    split = None if learned is None else renewal_split(_as_fitted(run, dataset), learned.settings)
+    wanted = None if split is None else (split.train.fingerprint, split.known.fingerprint)
+    held = (note.fingerprint, note.known) == wanted
+    seen = "train and validation but its later part, which told it when to stop"
+    return Finding("renewed backbone", held, f"trained once more on {note.fingerprint}, {'' if held else 'not '}{seen}")
 
 
 def _trained_again(backbone: Backbone, dataset: Dataset) -> Finding:
@@ -236,7 +263,7 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
     read = np.unique(np.concatenate([chosen_on, *late.values()]))
     own = np.searchsorted(read, chosen_on)
     past, filters = history(run, dataset, "valid", device), Filters(dataset.events, device)
-    scoring = Scoring(run.scorer(device), past, run.transitions("train", device), choices=points)
+    scoring = Scoring(run.scorer(device, "train"), past, run.transitions("train", device), choices=points)
     label = "ranking validation again"
     replayed = replay(scoring, queries.take(torch.from_numpy(read)), filters=filters, progress=progress, label=label)
     for name in SELECTION_FILTERS:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bridgemem.backbones.base import Backbone
-from bridgemem.backbones.naive import NAIVE
 from bridgemem.errors import RunError, SettingsError
+from bridgemem.evaluation.breakdown import OWN_ROWS, ranks_of
 from bridgemem.evaluation.tables import FILTER_WORDS, HEADINGS, Table, figure, interval
 from bridgemem.progress import SILENT, Progress
 from bridgemem.ranking.filters import FILTERS
@@ -190,7 +190,11 @@ def compare(
 
 
 def compare_runs(first: Run, second: Run, split: str = "test") -> list[Difference]:
-    """Every method that both runs have, under every filter; refused where the runs answered different queries."""
+    """Every row of its own that both runs have under a filter; refused where the runs answered different queries.
+
+    A residual is listed once under each filter, as it was selected for that one: what ranks under it. A choice made for
+    another filter, such as bridgemem.static under the time-aware filter, is compared by `compare` where it is named.
+    """
     for what in SAME:
         a, b = getattr(first.config, what), getattr(second.config, what)
         if a != b:
@@ -201,25 +205,22 @@ def compare_runs(first: Run, second: Run, split: str = "test") -> list[Differenc
     before, after = run_columns(first, split), run_columns(second, split)
     if not all(np.array_equal(before[name], after[name]) for name in ASKED):
         raise RunError("the runs ranked different queries; evaluate both on the same split.")
-    found = [_ranked(columns) for columns in (before, after)]
-    if {filter_name for _, filter_name in found[0]} != {filter_name for _, filter_name in found[1]}:
+    if _filters(before) != _filters(after):
         raise RunError("the runs were ranked under different filters; evaluate both again.")
-    return _corrected(
-        [
-            replace(difference, method=method)
-            for (method, filter_name), name in found[0].items()
-            if (method, filter_name) in found[1]
-            for difference in _of_ranks([before[name]], [after[name]], before["step"], filter_name)
-        ]
-    )
+    found = []
+    for row, name in product(OWN_ROWS, FILTERS):
+        a, b = ranks_of(before, row, name), ranks_of(after, row, name)
+        if a is not None and b is not None:
+            found += [replace(one, method=row) for one in _of_ranks([a], [b], before["step"], name)]
+    return _corrected(found)
 
 
-def tables_of_runs(found: Sequence[Difference]) -> list[Table]:
-    """The differences of two runs, a table for each filter."""
+def tables_of_runs(found: Sequence[Difference], metrics: Sequence[str] = METRICS) -> list[Table]:
+    """The differences of two runs, a table for each filter, the time-aware one first."""
     return [
         Table(
             FILTER_WORDS[f].capitalize(),
-            ["method: metric", "A", "B", "B - A (95 % interval)", "p (Holm)"],
+            ["row: metric", "A", "B", "B - A (95 % interval)", "p (Holm)"],
             [
                 [
                     f"{d.method}: {HEADINGS[d.metric]}",
@@ -229,23 +230,16 @@ def tables_of_runs(found: Sequence[Difference]) -> list[Table]:
                     f"{d.p_holm:.4f}",
                 ]
                 for d in found
-                if d.filter == f
+                if d.filter == f and d.metric in metrics
             ],
         )
-        for f in FILTERS
+        for f in reversed(FILTERS)
     ]
 
 
-def _ranked(columns: dict[str, np.ndarray]) -> dict[tuple[str, str], str]:
-    """(method, filter) of every column that holds ranks, and the column's name."""
-    pairs = {name: name.removeprefix(RANK).partition(".") for name in columns if name.startswith(RANK)}
-    # naive forecasters are the same in both runs
-    naive = {kind.name for kind in NAIVE}
-    return {
-        (method, filter_name): name
-        for name, (filter_name, _, method) in pairs.items()
-        if filter_name in FILTERS and method not in naive
-    }
+def _filters(columns: Iterable[str]) -> set[str]:
+    """The filters that a table holds ranks under, by its columns."""
+    return {name.removeprefix(RANK).partition(".")[0] for name in columns if name.startswith(RANK)}
 
 
 def _contender(

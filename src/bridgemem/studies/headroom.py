@@ -155,13 +155,13 @@ def _model_on(
     most: int | None = None,
 ) -> ModelOn:
     """The model of a run over a split; networks: further columns of the scoring, after its own."""
-    past = history(run, dataset, split, device)
+    past, part = history(run, dataset, split, device), "known" if split == "test" else "train"
     learned = run.learned(FILTER, device)
     read = [model for model in (learned, *networks) if model is not None]
     scoring = Scoring(
-        run.scorer(device),
+        run.scorer(device, part),
         past,
-        run.transitions("known" if split == "test" else "train", device),
+        run.transitions(part, device),
         choices=[run.selection(FILTER).choice],
         learned=read,
         unseen=None if read else learning_of(run.backbone()).unseen_candidates,

@@ -366,12 +366,12 @@ def _records(
     from bridgemem import __version__
 
     trained = {} if seed is None else {"backbone_seed": seed}
-    names = (dataset.name, dataset.events.fingerprint, split, backbone)
+    names, identity = (dataset.name, dataset.events.fingerprint, split, backbone), {"identity": dataset.identity.digest}
 
     def row(method: str, name: str, selected_by: str | None, own: np.ndarray, **more: Any) -> Record:
         figures = Metrics.of(own)
         values = (figures.mrr, figures.hits1, figures.hits3, figures.hits10)
-        said = {"device": describe_device(device), "version": __version__, "settings": trained, **more}
+        said = {"device": describe_device(device), "version": __version__, "settings": trained, **identity, **more}
         return Record(*names, method, name, selected_by, "rolling", seed or 0, len(queries), *values, **said)
 
     records = [row("backbone", name, None, ranks[0, i, 0]) for i, name in enumerate(FILTERS)]

@@ -138,6 +138,7 @@ class Ranks:
                 Record(
                     dataset=self.dataset.name,
                     fingerprint=self.dataset.events.fingerprint,
+                    identity=self.dataset.identity.digest,
                     split=self.split,
                     backbone=row,
                     method="backbone",

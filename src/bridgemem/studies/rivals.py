@@ -86,12 +86,13 @@ def _of_default(
 
 
 def _without_it(model: Forecaster, dataset: Dataset, progress: Progress) -> Parts:
-    """The tool's default, fitted with the settings that the model was measured with."""
+    """The tool's default, fitted with the settings that the model was measured with; it has nothing to renew."""
+    learned = None if model.learned_settings is None else replace(model.learned_settings, renewed="auto")
     other = Forecaster(
         AUTO,
         residual=model.residual,
         settings=model.settings,
-        learned_settings=model.learned_settings,
+        learned_settings=learned,
         history=model.history,
         seed=model.seed,
         device=model.device,

@@ -58,6 +58,7 @@ class PrintedTable(Answer):
 class Remade(Document):
     """With --all: the jobs that recompute every row of a file of records, and their outcomes."""
 
+    source: str = Field(description="The file of the records that are recomputed.")
     jobs: list[Job]
     minutes: float = Field(description="Estimate for all jobs, from the seconds in the records.")
     left_out: list[tuple[str, str]] = Field(description="Rows that are not remade, and why.")
@@ -111,6 +112,8 @@ class Tuned(Answer):
     seed: int
     device: str
     fingerprint: str
+    grid: dict[str, int] = Field(description="Trials that one round over the grid takes, by backbone.")
+    settled: list[str] = Field(description="Backbones whose search came to its end.")
     chosen: dict[str, dict[str, Any]] = Field(description="What differs from the settings it began with, by backbone.")
     trials: list[Trial]
 
