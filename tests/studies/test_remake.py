@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from bridgemem.config import Settings
+from bridgemem.backbones.ensemble import Ensemble
+from bridgemem.config import SAMPLED, Settings
 from bridgemem.errors import DataError
 from bridgemem.evaluation.records import Record, read_records, write_records
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.world import WorldSettings, simulate
 from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import learning_of
 from bridgemem.studies import remake as study
 from bridgemem.studies.remake import Done, compared, plan, remake
 from bridgemem.studies.reproduce import reproduce
@@ -96,6 +98,24 @@ def test_rows_with_other_inputs_are_named() -> None:
     assert plan(unknown).differs == ()  # what is not remade at all
     wide = learned(backbone="counting+stream", settings=asdict(LearnedSettings(train_queries=120_000)))
     assert "hidden=64" in plan([wide]).differs[0][1]
+    unaware = {name: noted for name, noted in asdict(LearnedSettings()).items() if name != "renewed"}
+    before = [learned(settings=unaware), learned(backbone="ensemble", settings=unaware)]
+    why = "fitted before it read whether a pair keeps time"
+    assert [said for _, said in plan(before).differs] == [why, f"{why}, the backbone trained once"]
+    noted = {"backbone_settings": {}, "train_device": GPU}
+    mixed = learned(backbone="ensemble", settings=asdict(learning_of(Ensemble)))
+    alone = backbone(backbone="ensemble", settings=noted)
+    assert plan([mixed, replace(alone, settings={**noted, "renewed": "on"})]).differs == ()
+    assert "test asks two" in plan([mixed, alone]).differs[0][1]
+    assert plan([alone]).differs == (), "without a learned residual nothing is trained once more"
+
+
+def test_an_estimate_counts_every_training_of_an_ensemble_once() -> None:
+    noted = {"backbone_settings": {}, "train_seconds": 600.0}
+    first = [backbone(backbone="ensemble", settings=noted), learned(backbone="ensemble", cross_fit=0.2)]
+    hour = plan(first).minutes
+    assert 50 <= hour < 60, "one, three on earlier events, and one on validation"
+    assert plan([*first, learned(backbone="ensemble", cross_fit=0.2, seed=43)]).minutes < hour + 10
 
 
 def test_fits_have_the_settings_that_their_records_note(
@@ -112,10 +132,12 @@ def test_fits_have_the_settings_that_their_records_note(
     monkeypatch.setattr(study, "load", lambda *_, **__: world)
     noted = LearnedSettings(train_queries=30_000, without=("actor",))
     sampled = learned(backbone="recurrence", settings={**asdict(noted), "transitions": 30_000})
+    now = learned(backbone="recurrence-dyadic", settings={**asdict(noted), "transitions": SAMPLED.max_examples})
     whole = learned(backbone="hri", settings={"transitions": 289_788, "max_pairs": 5, "hidden": 96})
-    remake(plan([sampled, whole]), tmp_path, tmp_path / "records.jsonl")
+    remake(plan([sampled, now, whole]), tmp_path, tmp_path / "records.jsonl")
     settings = {how["backbone"]: (how["settings"], how["learned_settings"]) for how in asked}
-    assert settings == {"recurrence": (None, noted), "hri": (Settings(), LearnedSettings(hidden=96))}
+    whole_too = (Settings(), LearnedSettings(hidden=96))
+    assert settings == {"recurrence": (None, noted), "recurrence-dyadic": (None, noted), "hri": whole_too}
 
 
 def test_remade_rows_are_those_recorded(recorded: list[Record], loads: list[str], tmp_path: Path) -> None:
@@ -163,6 +185,8 @@ def test_the_command_shows_a_plan_first_and_then_both_figures(
     planned = bridgemem(*asked, "--plan")
     assert planned.code == 0, planned.err
     assert "2 jobs, about" in planned.out
+    first = planned.out.splitlines()[0]
+    assert first == f"Plan for the records in {source} (--from FILE takes others)"
     assert not loads
     made = bridgemem(*asked)
     assert made.code == 0, made.err
@@ -170,6 +194,7 @@ def test_the_command_shows_a_plan_first_and_then_both_figures(
     assert source.read_bytes() == before
     document = json.loads(bridgemem(*asked, "--json").out)
     assert len(document["outcomes"]) == 2
+    assert document["source"] == str(source)
     assert document["out"] == str(tmp_path / "runs" / "records.jsonl")
 
 

@@ -111,14 +111,14 @@ def _remake(
     if records in (source, PUBLISHED):  # what is remade stays as it is
         records = runs / "records.jsonl"
     made = study.plan(recorded, only=[one for one in (only or "").split(",") if one], next_to=source)
-    told: dict[str, Any] = {"jobs": made.jobs, "minutes": made.minutes}
+    told: dict[str, Any] = {"source": source, "jobs": made.jobs, "minutes": made.minutes}
     told |= {"left_out": made.left_out, "differs": made.differs}
     if plan:
         nothing: dict[str, Any] = {"outcomes": {}, "compared": None, "out": None}
-        emit({**told, **nothing}, as_json, lambda: _show_plan(made, device))
+        emit({**told, **nothing}, as_json, lambda: _show_plan(made, source, device))
         return
     if not as_json:
-        _show_plan(made, device)
+        _show_plan(made, source, device)
     try:
         with terminal_progress(quiet=quiet) as progress:
             outcomes = study.remake(made, runs, records, device=device, data_dir=data_dir, progress=progress)
@@ -139,9 +139,9 @@ def _remake(
         raise typer.Exit(1)
 
 
-def _show_plan(made: Any, device: str) -> None:
+def _show_plan(made: Any, source: Path, device: str) -> None:
     rows = [[job.name, str(job.rows), f"{job.minutes:.1f}"] for job in made.jobs]
-    table("Plan", ["job", "rows", "minutes"], rows)
+    table(f"Plan for the records in {source} (--from FILE takes others)", ["job", "rows", "minutes"], rows)
     where = "" if device.startswith("cuda") else "; trainings take many times as long on a CPU"
     say(f"\n{counted(len(made.jobs), 'job')}, about {made.minutes:.0f} minutes by the seconds in the records{where}.")
     for shown in (made.not_remade(), made.other_inputs()):

@@ -25,6 +25,7 @@ from bridgemem.events.datasets import CATALOG
 from bridgemem.events.loading import load
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
+from bridgemem.residuals.learning import learning_of
 from bridgemem.runs import Run
 from bridgemem.storage.files import write_json
 from bridgemem.storage.schema import as_settings, read_as
@@ -259,20 +260,28 @@ def _estimated(jobs: Iterable[Job], records: Sequence[Record]) -> list[Job]:
         seconds = pass_ * (2 + 8 * sum(work.startswith("ablate") for work in job.work) + len(job.work))
         fitted = job.work[0] in ("bridgemem", "learned")
         key = (job.dataset, job.backbone, job.backbone_seed)
-        if fitted and key not in begun and is_trained(job.backbone):
-            seconds += training.get(key[:2], UNKNOWN_SECONDS)
-            begun.add(key)
+        for what, times in (("first", 1), ("further", _further(job))) if fitted and is_trained(job.backbone) else ():
+            if times and (*key, what) not in begun:  # all fits of one seed share them
+                seconds += times * training.get(key[:2], UNKNOWN_SECONDS)
+                begun.add((*key, what))
         for residual in ("bridgemem", "learned") if job.work[0] == "learned" else job.work[:1]:
             seconds += fitting.get((job.dataset, job.backbone, residual), UNKNOWN_SECONDS) if fitted else 0.0
-        if job.cross_fit:  # which trains the backbone once more, on earlier events
-            seconds += training.get(key[:2], UNKNOWN_SECONDS)
         made.append(replace(job, minutes=seconds / 60))
     return made
+
+
+def _further(job: Job) -> int:
+    """How often a fit trains its backbone again: on what came before each block of train, and on validation too."""
+    if job.work[0] != "learned":
+        return 0
+    learned = learning_of(backbone_class(job.backbone), LearnedSettings(**{**job.learned, "cross_fit": job.cross_fit}))
+    return (learned.blocks if learned.cross_fit else 0) + (learned.renewed == "on")
 
 
 def _differing(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Rows whose inputs were others than those of today, and how."""
     found: Counter[tuple[str, str]] = Counter()
+    learned = {(r.dataset, r.backbone) for r in records if r.method == "learned"}
     for r in records:
         if _impossible(r) is not None:
             continue
@@ -280,8 +289,14 @@ def _differing(records: Sequence[Record]) -> list[tuple[str, str]]:
         if r.method == "learned":
             if "train_queries" not in r.settings:
                 found[f"{what} + learned", "fitted by an earlier recipe of the learned residual"] += 1
+            elif "renewed" not in r.settings:
+                why = "fitted before it read whether a pair keeps time"
+                found[f"{what} + learned", why + ", the backbone trained once" * _asks_two(r)] += 1
             elif lost := _replaced(r):
                 found[f"{what} + learned", f"fitted with {lost}: the backbone has its own now"] += 1
+        two = r.split == "test" and (r.dataset, r.backbone) in learned and _asks_two(r)
+        if two and r.method in MAIN[:2] and "renewed" not in r.settings:
+            found[f"{what}, {r.method}", "read from one training: next to a learned residual test asks two"] += 1
         if r.method == "backbone" and r.backbone in BACKBONES and is_trained(r.backbone):
             if "backbone_settings" not in r.settings:
                 found[what, "its training noted no settings: those of today are taken"] += 1
@@ -380,9 +395,15 @@ def _replaced(r: Record) -> str:
     return ", ".join(f"{name}={noted[name]}" for name in own if noted[name] == getattr(plain, name) != own[name])
 
 
+def _asks_two(r: Record) -> bool:
+    """Whether test asks a second training of its backbone too, next to a learned residual."""
+    return r.backbone in BACKBONES and backbone_class(r.backbone).learning.get("renewed") == "on"
+
+
 def _sampled(r: Record) -> bool:
-    # both directions of each example
-    return r.method in MAIN[1:] and r.settings.get("transitions") == 2 * SAMPLED.max_examples
+    # earlier samples were twice as large
+    sampled = (SAMPLED.max_examples, 2 * SAMPLED.max_examples)
+    return r.method in MAIN[1:] and r.settings.get("transitions") in sampled
 
 
 def _read(study: str, run: Run, dataset: Dataset, split: str, device: str, progress: Progress) -> list[Record]:
