@@ -62,7 +62,33 @@ def test_large_blocks_go_back_at_once():
     assert full - after > 140, (full, after)
 
 
+@glibc
+def test_what_a_training_frees_stays_until_it_ends():
+    apart, kept, held, after = ran(
+        """
+        from resource import RUSAGE_SELF, getrusage
+        from bridgemem.storage.allocator import freed_is_kept
+        def faults():
+            before = getrusage(RUSAGE_SELF).ru_minflt
+            for _ in range(20):
+                np.ones(8_000_000)  # 64 MB, above what glibc learns to keep
+            return getrusage(RUSAGE_SELF).ru_minflt - before
+        before = resident()
+        print(faults())
+        with freed_is_kept():
+            np.ones(8_000_000)
+            print(faults())
+            print(resident() - before)
+        print(resident() - before)
+        """
+    )
+    assert kept * 10 < apart, (apart, kept)
+    assert held > 50 > 20 > after, (held, after)
+
+
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     for function in (allocator.few_arenas.__wrapped__, allocator.return_large.__wrapped__, allocator.return_freed):
         function()
+    with allocator.freed_is_kept():
+        pass

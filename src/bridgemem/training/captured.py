@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
+
+from bridgemem.storage.allocator import freed_is_kept
 
 # Adam's own defaults
 _BETAS = (0.9, 0.999)
@@ -92,6 +94,11 @@ class Steps(_CapturedStep):
         self.optimizer = torch.optim.Adam(
             parameters, lr=learning_rate, weight_decay=weight_decay, fused=True, capturable=self.on_gpu
         )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with super().running(), nullcontext() if self.on_gpu else freed_is_kept():
+            yield
 
     def _take(self, loss: Callable[[], Tensor]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
