@@ -32,7 +32,7 @@ from bridgemem.errors import DataError, RunError, SettingsError
 from bridgemem.evaluation.reliability import calibrations_of
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.mapped import data_folder
-from bridgemem.forecasting.heads import fit_heads
+from bridgemem.forecasting.heads import Heads, fit_heads
 from bridgemem.forecasting.model import Model, RunConfig
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.cases import Source
@@ -55,6 +55,7 @@ class Fitting:
 
     take: is given every model as soon as it can be used, the folder of its backbone if it has one, and whether it
     replaces what was kept before.
+    heads: what answers the other questions than who: True fits it, False does without, and what is fitted is taken.
     """
 
     backbone: str | Path | Backbone | type[Backbone]
@@ -67,6 +68,7 @@ class Fitting:
     seed: int = 42
     device: str = "cpu"
     tune: str | float | None = None
+    heads: Heads | bool = True
     progress: Progress = field(default=SILENT)
 
     def check(self) -> None:
@@ -104,10 +106,7 @@ class Fitting:
             progress=self.progress,
         )
         config = self._config(dataset, backbone, fitted, note)
-        heads = None
-        if self.history != "frozen":
-            heads = fit_heads(dataset, seed=self.seed, progress=self.progress)
-        model = Model(dataset, backbone, fitted, config, trained=note, own_heads=heads)
+        model = Model(dataset, backbone, fitted, config, trained=note, own_heads=self._heads(dataset))
         model = self._calibrated(model, validation)
         if alone:
             self.take(model, home, replace)
@@ -143,7 +142,7 @@ class Fitting:
         self.take(model, home, True)
         held = model.held_out("raw")
         if held is not None and held.above is not None:
-            self._fall_back(held, model.dataset)
+            self._fall_back(held, model)
 
     def resume(self, dataset: Dataset, folder: Path | str | None) -> None:
         """Go on where an interrupted fit had saved the paper's residual."""
@@ -166,7 +165,7 @@ class Fitting:
         earlier, renewed = self._earlier(validation, model, home), self._renewed(model, home)
         self._finish(model, validation, earlier, renewed, run.folder / "backbone")
 
-    def _fall_back(self, held: HeldOut, dataset: Dataset) -> None:
+    def _fall_back(self, held: HeldOut, model: Model) -> None:
         """Where a naive forecaster is above both residuals, be that one, with the paper's residual; say so."""
         name, mrr = held.above or "", max(held.learned, held.bridgemem)
         auto = self.backbone == "auto"
@@ -184,9 +183,15 @@ class Fitting:
                 settings=self.settings,
                 seed=self.seed,
                 device=self.device,
+                heads=model.own_heads or False,  # they read no backbone
                 progress=self.progress,
             )
-            plain.fit(dataset, replace=True)
+            plain.fit(model.dataset, replace=True)
+
+    def _heads(self, dataset: Dataset) -> Heads | None:
+        if self.heads is True and self.history != "frozen":
+            return fit_heads(dataset, seed=self.seed, progress=self.progress)
+        return self.heads if isinstance(self.heads, Heads) else None
 
     def _calibrated(self, model: Model, validation: Validation) -> Model:
         """The model with probabilities for each part that has none yet."""

@@ -8,7 +8,7 @@ import shutil
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from bridgemem.backbones.base import Backbone
 from bridgemem.backbones.scorer import called
@@ -76,6 +76,8 @@ class Forecaster(Asked):
         3
     """
 
+    _with_heads: ClassVar[bool] = True  # for the other questions than who
+
     def __init__(
         self,
         backbone: str | Path | Backbone | type[Backbone] = "auto",
@@ -140,6 +142,7 @@ class Forecaster(Asked):
             history=self.history,
             seed=self.seed,
             device=self.device,
+            heads=self._with_heads,
             take=partial(self._take, folder),
             progress=progress,
         )

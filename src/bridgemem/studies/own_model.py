@@ -20,7 +20,7 @@ from bridgemem.forecaster import Forecaster
 from bridgemem.progress import SILENT, Progress
 from bridgemem.residuals.learned import LearnedSettings
 from bridgemem.studies.doubts import alarm, scale_and_sign
-from bridgemem.studies.rivals import rivals
+from bridgemem.studies.rivals import Measured, rivals
 
 
 def evaluate(
@@ -76,7 +76,7 @@ def evaluate(
     backbone, known = own_backbone(scorer, dataset), dataset.without_test().events
     # built-in ones are checked by tests, and stored scores know none but the queries of validation and test
     checked = not isinstance(backbone, str | Path | Stored) and backbone.name not in BACKBONES
-    model = Forecaster(
+    model = Measured(
         backbone,
         residual=residual,
         settings=settings,

@@ -26,6 +26,12 @@ from bridgemem.residuals.selection import SELECTION_FILTERS
 LARGE = 500_000  # events, above which the tool's default is fitted on request alone
 
 
+class Measured(Forecaster):
+    """A forecaster whose ranks are measured and that nobody asks: the heads for other questions are not fitted."""
+
+    _with_heads = False
+
+
 def rivals(
     model: Forecaster,
     dataset: Dataset,
@@ -88,7 +94,7 @@ def _of_default(
 def _without_it(model: Forecaster, dataset: Dataset, progress: Progress) -> Parts:
     """The tool's default, fitted with the settings that the model was measured with; it has nothing to renew."""
     learned = None if model.learned_settings is None else replace(model.learned_settings, renewed="auto")
-    other = Forecaster(
+    other = Measured(
         AUTO,
         residual=model.residual,
         settings=model.settings,
