@@ -169,7 +169,7 @@ def evaluation(home: Path, memory_dir: Path | None) -> Task:
 
     run = Run(home / "run", memory_dir=memory_dir)
     dataset = run.dataset
-    scoring = Scoring(run.scorer(), Past(dataset.events), run.transitions(), choices=[Choice()])
+    scoring = Scoring(run.scorer("known"), Past(dataset.events), run.transitions(), choices=[Choice()])
     filters, queries = Filters(dataset.events), Queries.of(dataset.test)
     replay(scoring, queries.take(slice(0, 1)), filters=filters)
     return len(queries), lambda: replay(scoring, queries, filters=filters, cells=CELLS).ranks.tobytes()

@@ -101,8 +101,8 @@ def test_test_is_scored_by_the_mean_of_both_and_validation_by_the_first(run: Run
     queries, past = Queries.of(dataset.test), Past(dataset.events)
     alone, again = ask(first, queries, past), ask(second, queries, past)
     assert not torch.equal(alone.log_p, again.log_p)
-    assert torch.equal(run.scorer(part="train").score(queries, past).log_p, alone.log_p)
-    found = run.scorer().score(queries, past)
+    assert torch.equal(run.scorer("train").score(queries, past).log_p, alone.log_p)
+    found = run.scorer("known").score(queries, past)
     assert alone.members is not None
     assert again.members is not None
     assert found.members is not None
@@ -182,7 +182,7 @@ def test_one_that_test_told_when_to_stop_is_not_used(own: Run, dataset: Dataset,
 def test_a_run_without_its_folder_is_refused(own: Run) -> None:
     shutil.rmtree(own.folder / "renewed")
     with pytest.raises(RunError, match="renewed"):
-        Run(own.folder).scorer()
+        Run(own.folder).scorer("known")
     with pytest.raises(RunError, match="renewed"):
         check_run(Run(own.folder))
 

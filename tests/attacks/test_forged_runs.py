@@ -103,7 +103,7 @@ def measured_on(run: Run, split: str) -> Replay:
     past, filters = history(run, read, split, "cpu"), Filters(read.events)
     queries = Queries.of(read.split(split))
     return replay(
-        Scoring(run.scorer(), past, run.transitions(part), choices=grid(run.settings)), queries, filters=filters
+        Scoring(run.scorer(part), past, run.transitions(part), choices=grid(run.settings)), queries, filters=filters
     )
 
 

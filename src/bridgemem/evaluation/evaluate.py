@@ -139,7 +139,7 @@ def scoring_of(run: Parts, past: Past, part: str, backbone: Scorer | None = None
     """The scoring path of all that a model ranks by, in the order of its methods, as fitted on "train" or "known"."""
     device = str(past.device)
     return Scoring(
-        backbone or run.scorer(device, part),
+        backbone or run.scorer(part, device),
         past,
         run.transitions(part, device),
         choices=[run.selection(name).choice for name in SELECTION_FILTERS],

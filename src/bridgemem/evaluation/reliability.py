@@ -131,7 +131,7 @@ def calibrate(
 ) -> dict[Method, Calibration]:
     """Fit the calibrations of a run on validation and write them into its folder."""
     frozen = run.config.history == "frozen"
-    validation = Validation.of(dataset or run.dataset, run.scorer(device, "train"), device=device, frozen=frozen)
+    validation = Validation.of(dataset or run.dataset, run.scorer("train", device), device=device, frozen=frozen)
     # that of a learned residual is made by its fit, which has a network that did not see all of validation
     kept = {m: c for m in run.methods()[1:] if m.name == "learned" and (c := _kept(run, m)) is not None}
     found = {**calibrations_of(run, validation, known=kept, progress=progress), **kept}

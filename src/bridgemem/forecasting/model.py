@@ -80,7 +80,7 @@ class Parts(ABC):
     def renewed(self, device: str = "cpu") -> Backbone | None:
         """The same trained once more, on most of validation too; None where the fit did without."""
 
-    def scorer(self, device: str = "cpu", part: str = "known") -> Scorer:
+    def scorer(self, part: str, device: str = "cpu") -> Scorer:
         """What scores, open to names that came after the fit: the backbone for "train", the mean with its renewed one
         for "known", as of transitions.
         """
@@ -181,7 +181,7 @@ class Parts(ABC):
             learned = None
         name = self.method("bridgemem" if learned is None else "learned", "raw")
         calibration = self.calibration(name, self.lock_of(name))
-        own = (self.scorer(), self.transitions(), locked.choice, learned, calibration)
+        own = (self.scorer("known"), self.transitions(), locked.choice, learned, calibration)
         return Predictor(past, *own, heads=self.heads())
 
     def refuse_frozen(self) -> None:

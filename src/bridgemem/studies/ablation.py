@@ -81,7 +81,7 @@ def ablate(
     if split == "valid":
         dataset = dataset.without_test()
     queries, part = Queries.of(dataset.split(split)), "known" if split == "test" else "train"
-    backbone = run.scorer(device, part)
+    backbone = run.scorer(part, device)
     filters, frozen_at = Filters(dataset.events, device), dataset.test_start if split == "test" else dataset.valid_start
     pasts = {
         "rolling": Past(dataset.events, device=device),
@@ -166,9 +166,9 @@ def ablate_learned(
     dataset = dataset or run.dataset
     if split == "valid":
         raise SettingsError("the learned residual is fitted on validation, so its changes are read on test only.")
-    backbone, seed = run.scorer(device), run.config.seed
+    backbone, seed = run.scorer("known", device), run.config.seed
     past, filters = Past(dataset.events, device=device), Filters(dataset.events, device)
-    validation = Validation.of(dataset, run.scorer(device, "train"), device=device)
+    validation = Validation.of(dataset, run.scorer("train", device), device=device)
     known = run.transitions("known", device)
     train, again = run.transitions("train", device), run.backbone(device)
     earlier = []

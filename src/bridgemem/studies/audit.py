@@ -86,9 +86,7 @@ def audit(
     def blind() -> Iterator[Finding]:
         frozen_at = history(run, known, split, "cpu").frozen_at
         learned = [model for name in run.fit_names() if (model := run.learned(name)) is not None]
-        found = future_blind(
-            run.scorer(part=part), run.transitions(part), known, split, steps, drawn, frozen_at, learned
-        )
+        found = future_blind(run.scorer(part), run.transitions(part), known, split, steps, drawn, frozen_at, learned)
         backbone = run.backbone()
         # one of our own reads nothing but the past that it is given, which tests show
         trusted = backbone.reads_past and (backbone.name in BACKBONES or retrain)
@@ -263,7 +261,7 @@ def _grids(run: Run, dataset: Dataset, sample: int | None, device: str, progress
     read = np.unique(np.concatenate([chosen_on, *late.values()]))
     own = np.searchsorted(read, chosen_on)
     past, filters = history(run, dataset, "valid", device), Filters(dataset.events, device)
-    scoring = Scoring(run.scorer(device, "train"), past, run.transitions("train", device), choices=points)
+    scoring = Scoring(run.scorer("train", device), past, run.transitions("train", device), choices=points)
     label = "ranking validation again"
     replayed = replay(scoring, queries.take(torch.from_numpy(read)), filters=filters, progress=progress, label=label)
     for name in SELECTION_FILTERS:

@@ -159,7 +159,7 @@ def _model_on(
     learned = run.learned(FILTER, device)
     read = [model for model in (learned, *networks) if model is not None]
     scoring = Scoring(
-        run.scorer(device, part),
+        run.scorer(part, device),
         past,
         run.transitions(part, device),
         choices=[run.selection(FILTER).choice],
