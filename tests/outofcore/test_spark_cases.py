@@ -93,7 +93,9 @@ def test_steps_much_finer_than_the_stream_are_remarked_as_by_duckdb(kind: str, t
     columns = {"subject": ["a", "b"] * 20, "relation": ["r"] * 40, "object": ["b", "c"] * 20}
     columns["time"] = texts if kind == "texts" else seconds.tolist()
     file = write_parquet(tmp_path / "e.parquet", columns)
-    for name, options in (("fine", ReadOptions()), ("day", ReadOptions(step="day"))):
+    # whole days are counted alike from either kind, so one of them is asked
+    days = {"day": ReadOptions(step="day")} if kind == "texts" else {}
+    for name, options in {"fine": ReadOptions(), **days}.items():
         one = mine_files([file], tmp_path / f"duckdb {name}", options=options)["source"]["remarks"]
         other = spark.mine_on_spark([file], tmp_path / f"spark {name}", MASTER, options=options)["source"]["remarks"]
         assert one == other
