@@ -185,6 +185,9 @@ def test_the_command_shows_a_plan_first_and_then_both_figures(
     planned = bridgemem(*asked, "--plan")
     assert planned.code == 0, planned.err
     assert "2 jobs, about" in planned.out
+    names = [("--only", job.dataset + "/" + job.backbone) for job in plan(recorded).jobs]
+    assert "2 jobs, about" in bridgemem(*asked, *names[0], *names[1], "--plan").out
+    assert "1 job, about" in bridgemem(*asked, *names[0], "--plan").out
     first = planned.out.splitlines()[0]
     assert first == f"Plan for the records in {source} (--from FILE takes others)"
     assert not loads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,9 @@ def reproduce(
     *,
     reading: ReadOptions,
     all_: Annotated[bool, typer.Option("--all", help="Recompute every row of a file of records; resumable.")] = False,
-    only: Annotated[str | None, typer.Option("--only", help="With --all: data sets, as icews14,yago/hri.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="With --all: data sets, as icews14,yago/hri; repeatable.")
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="With --all: only show jobs and minutes.")] = False,
     source: Annotated[Path, typer.Option("--from", help="With --all: the records to recompute.")] = PUBLISHED,
     retrain: Annotated[bool, typer.Option("--retrain", help="Retrain the backbone even if its folder exists.")] = False,
@@ -52,7 +55,7 @@ def reproduce(
         return
     if name is None:
         raise SettingsError("name a data set, or use --all for every row of the records.")
-    if plan or only is not None:
+    if plan or only:
         raise SettingsError("--plan and --only belong to --all; add it.")
     from bridgemem.config import Settings
     from bridgemem.evaluation.records import read_records, write_records
@@ -91,7 +94,7 @@ def reproduce(
 
 def _remake(
     source: Path,
-    only: str | None,
+    only: Sequence[str] | None,
     plan: bool,
     runs: Path,
     records: Path,
@@ -110,7 +113,7 @@ def _remake(
     recorded = read_records(source)
     if records in (source, PUBLISHED):  # what is remade stays as it is
         records = runs / "records.jsonl"
-    made = study.plan(recorded, only=[one for one in (only or "").split(",") if one], next_to=source)
+    made = study.plan(recorded, only=[one for text in only or () for one in text.split(",") if one], next_to=source)
     told: dict[str, Any] = {"source": source, "jobs": made.jobs, "minutes": made.minutes}
     told |= {"left_out": made.left_out, "differs": made.differs}
     if plan:
