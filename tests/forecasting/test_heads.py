@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bridgemem.events.dataset import Dataset
 from bridgemem.forecasting import heads
 from bridgemem.forecasting.occurrence import Kind, Occurrence, OccurrenceSettings
 from bridgemem.forecasting.relations import RelationSettings
@@ -51,6 +52,23 @@ def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(monkeypatch:
 )
 def test_a_gain_is_one_beyond_chance_and_over_all_horizons(loss: list[np.ndarray], gains: bool) -> None:
     assert heads._gains([USUAL] * len(loss), loss) == gains
+
+
+def test_nothing_is_fitted_longer_where_no_gain_could_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = small_world().dataset.known
+    lengths: list[int] = []
+    fit = heads.fit_hazard
+
+    def noted(watched: Any, settings: OccurrenceSettings, *, seed: int, longer: int) -> Any:
+        lengths.append(longer)
+        return fit(watched, settings, seed=seed, longer=longer)
+
+    monkeypatch.setattr(heads, "fit_hazard", noted)
+    for steps, longer in ((2, 0), (8, 3)):  # of validation, the later 40 % of which are measured on
+        lengths.clear()
+        made = heads.fit_heads(Dataset("short", events, events.end - steps), *QUICK)
+        assert lengths[:6].count(heads.LONGER) == longer
+        assert made.note.whether["pair"]
 
 
 def test_two_dates_tell_no_gain() -> None:

@@ -166,16 +166,19 @@ def _held_out(past: Past, cut: int, note: HeadsNote, seed: int, progress: Progre
             own = score.log_softmax(1)[torch.arange(len(batch)), batch.answer]
             losses[name] -= float(own.sum()) / len(late)
     settings = replace(note.occurrence, rows=max(note.occurrence.rows // 8, 1))
-    nets = _whether(past, cut, settings, seed, progress, {kind: [1, LONGER] for kind in KINDS})
-    usual, long = (Occurrence(settings, {kind: own[i] for kind, own in nets.items()}) for i in (0, 1))
+    # of fewer dates no gain is told, so nothing is fitted for longer
+    lengths = [1, LONGER] if known.end - cut >= FEWEST_DATES else [1]
+    nets = _whether(past, cut, settings, seed, progress, dict.fromkeys(KINDS, lengths))
+    usual, *long = (Occurrence(settings, dict(zip(nets, own, strict=True))) for own in zip(*nets.values(), strict=True))
     stated: dict[str, tuple[Stated, ...]] = {}
     longer: list[str] = []
     for kind in KINDS:
         stated[kind], loss = _stated(usual, kind, past, cut, seed)
-        also, lower = _stated(long, kind, past, cut, seed)
-        if _gains(loss, lower):
-            stated[kind] = also
-            longer.append(kind)
+        for other in long:
+            also, lower = _stated(other, kind, past, cut, seed)
+            if _gains(loss, lower):
+                stated[kind] = also
+                longer.append(kind)
     return replace(
         note,
         queries=len(late),

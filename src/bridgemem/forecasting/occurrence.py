@@ -220,8 +220,14 @@ class HazardNet(nn.Module):
         self.mean.copy_(mean)
         self.inverse.copy_(variance.clamp(min=1e-6).rsqrt())
 
+    def scaled(self, x: Tensor) -> Tensor:
+        return ((x - self.mean) * self.inverse).clamp_(-8, 8)
+
+    def of_scaled(self, x: Tensor) -> Tensor:
+        return self.body(x).index_select(1, self.span)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.body(((x - self.mean) * self.inverse).clamp(-8, 8)).index_select(1, self.span)
+        return self.of_scaled(self.scaled(x))
 
 
 @dataclass(frozen=True)
@@ -471,6 +477,7 @@ def fit_hazard(watched: Watched, settings: OccurrenceSettings, *, seed: int = 42
     net.standardise(x, weight)
     net.reach((event + survived).sum(0))
     net.begin_at(((event * weight[:, None]).sum(0) + 0.5) / (((event + survived) * weight[:, None]).sum(0) + 10))
+    x = net.scaled(x)  # once for all epochs
     draw = torch.Generator().manual_seed(seed)
     batches = math.ceil(len(x) / settings.batch)
     epochs = longer * max(settings.epochs, math.ceil(LEAST_UPDATES / batches))
@@ -484,5 +491,5 @@ def fit_hazard(watched: Watched, settings: OccurrenceSettings, *, seed: int = 42
 
 def _loss(net: HazardNet, x: Tensor, survived: Tensor, event: Tensor, weight: Tensor) -> Tensor:
     """The weighted mean of -log of the probability of what came, or of nothing until the end of the events."""
-    logit = net(x)
+    logit = net.of_scaled(x)
     return -((event * F.logsigmoid(logit) + survived * F.logsigmoid(-logit)).sum(1) * weight).mean()
