@@ -16,6 +16,7 @@ from bridgemem.backbones.scorer import Scores
 from bridgemem.errors import BackboneError, BridgeMemError, DataError, NotFoundError, SettingsError
 from bridgemem.events.dataset import Dataset
 from bridgemem.events.world import World
+from bridgemem.forecasting.answers import Candidate
 from commands import planted_rows, write_rows
 
 SMALL = bm.Settings(width=8, hidden=8, max_epochs=1)
@@ -80,9 +81,15 @@ FORMS = {
 }
 
 
+@pytest.fixture(scope="module")
+def wanted(world: Dataset) -> list[Candidate]:
+    return forecaster(Own()).fit(world).forecast(0, 0, top=3)
+
+
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_scores_are_taken_in_every_plain_form(form: Callable[[torch.Tensor], Any], world: Dataset) -> None:
-    wanted = forecaster(Own()).fit(world).forecast(0, 0, top=3)
+def test_scores_are_taken_in_every_plain_form(
+    form: Callable[[torch.Tensor], Any], world: Dataset, wanted: list[Candidate]
+) -> None:
     found = forecaster(Own(form)).fit(world).forecast(0, 0, top=3)
     assert [c.name for c in found] == [c.name for c in wanted]
     assert [c.backbone_score for c in found] == [c.backbone_score for c in wanted]

@@ -22,6 +22,7 @@ from bridgemem.memory.past import Past
 from builders import small_world
 
 QUICK = {"residual": "bridgemem", "settings": {"width": 8, "hidden": 8, "max_epochs": 1}}
+ALONE: dict[str, Any] = {**QUICK, "default": False}
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +120,7 @@ def test_a_class_is_made_with_the_data_and_a_module_is_asked_with_tensors_in_eva
 
 def test_the_table_has_the_model_its_residuals_and_the_naive_rows_with_intervals(world: Dataset) -> None:
     with pytest.warns(UserWarning, match="most-frequent is above the model"):
-        found = bm.evaluate(world, first_ids(world.events.n_entities), **QUICK)
+        found = bm.evaluate(world, first_ids(world.events.n_entities), **ALONE)
     rows = {row[0]: row for row in found.table().rows}
     assert list(rows)[-2:] == ["first_ids_first", "first_ids_first + bridgemem"]
     assert {"most-frequent", "most-recent", "recurrence", "recurrence-dyadic"} < rows.keys()
@@ -134,7 +135,7 @@ def test_the_table_has_the_model_its_residuals_and_the_naive_rows_with_intervals
 
 def test_scorers_backbones_and_classes_of_them_are_measured_alike(world: Dataset) -> None:
     for model, name in ((Last(), "last"), (Table, "table"), (Table.fit(world), "table")):
-        rows = [row[0] for row in bm.evaluate(world, model, split="valid", **QUICK).table().rows]
+        rows = [row[0] for row in bm.evaluate(world, model, split="valid", **ALONE).table().rows]
         assert rows[-2].split()[0] == name
 
 
@@ -307,7 +308,7 @@ class NoData:
 def test_a_natural_mistake_is_one_sentence(model: Any, said: str, world: Dataset) -> None:
     assert world.events.n_entities == 30
     with pytest.raises(BackboneError, match=said) as caught:
-        bm.evaluate(world, model, **QUICK)
+        bm.evaluate(world, model, **ALONE)
     assert "\n" not in str(caught.value)
 
 

@@ -22,6 +22,7 @@ from builders import small_world
 from leaking_models import Honest
 
 QUICK = {"residual": "bridgemem", "settings": {"width": 8, "hidden": 8, "max_epochs": 1}}
+ALONE: dict[str, Any] = {**QUICK, "default": False}
 
 
 @pytest.fixture(scope="module")
@@ -48,19 +49,19 @@ def knows(events: EventLog) -> Callable[..., Any]:
 
 def test_a_model_that_reads_its_own_table_at_t_is_warned_of(world: Dataset) -> None:
     with pytest.warns(UserWarning, match=r"knowing has an MRR of 1\.0000, .* at or after the query's step"):
-        bm.evaluate(world, knows(world.events), **QUICK)
+        bm.evaluate(world, knows(world.events), **ALONE)
 
 
 def test_a_model_that_was_trained_on_a_part_of_test_is_warned_of(world: Dataset) -> None:
     half = world.events.between(world.test_start, (world.test_start + world.events.end) // 2)
     with pytest.warns(UserWarning, match=r"knowing is far better on test than on validation .* test events"):
-        found = bm.evaluate(world, knows(half), **QUICK)
+        found = bm.evaluate(world, knows(half), **ALONE)
     assert found.mrr("backbone") < 0.97
 
 
 def test_a_model_that_was_trained_on_validation_is_warned_of(world: Dataset) -> None:
     with pytest.warns(UserWarning, match=r"knowing is far better on validation than on test .* events of validation"):
-        bm.evaluate(world, knows(world.valid), **QUICK)
+        bm.evaluate(world, knows(world.valid), **ALONE)
 
 
 def popular(world: Dataset, times: float) -> Callable[..., Any]:
@@ -71,9 +72,9 @@ def popular(world: Dataset, times: float) -> Callable[..., Any]:
 
 def test_scores_of_a_much_larger_scale_and_of_the_other_sign_are_warned_of(world: Dataset) -> None:
     with pytest.warns(UserWarning, match="logits of a much larger scale; divide by a temperature"):
-        bm.evaluate(world, popular(world, 1e4), **QUICK)
+        bm.evaluate(world, popular(world, 1e4), **ALONE)
     with pytest.warns(UserWarning, match=r"are lower scores better in your model\? Return the negative"):
-        bm.evaluate(world, lambda *asked: -knows(world.valid)(*asked), **QUICK)
+        bm.evaluate(world, lambda *asked: -knows(world.valid)(*asked), **ALONE)
 
 
 def test_the_table_says_what_one_gets_without_the_model(world: Dataset) -> None:
@@ -88,7 +89,7 @@ def test_the_table_says_what_one_gets_without_the_model(world: Dataset) -> None:
 
 
 def test_the_default_is_left_out_on_request_and_its_counting_is_not(world: Dataset) -> None:
-    rows = [row[0] for row in bm.evaluate(world, popular(world, 1.0), default=False, **QUICK).table().rows]
+    rows = [row[0] for row in bm.evaluate(world, popular(world, 1.0), **ALONE).table().rows]
     assert rows[4:] == ["recurrence-typed", "own-model", "own-model + bridgemem"]
 
 
@@ -101,7 +102,7 @@ def test_a_model_above_the_bound_of_query_leakage_is_warned_of(world: Dataset) -
         return np.where(((actor + step) % 7 != 0)[:, None], scores, -0.01 * np.arange(scores.shape[1]))
 
     with pytest.warns(UserWarning, match="better than counting that also reads all other queries of the step"):
-        bm.evaluate(world, mostly, **QUICK)
+        bm.evaluate(world, mostly, **ALONE)
 
 
 def test_leakage_takes_a_model_of_ones_own(world: Dataset) -> None:
@@ -117,7 +118,7 @@ def test_leakage_takes_a_model_of_ones_own(world: Dataset) -> None:
 def test_an_honest_model_is_not_warned_of(world: Dataset) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        bm.evaluate(world, bm.Forecaster("recurrence-typed", **QUICK).fit(world).parts.backbone(), **QUICK)
+        bm.evaluate(world, bm.Forecaster("recurrence-typed", **QUICK).fit(world).parts.backbone(), **ALONE)
 
 
 def test_an_audit_does_not_pass_what_it_cannot_check(world: Dataset, tmp_path: Path) -> None:
