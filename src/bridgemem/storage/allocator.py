@@ -41,8 +41,8 @@ def return_freed() -> None:
 def freed_is_kept() -> Iterator[None]:
     """Inside, memory that is freed stays for the next of its size.
 
-    By default every large tensor is a map of its own, whose pages the system takes back and zeroes anew: a third of the
-    time of a training that makes the same large tensors at every step.
+    By default every large tensor is a map of its own, whose pages the system takes back and zeroes anew: up to a third
+    of the time of a training that makes the same large tensors at every step.
     """
     _tell(M_MMAP_MAX, 0)
     _tell(M_TRIM_THRESHOLD, 2**31 - 1)
