@@ -55,7 +55,7 @@ class Fitting:
 
     take: is given every model as soon as it can be used, the folder of its backbone if it has one, and whether it
     replaces what was kept before.
-    heads: what answers the other questions than who: True fits it, False does without, and what is fitted is taken.
+    heads: what answers the other queries than who: True fits it, False does without, and what is fitted is taken.
     """
 
     backbone: str | Path | Backbone | type[Backbone]

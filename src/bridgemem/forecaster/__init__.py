@@ -76,7 +76,7 @@ class Forecaster(Asked):
         3
     """
 
-    _with_heads: ClassVar[bool] = True  # for the other questions than who
+    _with_heads: ClassVar[bool] = True  # for the other queries than who
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ LARGE = 500_000  # events, above which the tool's default is fitted on request a
 
 
 class Measured(Forecaster):
-    """A forecaster whose ranks are measured and that nobody asks: the heads for other questions are not fitted."""
+    """A forecaster whose ranks are measured and that nobody asks: the heads for other queries are not fitted."""
 
     _with_heads = False
 
