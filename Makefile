@@ -36,8 +36,8 @@ test-long: $(VENV)/dev.stamp  ## Run the proofs that take minutes: soaks, kills,
 KERNELS = $(filter-out $(shell $(BIN)/python -c "import torch; print(torch.backends.cpu.get_cpu_capability().lower())"), \
 	default avx2)
 SENSITIVE := tests/test_numerics.py tests/test_equations.py tests/forecasting/test_calibration.py tests/residuals \
-	tests/causality tests/evidence tests/ranking tests/live/test_forecasting.py tests/backbones/test_open_vocabulary.py \
-	tests/backbones/test_infer.py tests/backbones/test_ensemble.py
+	tests/causality tests/evidence tests/ranking tests/live/test_later_names.py tests/live/test_forecasting.py \
+	tests/backbones/test_open_vocabulary.py tests/backbones/test_infer.py tests/backbones/test_ensemble.py
 
 kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels
 	for kernel in $(KERNELS); do \

@@ -13,6 +13,7 @@ SLOW = (
     "outofcore/test_spark.py",
     "outofcore/test_spark_cases.py",
     "live/test_forecasting.py",
+    "live/test_later_names.py",
     "browser/test_explorer.py",
     "cli/test_model.py",
     "service/test_app.py",
