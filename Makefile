@@ -39,7 +39,7 @@ SENSITIVE := tests/test_numerics.py tests/test_equations.py tests/forecasting/te
 	tests/causality tests/evidence tests/ranking tests/live/test_later_names.py tests/live/test_forecasting.py \
 	tests/backbones/test_open_vocabulary.py tests/backbones/test_infer.py tests/backbones/test_ensemble.py
 
-kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels
+kernels: $(VENV)/dev.stamp  ## Run the numerically sensitive tests under plain and AVX2 kernels, but for the machine's own
 	for kernel in $(KERNELS); do \
 		echo "ATEN_CPU_CAPABILITY=$$kernel"; \
 		ATEN_CPU_CAPABILITY=$$kernel OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SENSITIVE) || exit 1; \

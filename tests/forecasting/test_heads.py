@@ -18,14 +18,23 @@ QUICK = RelationSettings(hidden=8, queries=300, epochs=1), OccurrenceSettings(hi
 USUAL = np.array([0.5, 0.6, 0.4, 0.5])
 
 
-def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths: list[tuple[Kind, int]] = []
+@pytest.fixture
+def lengths(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Kind, int]]:
+    """The kind of every fit of hazards that is made, and how many times the usual epochs it took."""
+    made: list[tuple[Kind, int]] = []
     fit = heads.fit_hazard
 
     def noted(watched: Any, settings: OccurrenceSettings, *, seed: int, longer: int) -> Any:
-        lengths.append((watched.kind, longer))
+        made.append((watched.kind, longer))
         return fit(watched, settings, seed=seed, longer=longer)
 
+    monkeypatch.setattr(heads, "fit_hazard", noted)
+    return made
+
+
+def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(
+    lengths: list[tuple[Kind, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Occurrence] = []
 
     def stated(head: Occurrence, kind: Kind, *rest: Any) -> tuple[tuple[()], list[np.ndarray]]:
@@ -33,7 +42,6 @@ def test_a_kind_is_fitted_longer_where_later_validation_gains_by_it(monkeypatch:
         long = head is not seen[0]
         return (), [{"pair": USUAL - 0.2 * long, "triple": USUAL + 0.2 * long, "role_relation": USUAL}[kind]]
 
-    monkeypatch.setattr(heads, "fit_hazard", noted)
     monkeypatch.setattr(heads, "_stated", stated)
     made = heads.fit_heads(small_world().dataset, *QUICK)
     assert made.note.longer == ("pair",)
@@ -54,20 +62,12 @@ def test_a_gain_is_one_beyond_chance_and_over_all_horizons(loss: list[np.ndarray
     assert heads._gains([USUAL] * len(loss), loss) == gains
 
 
-def test_nothing_is_fitted_longer_where_no_gain_could_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_fitted_longer_where_no_gain_could_be_told(lengths: list[tuple[Kind, int]]) -> None:
     events = small_world().dataset.known
-    lengths: list[int] = []
-    fit = heads.fit_hazard
-
-    def noted(watched: Any, settings: OccurrenceSettings, *, seed: int, longer: int) -> Any:
-        lengths.append(longer)
-        return fit(watched, settings, seed=seed, longer=longer)
-
-    monkeypatch.setattr(heads, "fit_hazard", noted)
     for steps, longer in ((2, 0), (8, 3)):  # of validation, the later 40 % of which are measured on
         lengths.clear()
         made = heads.fit_heads(Dataset("short", events, events.end - steps), *QUICK)
-        assert lengths[:6].count(heads.LONGER) == longer
+        assert [times for _, times in lengths[:6]].count(heads.LONGER) == longer
         assert made.note.whether["pair"]
 
 
